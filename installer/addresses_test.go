@@ -55,7 +55,7 @@ func TestAddressesOfFamilies(t *testing.T) {
 			t.Errorf("%s: addressed %v", name, target.HasAddresses())
 		}
 		if c.want != nil {
-			if diff := cmp.Diff(kubeadm.Commas(target.Addresses()), kubeadm.Commas(c.want)); diff != "" {
+			if diff := cmp.Diff(kubeadm.JoinAddresses(target.Addresses()), kubeadm.JoinAddresses(c.want)); diff != "" {
 				t.Errorf("%s (-got +want):\n%s", name, diff)
 			}
 		}
@@ -108,8 +108,8 @@ func TestHostPreparationOfBothFamilies(t *testing.T) {
 			t.Errorf("%s is not set: %v", want, set)
 		}
 	}
-	j, err := kubeadm.JoiningOf(r.Hosts[0])
-	if err != nil || kubeadm.Commas(j.IPs) != "10.0.0.3,fd00::3" {
+	j, err := kubeadm.NodeOf(r.Hosts[0])
+	if err != nil || kubeadm.JoinAddresses(j.IPs) != "10.0.0.3,fd00::3" {
 		t.Errorf("the kubelet is given %v, %v", j.IPs, err)
 	}
 	if part := kubeadm.NetworkPart(r.Site); len(part.Names) != 1 || part.Names[0] != "fd00::3" {

@@ -51,9 +51,9 @@ func TestOwnAuthorities(t *testing.T) {
 		want      string
 	}{
 		{"good", good.Cert, good.Key, ""},
-		{"another key", good.Cert, other.Key, "not that of the certificate"},
-		{"a leaf", leaf.Cert, leaf.Key, "not one of an authority"},
-		{"ended", old.Cert, old.Key, "ended on"},
+		{"another key", good.Cert, other.Key, "does not match the certificate"},
+		{"a leaf", leaf.Cert, leaf.Key, "not a CA certificate"},
+		{"ended", old.Cert, old.Key, "expired on"},
 		{"garbage", []byte("x"), good.Key, "certificate"},
 		{"missing", nil, nil, "no such file"},
 	} {
@@ -67,7 +67,7 @@ func TestOwnAuthorities(t *testing.T) {
 			return data, nil
 		}
 		cp1 := s.run(t, nil).Hosts[0]
-		err := authority.PutAuthorities(t.Context(), cp1)
+		err := authority.Write(t.Context(), cp1)
 		if c.want == "" {
 			if err != nil || s.hosts["cp1"].content(kube.PKIDir+"/ca.key") != string(good.Key) {
 				t.Errorf("%s: %v", c.name, err)
@@ -174,7 +174,7 @@ func TestExpiring(t *testing.T) {
 	if len(soon) != 2 { // never the authority
 		t.Errorf("%+v", soon)
 	}
-	soon = node.Expiring(now.AddDate(0, 0, kubeadm.CertsDays), dir)
+	soon = node.Expiring(now.AddDate(0, 0, kubeadm.RenewDays), dir)
 	if len(soon) != 1 || filepath.Base(soon[0].Path) != "short.crt" {
 		t.Errorf("%+v", soon)
 	}

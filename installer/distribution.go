@@ -36,7 +36,7 @@ func kubeadmDistribution() task.Distribution {
 		Verifies:        func(tasks []task.Task) []task.Task { return tasks },
 		Refuses:         func(string) error { return nil },
 		AdminKubeconfig: func(ctx context.Context, t *task.Host) ([]byte, error) { return t.Read(ctx, kube.AdminConf) },
-		QuorumWithout:   etcd.Without,
+		QuorumWithout:   etcd.QuorumWithout,
 		KeepDown:        func(context.Context, *task.Host) error { return nil },
 	}
 }
@@ -80,8 +80,8 @@ func k3sDistribution() task.Distribution {
 		Verifies:        k3s.Verifies,
 		Refuses:         k3s.Refuses,
 		AdminKubeconfig: k3s.AdminKubeconfig,
-		QuorumWithout:   k3s.Without,
-		KeepDown:        k3s.KeepK3sDown,
+		QuorumWithout:   k3s.QuorumWithout,
+		KeepDown:        k3s.KeepDown,
 	}
 }
 

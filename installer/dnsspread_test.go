@@ -71,7 +71,7 @@ func TestDNSSpread(t *testing.T) {
 		n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
 		return n
 	}
-	cp := node("cp1", corev1.Taint{Key: kube.ControlLabel, Effect: corev1.TaintEffectNoSchedule})
+	cp := node("cp1", corev1.Taint{Key: kube.ControlPlaneLabel, Effect: corev1.TaintEffectNoSchedule})
 	silent := node("node1")
 	silent.Status.Conditions[0].Status = "Unknown"
 	for name, c := range map[string]struct {

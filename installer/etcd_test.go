@@ -80,11 +80,11 @@ func (f *fakeEtcd) unit(h *rooted, name string, cmd host.Cmd) error {
 	case "restart":
 		f.asked = append(f.asked, "start "+name)
 		f.runs[name] = true
-		if err := os.MkdirAll(filepath.Join(h.root, etcd.DefaultEtcdDir, "member"), 0o700); err != nil {
+		if err := os.MkdirAll(filepath.Join(h.root, etcd.DefaultDataDir, "member"), 0o700); err != nil {
 			return err
 		}
 		url := "https://" + map[string]string{"cp1": "10.0.0.3", "node1": "10.0.0.4", "node2": "10.0.0.5"}[name]
-		if strings.Contains(h.content(etcd.Initial), "STATE=new") && len(f.members) == 0 {
+		if strings.Contains(h.content(etcd.InitialEnv), "STATE=new") && len(f.members) == 0 {
 			for i, one := range []string{"cp1", "node1", "node2"} {
 				at := fmt.Sprintf("https://10.0.0.%d", 3+i)
 				f.next++
@@ -189,7 +189,7 @@ func TestEtcdForms(t *testing.T) {
 	}
 	for name, h := range s.hosts {
 		const want = "ETCD_INITIAL_CLUSTER=cp1=https://10.0.0.3:2380,node1=https://10.0.0.4:2380,node2=https://10.0.0.5:2380\nETCD_INITIAL_CLUSTER_STATE=new\n"
-		if got := h.content(etcd.Initial); !strings.Contains(got, want) {
+		if got := h.content(etcd.InitialEnv); !strings.Contains(got, want) {
 			t.Errorf("%s: %s", name, got)
 		}
 	}
@@ -210,7 +210,7 @@ func TestEtcdMemberComesBack(t *testing.T) {
 	f.said()
 	lost := strings.TrimSpace(f.members[2].HexID())
 	f.runs["node2"] = false
-	if err := os.RemoveAll(filepath.Join(s.hosts["node2"].root, etcd.DefaultEtcdDir)); err != nil {
+	if err := os.RemoveAll(filepath.Join(s.hosts["node2"].root, etcd.DefaultDataDir)); err != nil {
 		t.Fatal(err)
 	}
 	if err := etcd.RunMember(t.Context(), r.Hosts[2]); err != nil {
@@ -220,7 +220,7 @@ func TestEtcdMemberComesBack(t *testing.T) {
 	if diff := cmp.Diff(f.said(), []string{"member remove " + lost, "member add node2", "start node2", "member promote " + added}); diff != "" {
 		t.Errorf("(-got +want):\n%s", diff)
 	}
-	if got := s.hosts["node2"].content(etcd.Initial); !strings.Contains(got, "STATE=existing") {
+	if got := s.hosts["node2"].content(etcd.InitialEnv); !strings.Contains(got, "STATE=existing") {
 		t.Errorf("initial.env: %s", got)
 	}
 }
@@ -232,11 +232,11 @@ func TestEtcdKeepsStrangeData(t *testing.T) {
 	formed(t, r)
 	f.members = f.members[:2] // somebody has removed it
 	f.runs["node2"] = false
-	s.hosts["node2"].put(t, etcd.DefaultEtcdDir+"/member/snap/db", "old")
+	s.hosts["node2"].put(t, etcd.DefaultDataDir+"/member/snap/db", "old")
 	if err := etcd.RunMember(t.Context(), r.Hosts[2]); err != nil {
 		t.Fatal(err)
 	}
-	if got := s.hosts["node2"].content(only(t, s.hosts["node2"], etcd.DefaultEtcdDir+"/kkbundle-before-*/member/snap/db")); got != "old" {
+	if got := s.hosts["node2"].content(only(t, s.hosts["node2"], etcd.DefaultDataDir+"/kkbundle-before-*/member/snap/db")); got != "old" {
 		t.Errorf("the old data are %q", got)
 	}
 }
@@ -257,8 +257,8 @@ func TestEtcdQuorumIsKept(t *testing.T) {
 	formed(t, r)
 	f.runs["node2"] = false
 	f.said()
-	var quorum *etcd.EtcdQuorumError
-	if err := etcd.RunMember(t.Context(), r.Hosts[1]); !errors.As(err, &quorum) || !strings.Contains(err.Error(), "1 of the other 2 members work, and 2 have to") {
+	var quorum *etcd.QuorumError
+	if err := etcd.RunMember(t.Context(), r.Hosts[1]); !errors.As(err, &quorum) || !strings.Contains(err.Error(), "1 of the other 2 members are healthy, 2 must be") {
 		t.Errorf("restarted with one other: %v", err)
 	}
 	if said := f.said(); len(said) > 0 {
@@ -270,7 +270,7 @@ func TestEtcdQuorumIsKept(t *testing.T) {
 	}
 	// Without a quorum, nobody without data is taken for the first member of a new etcd.
 	f.runs["node1"], f.runs["node2"] = false, false
-	if err := os.RemoveAll(filepath.Join(s.hosts["node2"].root, etcd.DefaultEtcdDir)); err != nil {
+	if err := os.RemoveAll(filepath.Join(s.hosts["node2"].root, etcd.DefaultDataDir)); err != nil {
 		t.Fatal(err)
 	}
 	f.said()

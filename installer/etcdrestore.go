@@ -94,7 +94,7 @@ func RestoreEtcd(ctx context.Context, o engine.Options, what EtcdRestore) (EtcdR
 	r.Excluded = what.Without
 	done.Snapshot = snapshot
 	_, err = r.Start(ctx, func(ctx context.Context) error {
-		s := &restoring{run: r, snapshot: snapshot, token: "kkbundle-" + task.RandomHex(8), before: etcd.BeforeName(r.Site)} //nolint:mnd // 64 bits
+		s := &restoring{run: r, snapshot: snapshot, token: "kkbundle-" + task.RandomHex(8), before: etcd.OldDataDir(r.Site)} //nolint:mnd // 64 bits
 		if err := s.choose(task.InTask(ctx, restorePhase)); err != nil {
 			return err
 		}
@@ -154,7 +154,7 @@ func (s *restoring) choose(ctx context.Context) error {
 // placeOf reads a member's place from kubeadm's manifest or from install's configuration.
 func placeOf(ctx context.Context, t *task.Host) (memberPlace, error) {
 	if t.Site.Cluster.Etcd.Type == manifest.EtcdExternal {
-		data, err := etcd.Data(t)
+		data, err := etcd.DataDir(t)
 		return memberPlace{t.Name, etcd.PeerURL(t), data}, err
 	}
 	text, err := t.Read(ctx, kube.ManifestsDir+"/etcd.yaml")
@@ -313,7 +313,7 @@ func (s *restoring) replace(ctx context.Context, t *task.Host) error {
 // startEtcd starts the host's member. It becomes ready with the others.
 func (s *restoring) startEtcd(ctx context.Context, t *task.Host) error {
 	if t.Site.Cluster.Etcd.Type == manifest.EtcdExternal {
-		return etcd.StartEtcd(ctx, t)
+		return etcd.Start(ctx, t)
 	}
 	return returnManifests(ctx, t, "etcd")
 }
@@ -326,7 +326,7 @@ func returnManifests(ctx context.Context, t *task.Host, names ...string) error {
 
 // healthy waits for the member. From then on the cluster uses the new data.
 func (s *restoring) healthy(ctx context.Context, t *task.Host) error {
-	if err := task.Eventually(ctx, etcd.Patience, func(ctx context.Context) error { return etcd.Healthy(ctx, t) }); err != nil {
+	if err := task.Eventually(ctx, etcd.LeaderTimeout, func(ctx context.Context) error { return etcd.CheckHealth(ctx, t) }); err != nil {
 		if t.Site.Cluster.Etcd.Type == manifest.EtcdExternal {
 			return t.WithUnitLog(ctx, etcd.Unit, err)
 		}

@@ -99,7 +99,7 @@ func restoreSite(t *testing.T, kind string) (*site, *engine.Run, *restoring) {
 		})
 	}
 	for _, one := range r.WithRole("etcd") {
-		s.hosts[one.Name].put(t, etcd.DefaultEtcdDir+"/member/db", "old")
+		s.hosts[one.Name].put(t, etcd.DefaultDataDir+"/member/db", "old")
 	}
 	file := filepath.Join(t.TempDir(), "copy.db")
 	if err := os.WriteFile(file, etcdCopy("new"), 0o600); err != nil {
@@ -128,7 +128,7 @@ func newRestoring(t *testing.T, r *engine.Run, file string) *restoring {
 		t.Fatal(err)
 	}
 	r.Operation = engine.SavingEtcd()
-	return &restoring{run: r, snapshot: snapshot, token: "kkbundle-test", before: etcd.BeforeName(r.Site)}
+	return &restoring{run: r, snapshot: snapshot, token: "kkbundle-test", before: etcd.OldDataDir(r.Site)}
 }
 
 // A dying host is one that kkbundle is killed in front of: from some command on, nothing reaches it.
@@ -203,10 +203,10 @@ func isRestoredSite(t *testing.T, s *site, r *engine.Run, when string) {
 	t.Helper()
 	for _, one := range r.WithRole("etcd") {
 		h := s.hosts[one.Name]
-		if got := h.content(etcd.DefaultEtcdDir + "/member/db"); got != "new" {
+		if got := h.content(etcd.DefaultDataDir + "/member/db"); got != "new" {
 			t.Errorf("%s: %s has %q", when, one.Name, got)
 		}
-		old, _ := filepath.Glob(h.root + etcd.DefaultEtcdDir + "/kkbundle-before-*/member/db")
+		old, _ := filepath.Glob(h.root + etcd.DefaultDataDir + "/kkbundle-before-*/member/db")
 		kept := 0
 		for _, file := range old {
 			if data, err := os.ReadFile(file); err == nil && string(data) == "old" {
@@ -216,13 +216,13 @@ func isRestoredSite(t *testing.T, s *site, r *engine.Run, when string) {
 		if kept != 1 {
 			t.Errorf("%s: the old data of %s are there %d times (%v)", when, one.Name, kept, old)
 		}
-		entries, _ := os.ReadDir(h.root + etcd.DefaultEtcdDir)
+		entries, _ := os.ReadDir(h.root + etcd.DefaultDataDir)
 		for _, e := range entries {
 			if e.Name() != "member" && !strings.HasPrefix(e.Name(), "kkbundle-before-") {
 				t.Errorf("%s: %s is left on %s", when, e.Name(), one.Name)
 			}
 		}
-		if h.content(etcd.DefaultEtcdDir+"/member/"+unfinishedMark) != "" || h.content(etcdWork+"/snapshot.db") != "" {
+		if h.content(etcd.DefaultDataDir+"/member/"+unfinishedMark) != "" || h.content(etcdWork+"/snapshot.db") != "" {
 			t.Errorf("%s: the copy or a mark is left on %s", when, one.Name)
 		}
 	}
@@ -259,7 +259,7 @@ func TestEtcdRestoreStopsNothingInVain(t *testing.T) {
 		t.Errorf("disk full: %v", err)
 	}
 	for _, h := range s.hosts {
-		if h.content(etcd.DefaultEtcdDir+"/member/db") != "old" {
+		if h.content(etcd.DefaultDataDir+"/member/db") != "old" {
 			t.Errorf("%s lost its data", h.name)
 		}
 		for _, line := range h.said("systemctl") {

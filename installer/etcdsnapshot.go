@@ -132,7 +132,7 @@ func workingMember(ctx context.Context, r *engine.Run) (*task.Host, error) {
 			err = etcdTools(ctx, t)
 		}
 		if err == nil {
-			err = etcd.Healthy(ctx, t)
+			err = etcd.CheckHealth(ctx, t)
 		}
 		if err == nil {
 			return t, nil
@@ -188,7 +188,7 @@ func saveEtcd(ctx context.Context, t *task.Host, to string) (made EtcdSnapshot, 
 	if err := t.Run(ctx, "mkdir", "-p", "-m", "0700", etcdWork); err != nil {
 		return made, err
 	}
-	if err := t.Run(ctx, append(etcd.EtcdctlTo(t, etcd.Endpoint(t)), "snapshot", "save", there)...); err != nil {
+	if err := t.Run(ctx, append(etcd.CtlArgs(t, etcd.Endpoint(t)), "snapshot", "save", there)...); err != nil {
 		return made, err
 	}
 	status, err := statusOf(ctx, t, there)

@@ -388,7 +388,7 @@ func TestEndpointAnswers(t *testing.T) {
 		t.Error(err)
 	}
 	err := endpoint.APIAnswers(t.Context(), r.Hosts[4], r.Endpoint(), []byte(otherAuthority(t)))
-	if err == nil || !strings.Contains(err.Error(), "does not answer at "+address+", asked on node2: ") || !strings.Contains(err.Error(), "certificate") {
+	if err == nil || !strings.Contains(err.Error(), "no answer from the API server at "+address+", asked from node2: ") || !strings.Contains(err.Error(), "certificate") {
 		t.Errorf("another authority: %v", err)
 	}
 	status = http.StatusServiceUnavailable

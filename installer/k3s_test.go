@@ -60,7 +60,7 @@ func TestK3sDeletesNodes(t *testing.T) {
 	if _, err := DeleteNodes(t.Context(), s.options, d, yes); err == nil {
 		t.Fatal("it went on although the cluster kept the node")
 	}
-	if got := s.hosts["cp2"].content(k3s.Leaving); got != hostfile.Mark+"\n[Service]\nRestart=no\n" {
+	if got := s.hosts["cp2"].content(k3s.NoRestartDropIn); got != hostfile.Mark+"\n[Service]\nRestart=no\n" {
 		t.Errorf("before the node is deleted, cp2 has %q", got)
 	}
 	l.fail, l.asked = "", nil
@@ -119,7 +119,7 @@ func TestK3sHasNoKubeadm(t *testing.T) {
 	_, keys := Keys(t.Context(), s.options)
 	_, save := BackupEtcd(t.Context(), s.options, t.TempDir()+"/etcd.db")
 	for name, err := range map[string]error{"renew": renew, "keys": keys, "save": save} {
-		var refused *k3s.K3sError
+		var refused *k3s.UnsupportedError
 		if !errors.As(err, &refused) || refused.Hint() == "" {
 			t.Errorf("%s: %v", name, err)
 		}

@@ -325,7 +325,7 @@ func TestDeleteUnreachableEtcd(t *testing.T) {
 			s.dialing("cp1")
 			_, err := DeleteNodes(t.Context(), s.options, Deletion{Hosts: []string{"cp1"}, Unreachable: true}, yes)
 			if len(l.ill) > 1 {
-				if err == nil || !strings.Contains(err.Error(), "of the 2 members of etcd that would be left, 1 would be healthy") || len(l.asked) > 0 {
+				if err == nil || !strings.Contains(err.Error(), "only 1 of the 2 remaining etcd members would be healthy") || len(l.asked) > 0 {
 					t.Errorf("without a quorum: %v, and it asked %q", err, l.asked)
 				}
 				return

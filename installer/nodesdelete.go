@@ -114,7 +114,7 @@ func deletable(ctx context.Context, r *engine.Run, d Deletion) ([]*task.Host, er
 	if err := areGone(ctx, r, going); err != nil {
 		return nil, err
 	}
-	return going, etcd.QuorumWithout(ctx, r.Site, going)
+	return going, r.Distribution.QuorumWithout(ctx, r.Site, going)
 }
 
 // areGone refuses to treat a host as gone while its kubelet reports to the cluster: its pods would run beside their
@@ -131,7 +131,7 @@ func areGone(ctx context.Context, r *engine.Run, going []*task.Host) error {
 		n := kube.FindNode(nodes, t.Name)
 		switch {
 		case n == nil && r.HostNamed(t.Name) == nil:
-			if member, err := etcd.IsInEtcd(ctx, r.Site, t.Name); err != nil || !member {
+			if member, err := etcd.IsMember(ctx, r.Site, t.Name); err != nil || !member {
 				return errors.Join(err, &UnknownNodeError{t.Name})
 			}
 		case n != nil && kube.IsNodeReady(n):
@@ -208,7 +208,7 @@ func deletions(r *engine.Run, going []*task.Host) []string {
 		if r.Gone {
 			text = t.Name + " is gone: its pods are deleted, "
 		}
-		if etcd.HasMember(r.Site, t) {
+		if etcd.ManagesMember(r.Site, t) {
 			text += "its member is removed from etcd, "
 		}
 		text += "the node is deleted"

@@ -25,7 +25,7 @@ func Plan(c *manifest.Cluster) []task.Phase {
 		init = append([]task.Task{siteregistry.CertificatesTask()}, init...)
 	}
 	if authority.HasOwnCA(c) {
-		init = append([]task.Task{authority.AuthoritiesTask()}, init...)
+		init = append([]task.Task{authority.CheckTask()}, init...)
 	}
 	d := distributionOf(c)
 	install := slices.Concat(addon.StorageHostTasks(c), registryTasks(c), etcd.Tasks(c), d.Nodes(c), etcd.NodeTasks(c), addon.NetworkTasks(c), d.DNS(c), addonTasks(c))

@@ -53,7 +53,7 @@ const (
 // kubeadmImages is `kubeadm config images list` for the cluster's configuration
 // (https://github.com/kubernetes/kubernetes/blob/v1.34.3/cmd/kubeadm/app/images/images.go, GetControlPlaneImages).
 func kubeadmImages(c *manifest.Cluster) ([]string, error) {
-	k, err := kubeadm.NewKubeadmConfig(c, "")
+	k, err := kubeadm.NewConfig(c, "")
 	if err != nil {
 		return nil, err
 	}

@@ -123,7 +123,7 @@ func taskPaths(r *task.Site) []string {
 
 // removeKubernetes stops the kubelet and the pods and removes the cluster's state from the host, including etcd's.
 func removeKubernetes(ctx context.Context, t *task.Host) error {
-	if err := k3s.StopK3s(ctx, t); err != nil {
+	if err := k3s.Stop(ctx, t); err != nil {
 		return err
 	}
 	if _, err := t.Test(ctx, "pkill", "--exact", "kubeadm"); err != nil {
@@ -327,7 +327,7 @@ func restoreParameters(ctx context.Context, t *task.Host) error {
 
 // ownFiles returns the files and directories that only an installation creates.
 func ownFiles() []string {
-	return []string{task.ConfigDir, siteregistry.Binary, engine.HooksOnHost, engine.HookStamps, task.BeforeDir, kubeadm.File, task.ProvisionDir, task.StateDir + "/receive"}
+	return []string{task.ConfigDir, siteregistry.Binary, engine.HooksOnHost, engine.HookStamps, task.BeforeDir, kubeadm.ConfigFile, task.ProvisionDir, task.StateDir + "/receive"}
 }
 
 // sharedFiles returns the files that others may have created on hosts without stamps.

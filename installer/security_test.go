@@ -75,7 +75,7 @@ func TestEncryptionKeyIsKept(t *testing.T) {
 		t.Errorf("the key would be in the log (%v)", err)
 	}
 	s.hosts["cp1"].put(t, kubeadm.EncryptionOnHost, "- nonsense\n")
-	if err := s.run(t, nil).Phases(t.Context(), phases); err == nil || !strings.Contains(err.Error(), "is no EncryptionConfiguration") {
+	if err := s.run(t, nil).Phases(t.Context(), phases); err == nil || !strings.Contains(err.Error(), "is not an EncryptionConfiguration") {
 		t.Errorf("a damaged file: %v", err)
 	}
 }

@@ -398,7 +398,7 @@ func TestUpgradeOrder(t *testing.T) {
 	if diff := cmp.Diff(f.steps(), want); diff != "" {
 		t.Errorf("(-got +want):\n%s", diff)
 	}
-	if kept := s.hosts["node1"].content(kubeadm.KeptDir + "/v1.34.2/complete"); kept != "" {
+	if kept := s.hosts["node1"].content(kubeadm.UpgradeBackupDir + "/v1.34.2/complete"); kept != "" {
 		t.Errorf("the mark of what was kept has %q in it", kept)
 	}
 	again := s.upgradeTo(t, "v1.34.3")
@@ -492,7 +492,7 @@ func TestUpgradeContinuesAfterEachCommand(t *testing.T) {
 		for _, name := range []string{"cp1", "node1"} {
 			state := f.nodes[name]
 			if state.Status.NodeInfo.KubeletVersion != "v1.34.3" || state.Spec.Unschedulable || len(state.Annotations) > 0 ||
-				!strings.HasPrefix(s.hosts[name].content(member.Path), "site v1.34.3\n") || s.hosts[name].content(kubeadm.File) != "" {
+				!strings.HasPrefix(s.hosts[name].content(member.Path), "site v1.34.3\n") || s.hosts[name].content(kubeadm.ConfigFile) != "" {
 				t.Fatalf("command %d failed with %v, and then %s is %+v", n, first, name, state)
 			}
 		}

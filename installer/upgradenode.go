@@ -37,7 +37,7 @@ var keepFilesScript string
 func keepTask(c *manifest.Cluster) task.Task {
 	dir := func(ctx context.Context, t *task.Host) (string, error) {
 		id, _, _, err := member.Recorded(ctx, t)
-		return path.Join(kubeadm.KeptDir, id.Version), err
+		return path.Join(kubeadm.UpgradeBackupDir, id.Version), err
 	}
 	return task.Task{
 		Name: "keep",
@@ -116,7 +116,7 @@ func (u *upgrade) controlPlaneTask() task.Task {
 			return member.Records(ctx, t, serverMark)
 		},
 		Do: func(ctx context.Context, t *task.Host) error {
-			if _, err := kubeadm.StopKubeadm(ctx, t, upgradeBegun); err != nil {
+			if _, err := kubeadm.Stop(ctx, t, upgradeBegun); err != nil {
 				return err
 			}
 			if err := t.Write(ctx, task.File{Path: upgradeBegun, Mode: 0o600, Data: nil}); err != nil {
@@ -143,7 +143,7 @@ func (u *upgrade) controlPlaneTask() task.Task {
 // upgradeFirst upgrades the first control plane and the objects that the cluster has once. kubeadm reads settings from
 // the cluster and not from a file, so the cluster file's settings are uploaded first.
 func upgradeFirst(ctx context.Context, t *task.Host) error {
-	config, err := kubeadm.Kubeadm(t.Site)
+	config, err := kubeadm.ConfigOf(t.Site)
 	if err != nil {
 		return err
 	}
@@ -151,7 +151,7 @@ func upgradeFirst(ctx context.Context, t *task.Host) error {
 	if err != nil {
 		return err
 	}
-	j, err := kubeadm.JoiningOf(t)
+	j, err := kubeadm.NodeOf(t)
 	if err != nil {
 		return err
 	}
@@ -159,7 +159,7 @@ func upgradeFirst(ctx context.Context, t *task.Host) error {
 	if err != nil {
 		return err
 	}
-	if err := kubeadm.WithKubeadmFile(ctx, t, data, "init", "phase", "upload-config", "all"); err != nil {
+	if err := kubeadm.Run(ctx, t, data, "init", "phase", "upload-config", "all"); err != nil {
 		return fmt.Errorf("settings: %w", err)
 	}
 	version := t.Site.Cluster.Kubernetes.Version
@@ -175,7 +175,7 @@ func upgradeFirst(ctx context.Context, t *task.Host) error {
 	if data, err = upload(config, j, version); err != nil {
 		return err
 	}
-	if err := kubeadm.WithKubeadmFile(ctx, t, data, "init", "phase", "addon", "kube-proxy"); err != nil {
+	if err := kubeadm.Run(ctx, t, data, "init", "phase", "addon", "kube-proxy"); err != nil {
 		return fmt.Errorf("settings of kube-proxy: %w", err)
 	}
 	_, err = t.Kubectl(ctx, "rollout", "restart", "daemonset", "kube-proxy", "--namespace=kube-system")
@@ -197,7 +197,7 @@ func kubeadmUpgrade(ctx context.Context, t *task.Host, args ...string) error {
 }
 
 // upload returns the input of kubeadm's phases that store settings in a cluster, with a version of Kubernetes.
-func upload(k kubeadm.Config, j kubeadm.Joining, version string) ([]byte, error) {
+func upload(k kubeadm.Config, j kubeadm.Node, version string) ([]byte, error) {
 	cluster := maps.Clone(k.ClusterConfiguration())
 	cluster["kubernetesVersion"] = version
 	return kube.Documents(

@@ -43,13 +43,13 @@ func healthy() *health.Survey {
 		return n
 	}
 	cp, worker := node("cp1"), node("node1")
-	cp.Labels = map[string]string{kube.ControlLabel: "", health.ExcludeLabel: ""}
-	cp.Spec.Taints = []corev1.Taint{{Key: kube.ControlLabel, Effect: corev1.TaintEffectNoSchedule}}
+	cp.Labels = map[string]string{kube.ControlPlaneLabel: "", health.ExcludeLabel: ""}
+	cp.Spec.Taints = []corev1.Taint{{Key: kube.ControlPlaneLabel, Effect: corev1.TaintEffectNoSchedule}}
 	var pod corev1.Pod
-	pod.Name, pod.Namespace = "coredns-x", kube.System
+	pod.Name, pod.Namespace = "coredns-x", kube.SystemNamespace
 	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
 	s := &health.Survey{
-		Now: now, Kubernetes: true, Version: "v1.34.3", System: []string{kube.System},
+		Now: now, Kubernetes: true, Version: "v1.34.3", System: []string{kube.SystemNamespace},
 		Nodes: []corev1.Node{cp, worker}, Pods: []corev1.Pod{pod}, Objects: map[string]kube.Object{},
 		Tokens: []health.Bootstrap{{Name: "bootstrap-token-abcdef", Expires: now.Add(time.Hour).Format(time.RFC3339)}},
 		Hosts: []health.Surveyed{
@@ -232,7 +232,7 @@ func TestFailingKubeadmIsExplained(t *testing.T) {
 		return err
 	})
 	r := s.run(t, nil)
-	err := kubeadm.BecomeMember(t.Context(), r.Hosts[0], []byte("config"), "init")
+	err := kubeadm.CreateNode(t.Context(), r.Hosts[0], []byte("config"), "init")
 	var e *diagnose.ExplainedError
 	if !errors.As(err, &e) || !strings.Contains(e.Cause, "--no-such-flag") || e.Fix == "" {
 		t.Fatalf("got %v", err)

@@ -73,7 +73,7 @@ func DNSSpreadTask() task.Task {
 				}
 				// The other pod answers meanwhile; the scheduler prefers a node without one for the new pod.
 				moved = s.names[len(s.names)-1]
-				if _, err := t.Kubectl(ctx, "delete", "pod", "--namespace="+kube.System, "--ignore-not-found", "--wait=false", moved); err != nil {
+				if _, err := t.Kubectl(ctx, "delete", "pod", "--namespace="+kube.SystemNamespace, "--ignore-not-found", "--wait=false", moved); err != nil {
 					return err
 				}
 				return waits
@@ -109,7 +109,7 @@ func (s dnsSpread) isDone() bool { return s.wanted < 2 || len(s.nodes) > 1 || le
 func (s dnsSpread) isPending() bool { return s.scheduled < s.wanted || s.ready < 2 }
 
 func spreadOf(ctx context.Context, t *task.Host) (s dnsSpread, err error) {
-	list, err := t.Kube().List(ctx, "deployments,pods", "--namespace="+kube.System, dnsSelector)
+	list, err := t.Kube().List(ctx, "deployments,pods", "--namespace="+kube.SystemNamespace, dnsSelector)
 	if err != nil {
 		return s, err
 	}
@@ -152,5 +152,5 @@ func spreadOf(ctx context.Context, t *task.Host) (s dnsSpread, err error) {
 // plane's.
 func repelsDNS(t corev1.Taint) bool {
 	passing := []string{"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable", "node.kubernetes.io/network-unavailable"}
-	return t.Effect != "PreferNoSchedule" && t.Key != kube.ControlLabel && !slices.Contains(passing, t.Key)
+	return t.Effect != "PreferNoSchedule" && t.Key != kube.ControlPlaneLabel && !slices.Contains(passing, t.Key)
 }

@@ -36,7 +36,7 @@ func NamespacesTask(c *manifest.Cluster) task.Task {
 			if err != nil {
 				return err
 			}
-			if err := t.Kube().Apply(ctx, data, kube.Apply{Manager: kube.MarksManager}); err != nil {
+			if err := t.Kube().Apply(ctx, data, kube.Apply{Manager: kube.FieldManager}); err != nil {
 				return err
 			}
 			return t.Write(ctx, stamp)

@@ -132,7 +132,7 @@ func nodeDNSPod(c *manifest.Cluster, image string) corev1.PodSpec {
 
 // nodeDNSAddresses returns the cache's listen addresses.
 func nodeDNSAddresses(c *manifest.Cluster) []string {
-	if kube.TakesServiceAddress(c) {
+	if task.TakesServiceAddress(c) {
 		return []string{kube.NodeDNSAddress, task.NthAddress(c.Kubernetes.ServiceCIDR[0], kube.DNSServiceIndex).String()}
 	}
 	return []string{kube.NodeDNSAddress}

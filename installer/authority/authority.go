@@ -15,7 +15,7 @@ import (
 	"github.com/kkbundle/kkbundle/pki"
 )
 
-// An ownCA is an authority that the user brings, and where kubeadm looks for it.
+// An ownCA is a certificate authority that the operator provides, under kubeadm's name for it.
 // https://kubernetes.io/docs/tasks/administer-cluster/kubeadm/kubeadm-certs/#custom-certificates
 type ownCA struct {
 	field, name string
@@ -30,11 +30,12 @@ func ownCAs(c *manifest.Cluster) []ownCA {
 	}
 }
 
+// HasOwnCA reports whether the cluster file names a certificate authority.
 func HasOwnCA(c *manifest.Cluster) bool {
 	return slices.ContainsFunc(ownCAs(c), func(one ownCA) bool { return one.pair != nil })
 }
 
-// ownAuthorities reads the authorities that the cluster file names, as files for a control plane.
+// ownAuthorities reads the authorities of the cluster file and returns them as files for a control plane.
 func ownAuthorities(r *task.Site) ([]task.File, error) {
 	var files []task.File
 	var errs []error
@@ -61,8 +62,8 @@ func ownAuthorities(r *task.Site) ([]task.File, error) {
 	return files, nil
 }
 
-// AuthoritiesTask finds out early whether the user's authorities can be used. A cluster that is there has its own already.
-func AuthoritiesTask() task.Task {
+// CheckTask checks the operator's authorities before anything is installed. An existing cluster has its own already.
+func CheckTask() task.Task {
 	return task.Task{
 		Name:     "authorities",
 		Roles:    []manifest.Role{manifest.RoleControlPlane},
@@ -78,39 +79,39 @@ func AuthoritiesTask() task.Task {
 	}
 }
 
-// An authorityError is about an authority of the user's.
+// An authorityError is an error in an operator's authority.
 type authorityError struct{ error }
 
+// Unwrap returns the reason.
 func (e *authorityError) Unwrap() error { return e.error }
 
-// Hint says where the files are looked for.
+// Hint returns the remedy.
 func (e *authorityError) Hint() string {
-	return "keys do not travel in a bundle: name the cluster file with -c, and keep the PEM files where it says"
+	return "a bundle does not contain keys: name the cluster file with -c, and keep the PEM files at the paths in it"
 }
 
-// checkAuthority refuses what kubeadm would take and a cluster could not live with.
+// checkAuthority refuses authorities that kubeadm accepts but that break a cluster.
 func checkAuthority(r *task.Site, cert, key []byte) error {
 	a, err := pki.ParseCertificate(cert)
 	if err != nil {
 		return err
 	}
 	if _, err := tls.X509KeyPair(cert, key); err != nil {
-		return errors.New("the key is not that of the certificate") // the error of the library could quote it
+		return errors.New("the key does not match the certificate") // the library's error could quote the key
 	}
 	switch now := r.Now(); {
 	case !a.IsCA || !a.BasicConstraintsValid:
-		return errors.New("the certificate is not one of an authority (CA:TRUE is missing)")
+		return errors.New("the certificate is not a CA certificate (CA:TRUE is missing)")
 	case now.After(a.NotAfter):
-		return fmt.Errorf("the certificate ended on %s", a.NotAfter.Format("2006-01-02"))
+		return fmt.Errorf("the certificate expired on %s", a.NotAfter.Format("2006-01-02"))
 	case now.AddDate(1, 0, 0).After(a.NotAfter):
-		return fmt.Errorf("the certificate ends on %s, before those that it would sign: they are valid for a year", a.NotAfter.Format("2006-01-02"))
+		return fmt.Errorf("the certificate expires on %s, before the certificates that it would sign, which are valid for a year", a.NotAfter.Format("2006-01-02"))
 	}
 	return nil
 }
 
-// PutAuthorities puts the user's authorities where kubeadm init looks for them, before it would make its own. Other control
-// planes get them from the cluster.
-func PutAuthorities(ctx context.Context, t *task.Host) error {
+// Write writes the operator's authorities for kubeadm init. Joining control planes get them from the cluster.
+func Write(ctx context.Context, t *task.Host) error {
 	files, err := ownAuthorities(t.Site)
 	if err != nil || len(files) == 0 {
 		return err

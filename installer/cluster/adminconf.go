@@ -28,7 +28,7 @@ func APITask() task.Task {
 	}
 }
 
-// AdminConfTask keeps the administrator's kubeconfig in the work directory.
+// AdminConfTask copies the administrator's kubeconfig into the work directory.
 func AdminConfTask() task.Task {
 	return task.Task{
 		Name:  "admin-conf",
@@ -45,7 +45,7 @@ func AdminConfTask() task.Task {
 			}
 			here, err := t.Site.Dir.Read(task.AdminConfFile)
 			if err != nil || !bytes.Equal(here, there) {
-				task.Because(ctx, "the work directory has no admin.conf, or an old one")
+				task.Because(ctx, "the work directory has no current admin.conf")
 			}
 			return err == nil && bytes.Equal(here, there), kube.CheckKubeconfig(there)
 		},

@@ -1,3 +1,2 @@
-// Package cluster has the steps that ask an API server only, whichever distribution made it: labels and taints,
-// admin.conf, waiting for the API.
+// Package cluster has the tasks for any distribution's API server: readiness, admin.conf, labels and taints.
 package cluster

@@ -17,17 +17,17 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// endpointWait is how long the endpoint may take to answer once an API server does: a balancer has to see that it is
-// there, and an address has to move.
+// endpointWait limits the time from a ready API server to an answering endpoint: a load balancer has to detect the
+// server, or a virtual address has to move.
 const endpointWait = 2 * time.Minute
 
-// Tasks make sure, before nodes join, that the API server's address leads to it.
+// Tasks returns the tasks that make the control plane endpoint work before nodes join.
 func Tasks(c *manifest.Cluster) []task.Task {
 	switch c.ControlPlaneEndpoint.Type {
 	case manifest.EndpointKubeVIP:
 		return []task.Task{KubeVIPTask(), answerTask()}
 	case manifest.EndpointHAProxy:
-		return []task.Task{ProxyEndpointTask()} // workers have their proxies when they are nodes
+		return []task.Task{ProxyEndpointTask()} // workers get their proxies when they are nodes
 	}
 	if c.ControlPlaneEndpoint.Address != "" {
 		return []task.Task{answerTask()}
@@ -35,7 +35,7 @@ func Tasks(c *manifest.Cluster) []task.Task {
 	return nil
 }
 
-// LocalEndpointTasks give every node its own way to the API servers, where that is what the cluster wants.
+// LocalEndpointTasks returns the tasks for a proxy on every worker, if the cluster uses HAProxy.
 func LocalEndpointTasks(c *manifest.Cluster) []task.Task {
 	if c.ControlPlaneEndpoint.Type != manifest.EndpointHAProxy {
 		return nil
@@ -43,7 +43,7 @@ func LocalEndpointTasks(c *manifest.Cluster) []task.Task {
 	return []task.Task{HAProxyTask(), machine.EndpointNameTask(), answerTask()}
 }
 
-// Part is what kubeadm is told of the endpoint; it puts the endpoint's own name into certificates by itself.
+// Part returns the endpoint's part of kubeadm's configuration. kubeadm itself adds the endpoint's name to certificates.
 func Part(r *task.Site) task.KubeadmPart {
 	host, _, err := net.SplitHostPort(r.Endpoint())
 	if err != nil {
@@ -57,7 +57,7 @@ func Part(r *task.Site) task.KubeadmPart {
 		if err != nil || r.Cluster.Kubernetes.ProxyMode != manifest.ProxyIPVS {
 			return task.KubeadmPart{}
 		}
-		// The proxy would take the address off its interface, and answer ARP for it on every node.
+		// kube-proxy would remove the address from its interface, and answer ARP for it on every node.
 		// https://kube-vip.io/docs/usage/kube-proxy/, https://github.com/kubesphere/kubekey/issues/1702
 		return task.KubeadmPart{KubeProxy: kube.Document{"ipvs": kube.Document{
 			"strictARP": true, "excludeCIDRs": []any{netip.PrefixFrom(vip, vip.BitLen()).String()},
@@ -66,7 +66,7 @@ func Part(r *task.Site) task.KubeadmPart {
 	return task.KubeadmPart{}
 }
 
-// answerTask is a check that the endpoint leads to an API server of this cluster, on every node by itself.
+// answerTask checks on every node that the endpoint leads to an API server of this cluster.
 func answerTask() task.Task {
 	return task.Task{
 		Name:  "endpoint",
@@ -83,7 +83,7 @@ func answerTask() task.Task {
 	}
 }
 
-// APIAnswers asks an address, from the host, whether an API server that these authorities have certified is ready there.
+// APIAnswers checks from the host that an API server with a certificate from ca is ready at an address.
 func APIAnswers(ctx context.Context, t *task.Host, address string, ca []byte) error {
 	transport, err := t.Transport(ca)
 	if err != nil {
@@ -98,20 +98,20 @@ func APIAnswers(ctx context.Context, t *task.Host, address string, ca []byte) er
 	}
 	res, err := (&http.Client{Transport: transport}).Do(req)
 	if err != nil {
-		return fmt.Errorf("the API server does not answer at %s, asked on %s: %w", address, t.Name, err)
+		return fmt.Errorf("no answer from the API server at %s, asked from %s: %w", address, t.Name, err)
 	}
 	defer res.Body.Close()
 	_, _ = io.Copy(io.Discard, io.LimitReader(res.Body, maxAnswer)) // the connection is not used again
 	if res.StatusCode >= http.StatusInternalServerError {
-		return fmt.Errorf("the API server at %s is not ready, asked on %s: %s", address, t.Name, res.Status)
+		return fmt.Errorf("the API server at %s is not ready, asked from %s: %s", address, t.Name, res.Status)
 	}
-	return nil // who may not ask has been answered, too
+	return nil // 401 and 403 are answers, too
 }
 
 const maxAnswer = 1 << 20
 
-// ProxyEndpointTask lets kube-proxy find the API server on its own node by address: a pod keeps the /etc/hosts that it
-// was started with, and with it what the endpoint's name meant while its node joined.
+// ProxyEndpointTask points kube-proxy to the API server or proxy on its own node, by address. By name it would keep the
+// address from the time of the join: a pod keeps the /etc/hosts that it started with.
 func ProxyEndpointTask() task.Task {
 	return task.Task{
 		Name:  "proxy-endpoint",
@@ -134,11 +134,10 @@ func ProxyEndpointTask() task.Task {
 	}
 }
 
-// proxyKey is where kubeadm keeps kube-proxy's kubeconfig in its ConfigMap.
+// proxyKey is the key of the kubeconfig in kube-proxy's ConfigMap.
 const proxyKey = "kubeconfig.conf"
 
-// proxyKubeconfig returns kube-proxy's kubeconfig with its own node as the server, and whether that differs from what is
-// there. A cluster without kube-proxy has nothing to change.
+// proxyKubeconfig returns kube-proxy's kubeconfig, if any, with its own node as the server, and whether that changed.
 func proxyKubeconfig(ctx context.Context, t *task.Host) (text string, changed bool, err error) {
 	config, err := t.Kube().ConfigMap(ctx, kube.SystemNamespace, "kube-proxy", "--ignore-not-found")
 	if err != nil {

@@ -21,12 +21,11 @@ const (
 	haproxyName     = "haproxy"
 	haproxyConfig   = task.ConfigDir + "/haproxy.cfg"
 	haproxyManifest = kube.ManifestsDir + "/haproxy.yaml"
-	// haproxyHealth is the port on the loopback interface where haproxy says that it works, as KubeKey has it.
+	// haproxyHealth is haproxy's health port on the loopback interface, the same as KubeKey's.
 	haproxyHealth = 8081
 )
 
-// HAProxyTask gives every worker that is no control plane a proxy to all API servers. A worker gets it when it is a node:
-// its kubelet runs it.
+// HAProxyTask gives every worker that is not a control plane a proxy to all API servers, a static pod.
 func HAProxyTask() task.Task {
 	step := task.Settle(task.Task{
 		Name:    haproxyName,
@@ -55,7 +54,7 @@ func haproxySetting(_ context.Context, t *task.Host) (task.Setting, error) {
 		return task.Setting{}, err
 	}
 	return task.Setting{
-		// The configuration first: the pod's annotation has its digest, so that the kubelet starts another pod for another one.
+		// The configuration first: the pod's annotation has its digest, so the kubelet replaces the pod when it changes.
 		Files: []task.File{{Path: haproxyConfig, Mode: 0o644, Data: config}, {Path: haproxyManifest, Mode: 0o600, Data: pod}},
 		Ready: func(ctx context.Context, t *task.Host) error {
 			if err := staticPodRuns(ctx, t, haproxyName, task.File{Data: pod}); err != nil {
@@ -71,8 +70,8 @@ func haproxySetting(_ context.Context, t *task.Host) (task.Setting, error) {
 	}, nil
 }
 
-// HAProxyConfig forwards connections to the API servers that are ready, the least busy first. Each is asked over TLS,
-// and has to have a certificate of the cluster's authority with the name that all API servers' certificates have.
+// HAProxyConfig returns haproxy's configuration: connections go to the ready API server with the fewest connections.
+// Health checks use TLS and verify the certificate against the cluster's CA and the name "kubernetes".
 func HAProxyConfig(r *task.Site) ([]byte, error) {
 	var b bytes.Buffer
 	own := r.Loopback().String()
@@ -86,8 +85,8 @@ func HAProxyConfig(r *task.Site) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// The times: a kubelet's lease lasts 40 seconds, so an API server that is gone is left out well before; and the API
-// server ends watches after half an hour to an hour, but sends something on each about every minute.
+// Timeouts: a lost API server is dropped well within a kubelet's lease of 40 seconds. Watches last half an hour to an
+// hour, but carry data about every minute.
 const haproxyText = hostfile.Mark + `
 global
     log stdout format raw local0 notice
@@ -119,6 +118,7 @@ backend api
     default-server check check-ssl verify required verifyhost kubernetes ca-file /usr/local/etc/haproxy/ca.crt inter 2s fall 2 rise 1 on-marked-down shutdown-sessions
 `
 
+// HAProxyPod renders haproxy's static pod.
 func HAProxyPod(r *task.Site, config []byte) ([]byte, error) {
 	image, err := catalog.ImageRef(r.Cluster, "haproxy")
 	if err != nil {

@@ -21,13 +21,15 @@ import (
 
 const (
 	// kubeVIPName is the name of the task and of its static pod.
-	kubeVIPName     = "kube-vip"
+	kubeVIPName = "kube-vip"
+	// KubeVIPManifest is kube-vip's static pod manifest.
 	KubeVIPManifest = kube.ManifestsDir + "/kube-vip.yaml"
-	SuperAdminConf  = "/etc/kubernetes/super-admin.conf"
+	// SuperAdminConf is kubeadm's kubeconfig with rights that do not depend on RBAC.
+	SuperAdminConf = "/etc/kubernetes/super-admin.conf"
 )
 
-// KubeVIPTask keeps kube-vip as it shall be on control planes that are nodes. A host that becomes one gets it before
-// kubeadm runs, see BeforeKubeadm: kubeadm init and join go through its address already.
+// KubeVIPTask updates kube-vip on control planes that are nodes. A new control plane gets it from BeforeKubeadm:
+// kubeadm init and join use its address already.
 func KubeVIPTask() task.Task {
 	return task.Task{
 		Name:   kubeVIPName,
@@ -52,16 +54,16 @@ func KubeVIPTask() task.Task {
 			if err := t.Write(ctx, file); err != nil {
 				return err
 			}
-			// Until the kubelet has ended the earlier pod, that one has the address still, and then nobody for a moment.
+			// The old pod holds the address until the kubelet has stopped it; then nobody holds it for a moment.
 			return staticPodRuns(ctx, t, kubeVIPName, file)
 		},
 	}
 }
 
-// BeforeKubeadm puts on a host what has to run as soon as its kubelet does.
+// BeforeKubeadm writes kube-vip's pod for kubeadm init (begins) or join, and for init the operator's authorities.
 func BeforeKubeadm(ctx context.Context, t *task.Host, begins bool) error {
 	if begins {
-		if err := authority.PutAuthorities(ctx, t); err != nil {
+		if err := authority.Write(ctx, t); err != nil {
 			return err
 		}
 	}
@@ -70,7 +72,7 @@ func BeforeKubeadm(ctx context.Context, t *task.Host, begins bool) error {
 	}
 	conf := kube.AdminConf
 	if begins && hasSuperAdmin(t.Site.Cluster) {
-		conf = SuperAdminConf // admin.conf has no rights until kubeadm has given it some, which goes through the address
+		conf = SuperAdminConf // kubeadm grants admin.conf its rights later, through the address
 	}
 	file, err := kubeVIP(ctx, t, conf)
 	if err != nil {
@@ -79,16 +81,16 @@ func BeforeKubeadm(ctx context.Context, t *task.Host, begins bool) error {
 	return t.Write(ctx, file)
 }
 
-// hasSuperAdmin tells whether kubeadm init writes super-admin.conf, as it does since Kubernetes 1.29.
+// hasSuperAdmin reports whether kubeadm init writes super-admin.conf: since Kubernetes 1.29.
 // https://kubernetes.io/docs/reference/setup-tools/kubeadm/implementation-details/
 func hasSuperAdmin(c *manifest.Cluster) bool {
 	v, err := semver.NewVersion(c.Kubernetes.Version)
 	return err == nil && !v.LessThan(semver.New(1, 29, 0, "", ""))
 }
 
-// kubeVIP returns the static pod that announces the endpoint's address by ARP (or NDP) from the control plane that holds
-// a lease. Names and values of the environment: https://kube-vip.io/docs/installation/flags/. It asks the API server of
-// its own host, by the name that is in every API server's certificate.
+// kubeVIP returns kube-vip's static pod. The control plane that holds the lease announces the endpoint's address by ARP
+// or NDP. Environment: https://kube-vip.io/docs/installation/flags/. The host alias makes it use its own host's API
+// server under a name from the certificate.
 func kubeVIP(ctx context.Context, t *task.Host, conf string) (task.File, error) {
 	vip, err := vip(t.Site)
 	if err != nil {
@@ -102,7 +104,7 @@ func kubeVIP(ctx context.Context, t *task.Host, conf string) (task.File, error) 
 	if err != nil {
 		return task.File{}, err
 	}
-	// The lease's times are what kube-vip's own manifests have.
+	// The lease's durations are from kube-vip's own manifests.
 	env := []corev1.EnvVar{
 		{Name: "vip_nodename", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "spec.nodeName"}}},
 	}
@@ -131,13 +133,13 @@ func kubeVIP(ctx context.Context, t *task.Host, conf string) (task.File, error) 
 			},
 			VolumeMounts: []corev1.VolumeMount{{Name: "kubeconfig", MountPath: kube.AdminConf, ReadOnly: true}},
 		}},
-		// Of type File, so that the pod waits for it: without a type, a directory would be made in its place.
+		// Type File makes the pod wait for the file; without a type, the kubelet would create a directory.
 		Volumes: []corev1.Volume{kube.HostVolume("kubeconfig", conf, corev1.HostPathFile)},
 	})
 	return task.File{Path: KubeVIPManifest, Mode: 0o600, Data: data}, err
 }
 
-// vip is the address that kube-vip announces.
+// vip returns the address that kube-vip announces.
 func vip(r *task.Site) (netip.Addr, error) {
 	host, _, err := net.SplitHostPort(r.Endpoint())
 	if err != nil {
@@ -145,12 +147,12 @@ func vip(r *task.Site) (netip.Addr, error) {
 	}
 	vip, err := netip.ParseAddr(host)
 	if err != nil {
-		return netip.Addr{}, fmt.Errorf("controlPlaneEndpoint.address: kube-vip announces an address, not a name: %w", err)
+		return netip.Addr{}, fmt.Errorf("controlPlaneEndpoint.address: kube-vip needs an IP address: %w", err)
 	}
 	return vip, nil
 }
 
-// vipInterface is the interface that the operator names, or the one whose network has the address in it.
+// vipInterface returns the configured interface, else the one whose network contains the address.
 func vipInterface(ctx context.Context, t *task.Host, vip netip.Addr) (string, error) {
 	c, err := t.Site.ClusterOn(t.Host)
 	if err != nil {
@@ -166,10 +168,10 @@ func vipInterface(ctx context.Context, t *task.Host, vip netip.Addr) (string, er
 	if name := task.InterfaceWith(string(out), vip); name != "" {
 		return name, nil
 	}
-	return "", fmt.Errorf("no interface of %s has a network with the address %s: choose one of the control planes' network, or name controlPlaneEndpoint.interface", t.Name, vip)
+	return "", fmt.Errorf("no network on %s contains %s: choose an address in the control planes' network, or set controlPlaneEndpoint.interface", t.Name, vip)
 }
 
-// DropVIP takes the address off the interface where kube-vip was ended before it could.
+// DropVIP removes the address from its interface if kube-vip was killed before it could.
 func DropVIP(ctx context.Context, t *task.Host) error {
 	vip, err := netip.ParseAddr(hostOf(t.Site.Cluster.ControlPlaneEndpoint.Address))
 	if err != nil {
@@ -178,7 +180,7 @@ func DropVIP(ctx context.Context, t *task.Host) error {
 	return t.DropAddress(ctx, vip)
 }
 
-// hostOf returns the host of host or host:port.
+// hostOf returns the host part of host or host:port.
 func hostOf(address string) string {
 	if host, _, err := net.SplitHostPort(address); err == nil {
 		return host

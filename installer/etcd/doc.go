@@ -1,2 +1,2 @@
-// Package etcd runs etcd beside the cluster, adds and removes members of both kinds of etcd, and saves copies by a timer.
+// Package etcd runs external etcd, adds and removes members of external and kubeadm's etcd, and schedules backups.
 package etcd

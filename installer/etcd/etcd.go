@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -14,31 +15,27 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
+// Files, the unit and the ports of etcd on a host.
 const (
-	etcdDir = task.ConfigDir + "/etcd"
-	Unit    = "etcd.service"
-	etcdEnv = etcdDir + "/etcd.env"
-	Initial = etcdDir + "/initial.env"
-	// etcdMemberPath says that the host has been a member of a cluster of etcd that worked.
+	etcdDir    = task.ConfigDir + "/etcd"
+	Unit       = "etcd.service"
+	etcdEnv    = etcdDir + "/etcd.env"
+	InitialEnv = etcdDir + "/initial.env"
+	// etcdMemberPath marks a host that has been a member of a healthy etcd cluster.
 	etcdMemberPath = task.StampDir + "/etcd-member"
 	Port           = "2379"
 	etcdPeerPort   = "2380"
-	DefaultEtcdDir = "/var/lib/etcd"
+	DefaultDataDir = "/var/lib/etcd"
 )
 
-func AuthorityFiles() task.PairFiles {
-	return task.PairFiles{Cert: etcdDir + "/ca.crt", Key: etcdDir + "/ca.key"}
+// AuthorityFiles returns the paths of etcd's certificate authority on members.
+func AuthorityFiles() task.PairFiles { return pairFiles("ca") }
+
+func pairFiles(name string) task.PairFiles {
+	return task.PairFiles{Cert: path.Join(etcdDir, name+".crt"), Key: path.Join(etcdDir, name+".key")}
 }
 
-func etcdServerFiles() task.PairFiles {
-	return task.PairFiles{Cert: etcdDir + "/server.crt", Key: etcdDir + "/server.key"}
-}
-
-func etcdPeerFiles() task.PairFiles {
-	return task.PairFiles{Cert: etcdDir + "/peer.crt", Key: etcdDir + "/peer.key"}
-}
-
-// Programs are members of etcd's archive, whose only directory is named for the version and the architecture.
+// Programs returns the places of programs from etcd's archive, whose only directory varies with the version.
 func Programs(names ...string) []task.Place {
 	var files []task.Place
 	for _, name := range names {
@@ -47,18 +44,18 @@ func Programs(names ...string) []task.Place {
 	return files
 }
 
-// Tasks install etcd beside the cluster, or the files for one that is there.
+// Tasks returns the tasks that install external etcd, or the client files for an etcd that the operator provides.
 func Tasks(c *manifest.Cluster) []task.Task {
 	switch c.Etcd.Type {
 	case manifest.EtcdExternal:
-		return []task.Task{etcdTask(c), HealthTask(), etcdClientTask(func(t *task.Site, ctx context.Context) ([]task.File, error) { return etcdClient(ctx, t) })}
+		return []task.Task{etcdTask(c), HealthTask(), etcdClientTask(etcdClient)}
 	case manifest.EtcdProvided:
-		return []task.Task{etcdClientTask(func(r *task.Site, _ context.Context) ([]task.File, error) { return providedEtcdClient(r) })}
+		return []task.Task{etcdClientTask(providedEtcdClient)}
 	}
 	return nil
 }
 
-// etcdTask makes hosts members of etcd, one after the other: members join and restart singly.
+// etcdTask makes hosts members of etcd, one by one: only one member may join or restart at a time.
 func etcdTask(c *manifest.Cluster) task.Task {
 	return task.Settle(task.Task{
 		Name:  "etcd",
@@ -66,7 +63,7 @@ func etcdTask(c *manifest.Cluster) task.Task {
 		Where: task.OneByOne,
 		Files: Programs("etcd", "etcdctl", "etcdutl"),
 		Leaves: task.Leaves{
-			Undo:  func(ctx context.Context, t *task.Host) error { return leaveEtcd(ctx, t) },
+			Undo:  leave,
 			Units: []string{Unit}, Paths: []string{c.Etcd.DataDir, etcdDir, path.Dir(etcdClientFiles().ca)},
 		},
 	}, func(ctx context.Context, t *task.Host) (task.Setting, error) {
@@ -74,7 +71,7 @@ func etcdTask(c *manifest.Cluster) task.Task {
 		if err != nil {
 			return task.Setting{}, err
 		}
-		env, err := etcdSettings(t)
+		env, err := settings(t)
 		if err != nil {
 			return task.Setting{}, err
 		}
@@ -83,7 +80,7 @@ func etcdTask(c *manifest.Cluster) task.Task {
 				task.File{Path: etcdEnv, Mode: 0o600, Data: []byte(env)},
 				task.File{Path: "/etc/systemd/system/" + Unit, Mode: 0o644, Data: []byte(etcdUnitFile)},
 			),
-			Apply: func(ctx context.Context, t *task.Host) error { return RunMember(ctx, t) },
+			Apply: RunMember,
 			Holds: func(ctx context.Context, t *task.Host) (bool, error) {
 				return t.Test(ctx, "systemctl", "is-active", "--quiet", Unit)
 			},
@@ -91,8 +88,8 @@ func etcdTask(c *manifest.Cluster) task.Task {
 	})
 }
 
-// HealthTask waits until every member answers, and remembers that there is a cluster: from then on members without data are
-// not taken for new ones.
+// HealthTask waits until every member is healthy and records that the cluster exists. From then on a member without
+// data has lost it and is not treated as new.
 func HealthTask() task.Task {
 	stamp := task.File{Path: etcdMemberPath, Mode: 0o600, Data: []byte("member\n")}
 	return task.Task{
@@ -102,10 +99,10 @@ func HealthTask() task.Task {
 			if ok, err := t.HasFiles(ctx, stamp); err != nil || !ok {
 				return false, err
 			}
-			return task.Succeeded(Healthy(ctx, t))
+			return task.Succeeded(CheckHealth(ctx, t))
 		},
 		Do: func(ctx context.Context, t *task.Host) error {
-			if err := task.Eventually(ctx, Patience, func(ctx context.Context) error { return Healthy(ctx, t) }); err != nil {
+			if err := task.Eventually(ctx, LeaderTimeout, func(ctx context.Context) error { return CheckHealth(ctx, t) }); err != nil {
 				return t.WithUnitLog(ctx, Unit, err)
 			}
 			return t.Write(ctx, stamp)
@@ -113,28 +110,28 @@ func HealthTask() task.Task {
 	}
 }
 
-// etcdClientTask gives control planes what API servers need for etcd.
-func etcdClientTask(files func(r *task.Site, ctx context.Context) ([]task.File, error)) task.Task {
+// etcdClientTask writes the API servers' certificates for etcd on control planes.
+func etcdClientTask(files func(ctx context.Context, s *task.Site) ([]task.File, error)) task.Task {
 	return task.Settle(task.Task{
 		Name:   "etcd-client",
 		Roles:  []manifest.Role{manifest.RoleControlPlane},
 		Leaves: task.Leaves{Paths: []string{path.Dir(etcdClientFiles().ca)}},
 	}, func(ctx context.Context, t *task.Host) (task.Setting, error) {
-		list, err := files(t.Site, ctx)
+		list, err := files(ctx, t.Site)
 		return task.Setting{Files: list}, err
 	})
 }
 
-// etcdSettings is the environment that etcd is configured by. What counts for a member without data only is in another file.
-func etcdSettings(t *task.Host) (string, error) {
-	dir, err := Data(t)
+// settings returns etcd's environment file. InitialEnv has the settings that only members without data read.
+func settings(t *task.Host) (string, error) {
+	dir, err := DataDir(t)
 	if err != nil {
 		return "", err
 	}
 	ip := t.IP.String()
 	client, peer := "https://"+net.JoinHostPort(ip, Port), "https://"+net.JoinHostPort(ip, etcdPeerPort)
 	local := "https://" + net.JoinHostPort(task.Loopback(ip), Port)
-	trusted := AuthorityFiles().Cert
+	trusted, server, peerPair := AuthorityFiles().Cert, pairFiles("server"), pairFiles("peer")
 	return hostfile.Mark + "\n" + environment(
 		"ETCD_NAME", t.Name,
 		"ETCD_DATA_DIR", dir,
@@ -142,18 +139,18 @@ func etcdSettings(t *task.Host) (string, error) {
 		"ETCD_ADVERTISE_CLIENT_URLS", client,
 		"ETCD_LISTEN_PEER_URLS", peer,
 		"ETCD_INITIAL_ADVERTISE_PEER_URLS", peer,
-		"ETCD_CERT_FILE", etcdServerFiles().Cert,
-		"ETCD_KEY_FILE", etcdServerFiles().Key,
+		"ETCD_CERT_FILE", server.Cert,
+		"ETCD_KEY_FILE", server.Key,
 		"ETCD_TRUSTED_CA_FILE", trusted,
 		"ETCD_CLIENT_CERT_AUTH", "true",
-		"ETCD_PEER_CERT_FILE", etcdPeerFiles().Cert,
-		"ETCD_PEER_KEY_FILE", etcdPeerFiles().Key,
+		"ETCD_PEER_CERT_FILE", peerPair.Cert,
+		"ETCD_PEER_KEY_FILE", peerPair.Key,
 		"ETCD_PEER_TRUSTED_CA_FILE", trusted,
 		"ETCD_PEER_CLIENT_CERT_AUTH", "true",
 	), nil
 }
 
-// environment writes names and values in turn.
+// environment renders pairs of name and value as an environment file.
 func environment(pairs ...string) string {
 	var b strings.Builder
 	for pair := range slices.Chunk(pairs, 2) { //nolint:mnd // a name and a value
@@ -162,7 +159,7 @@ func environment(pairs ...string) string {
 	return b.String()
 }
 
-// A member waits for others before it is ready, so that the unit takes as long as they do.
+// A member is ready when it has found the others, so TimeoutStartSec is long.
 const etcdUnitFile = hostfile.Mark + `
 [Unit]
 Description=etcd
@@ -173,7 +170,7 @@ After=network-online.target
 [Service]
 Type=notify
 EnvironmentFile=` + etcdEnv + `
-EnvironmentFile=` + Initial + `
+EnvironmentFile=` + InitialEnv + `
 ExecStart=/usr/local/bin/etcd
 Restart=always
 RestartSec=5
@@ -185,19 +182,16 @@ OOMScoreAdjust=-999
 WantedBy=multi-user.target
 `
 
-// Data is etcd's directory on a host.
-func Data(t *task.Host) (string, error) {
+// DataDir returns etcd's data directory on a host.
+func DataDir(t *task.Host) (string, error) {
 	c, err := t.Site.ClusterOn(t.Host)
 	if err != nil {
 		return "", err
 	}
-	if dir := c.Etcd.DataDir; dir != "" {
-		return dir, nil
-	}
-	return DefaultEtcdDir, nil
+	return cmp.Or(c.Etcd.DataDir, DefaultDataDir), nil
 }
 
-// Part tells kubeadm about etcd.
+// Part returns etcd's part of kubeadm's configuration.
 func Part(r *task.Site) task.KubeadmPart {
 	e := r.Cluster.Etcd
 	var endpoints []any
@@ -210,13 +204,13 @@ func Part(r *task.Site) task.KubeadmPart {
 		return task.KubeadmPart{Cluster: kube.Document{"etcd": kube.Document{"external": kube.Document{
 			"endpoints": endpoints, "caFile": f.ca, "certFile": f.Cert, "keyFile": f.Key,
 		}}}}
-	case e.DataDir != "" && e.DataDir != DefaultEtcdDir:
+	case e.DataDir != "" && e.DataDir != DefaultDataDir:
 		return task.KubeadmPart{Cluster: kube.Document{"etcd": kube.Document{"local": kube.Document{"dataDir": e.DataDir}}}}
 	}
 	return task.KubeadmPart{}
 }
 
-// etcdEndpoints are the addresses of an etcd beside the cluster; none where kubeadm runs it.
+// etcdEndpoints returns the client URLs of an external etcd, none for kubeadm's.
 func etcdEndpoints(r *task.Site) []string {
 	switch r.Cluster.Etcd.Type {
 	case manifest.EtcdProvided:
@@ -231,13 +225,15 @@ func etcdEndpoints(r *task.Site) []string {
 	return nil
 }
 
+// Endpoint returns the client URL of the host's member.
 func Endpoint(t *task.Host) string {
-	if !t.IP.IsValid() { // Reset does not ask hosts for their address
+	if !t.IP.IsValid() { // reset does not determine addresses
 		return "https://" + net.JoinHostPort(task.Loopback(""), Port)
 	}
 	return "https://" + net.JoinHostPort(t.IP.String(), Port)
 }
 
+// PeerURL returns the URL of the host's member for other members.
 func PeerURL(t *task.Host) string {
 	return "https://" + net.JoinHostPort(t.IP.String(), etcdPeerPort)
 }

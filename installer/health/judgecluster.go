@@ -182,16 +182,16 @@ func (s *Survey) judgeNodeMetadata() report.Findings {
 
 func judgeControlPlane(h Surveyed, n *corev1.Node) report.Finding {
 	var lacking []string
-	for _, l := range []string{kube.ControlLabel, ExcludeLabel} {
+	for _, l := range []string{kube.ControlPlaneLabel, ExcludeLabel} {
 		if _, ok := n.Labels[l]; !ok {
 			lacking = append(lacking, "the label "+l)
 		}
 	}
 	tainted := slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool {
-		return t.Key == kube.ControlLabel && t.Effect == corev1.TaintEffectNoSchedule
+		return t.Key == kube.ControlPlaneLabel && t.Effect == corev1.TaintEffectNoSchedule
 	})
 	if !tainted && !h.Worker {
-		lacking = append(lacking, "the taint "+kube.ControlLabel+":NoSchedule")
+		lacking = append(lacking, "the taint "+kube.ControlPlaneLabel+":NoSchedule")
 	}
 	if len(lacking) > 0 {
 		return NewFinding(checkControl, h.Name, report.Failed, "missing: "+strings.Join(lacking, ", "))

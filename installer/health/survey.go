@@ -154,14 +154,14 @@ func surveyCluster(t *task.Host, s *Survey) []func(context.Context) error {
 	}
 	return append(tasks,
 		func(ctx context.Context) (err error) { s.Tokens, err = bootstraps(ctx, t); return err },
-		objects(append(slices.Concat(KubeadmRoles(), Leased()), "--namespace="+kube.System,
+		objects(append(slices.Concat(KubeadmRoles(), Leased()), "--namespace="+kube.SystemNamespace,
 			"ConfigMap/kubeadm-config", "ConfigMap/kubelet-config", "Deployment/coredns", "DaemonSet/kube-proxy")...),
-		objects("--namespace="+kube.Public, "ConfigMap/cluster-info", SignerRole, SignerBinding))
+		objects("--namespace="+kube.PublicNamespace, "ConfigMap/cluster-info", SignerRole, SignerBinding))
 }
 
 // bootstraps returns the names and ends of tokens without their secrets.
 func bootstraps(ctx context.Context, t *task.Host) ([]Bootstrap, error) {
-	out, err := t.Kubectl(ctx, "get", "secrets", "--namespace="+kube.System, "--field-selector=type=bootstrap.kubernetes.io/token",
+	out, err := t.Kubectl(ctx, "get", "secrets", "--namespace="+kube.SystemNamespace, "--field-selector=type=bootstrap.kubernetes.io/token",
 		"--output=custom-columns=NAME:.metadata.name,END:.data.expiration", "--no-headers")
 	if err != nil {
 		return nil, err

@@ -1,3 +1,3 @@
-// Package k3s makes nodes with k3s, which has runtime, kubelet, control plane and etcd in one program. No lab run has
-// seen a real k3s: its program cannot be had there. Unit tests prove the commands and files.
+// Package k3s makes nodes with k3s, one program for runtime, kubelet, control plane and etcd. The lab cannot download
+// k3s, so only unit tests of commands and files cover it.
 package k3s

@@ -29,48 +29,43 @@ import (
 	"github.com/kkbundle/kkbundle/registry/mirror"
 )
 
-const Binary = "/usr/local/bin/k3s"
+// Files of k3s on a host.
+const (
+	Binary         = "/usr/local/bin/k3s"
+	Dir            = "/etc/rancher/k3s"
+	ConfigFile     = Dir + "/config.yaml"
+	TokenFile      = Dir + "/token"
+	agentTokenFile = Dir + "/agent-token"
+	Kubeconfig     = Dir + "/k3s.yaml"
+	// CA is the certificate authority that every node trusts; servers run an agent, too.
+	CA = cri.K3sData + "/agent/server-ca.crt"
+	// ServerToken is written by a server and contains the hash of its authority.
+	ServerToken = cri.K3sData + "/server/token"
+)
 
-const Dir = "/etc/rancher/k3s"
+const startTimeout = 5 * time.Minute
 
-const ConfigFile = Dir + "/config.yaml"
+// Paths in the work directory.
+const (
+	tokenSecret      = "k3s/token"
+	agentTokenSecret = "k3s/agent-token"
+)
 
-const TokenFile = Dir + "/token"
-
-const k3sAgentToken = Dir + "/agent-token"
-
-const Kubeconfig = Dir + "/k3s.yaml"
-
-// CA is the authority that a node of k3s trusts; servers run an agent, too.
-const CA = cri.K3sData + "/agent/server-ca.crt"
-
-// ServerToken is what a server writes: how others know it, and what they prove themselves with.
-const ServerToken = cri.K3sData + "/server/token"
-
-const k3sStart = 5 * time.Minute
-
-// Names in the work directory.
-const k3sTokenSecret = "k3s/token"
-
-const k3sAgentTokenSecret = "k3s/agent-token"
-
-// Services returns the cluster without the services that k3s has in itself: metrics-server and local storage.
+// Services returns the cluster without the services that k3s includes: metrics-server and local storage.
 func Services(c *manifest.Cluster) *manifest.Cluster {
 	d := *c
 	d.Metrics, d.Storage.Local = false, false
 	return &d
 }
 
-// Verifies leaves out of a cluster's checks those that k3s has no place for: it has no CoreDNS of the catalog's, whose pods prove
-// the network of other clusters, and nothing of kubeadm's.
+// Verifies removes the checks that do not apply to k3s: those of kubeadm, and network checks in the catalog's CoreDNS.
 func Verifies(tasks []task.Task) []task.Task {
 	return slices.DeleteFunc(tasks, func(t task.Task) bool {
 		return !slices.Contains([]string{"verify-nodes", "verify-pods", "verify-cluster", "verify-dns", "verify-images", "verify-result"}, t.Name)
 	})
 }
 
-// Task installs k3s on the hosts of a role. What k3s runs by itself comes out of its own archive of images, which it
-// reads when it starts.
+// Task installs k3s on the hosts of a role. k3s imports its own images from an archive when it starts.
 func Task(c *manifest.Cluster, name string, where task.Where, role manifest.Role) task.Task {
 	files := []task.Place{
 		{Component: "k3s", Member: "", Path: Binary, Mode: task.Executable},
@@ -88,12 +83,12 @@ func Task(c *manifest.Cluster, name string, where task.Where, role manifest.Role
 		Packages: task.NodePackages(),
 		Leaves: task.Leaves{
 			Units: []string{unit},
-			Paths: []string{path.Dir(Leaving), Dir, cri.K3sData + "/agent", cri.K3sData + "/data", cri.K3sData + "/server", "/etc/rancher/node", "/run/k3s"},
+			Paths: []string{path.Dir(NoRestartDropIn), Dir, cri.K3sData + "/agent", cri.K3sData + "/data", cri.K3sData + "/server", "/etc/rancher/node", "/run/k3s"},
 			// Volumes of pods.
 			Data: []string{cri.K3sData + "/storage"},
 			Undo: machine.UndoAll(
-				func(ctx context.Context, t *task.Host) error { return removeK3sLinks(ctx, t) },
-				machine.DropSets("KUBE-"), machine.DropSets("inet6:KUBE-"), // of k3s' own network policies
+				removeLinks,
+				machine.DropSets("KUBE-"), machine.DropSets("inet6:KUBE-"), // k3s' network policies
 			),
 		},
 	}, func(ctx context.Context, t *task.Host) (task.Setting, error) {
@@ -120,7 +115,7 @@ func Task(c *manifest.Cluster, name string, where task.Where, role manifest.Role
 	return step
 }
 
-// Unit is the unit that k3s' own install script makes for a role.
+// Unit returns the name of the unit that k3s' install script creates for a role.
 func Unit(server bool) string {
 	if server {
 		return "k3s.service"
@@ -128,13 +123,14 @@ func Unit(server bool) string {
 	return "k3s-agent.service"
 }
 
+// Setting returns the files and the state of k3s on a host.
 func Setting(ctx context.Context, t *task.Host, unit string) (task.Setting, error) {
 	server := t.Is(manifest.RoleControlPlane)
 	tokens, err := Tokens(ctx, t, server)
 	if err != nil {
 		return task.Setting{}, err
 	}
-	config, more, err := k3sConfig(ctx, t, server)
+	config, more, err := nodeConfig(ctx, t, server)
 	if err != nil {
 		return task.Setting{}, err
 	}
@@ -148,44 +144,44 @@ func Setting(ctx context.Context, t *task.Host, unit string) (task.Setting, erro
 	}
 	files := slices.Concat(tokens, more, []task.File{
 		{Path: ConfigFile, Mode: 0o600, Data: append([]byte(hostfile.Mark+"\n"), data...)},
-		{Path: "/etc/systemd/system/" + unit, Mode: 0o644, Data: fmt.Appendf(nil, k3sUnitText, command)},
+		{Path: "/etc/systemd/system/" + unit, Mode: 0o644, Data: fmt.Appendf(nil, unitText, command)},
 	})
-	registry, err := k3sRegistry(t.Site)
+	registry, err := registryFiles(t.Site)
 	if err != nil {
 		return task.Setting{}, err
 	}
 	return task.Setting{
 		Files: append(files, registry...),
-		Apply: func(ctx context.Context, t *task.Host) error { return startK3s(ctx, t, unit) },
+		Apply: func(ctx context.Context, t *task.Host) error { return start(ctx, t, unit) },
 		Holds: func(ctx context.Context, t *task.Host) (bool, error) {
 			return t.Test(ctx, "systemctl", "is-active", "--quiet", unit)
 		},
-		Ready: func(ctx context.Context, t *task.Host) error { return k3sJoined(ctx, t, unit) },
+		Ready: func(ctx context.Context, t *task.Host) error { return waitUntilNode(ctx, t, unit) },
 	}, nil
 }
 
-// k3sConfig are the flags of k3s, by name, and files that they refer to. https://docs.k3s.io/cli/server
-func k3sConfig(ctx context.Context, t *task.Host, server bool) (kube.Document, []task.File, error) {
+// nodeConfig returns k3s' flags by name and the files that they refer to. https://docs.k3s.io/cli/server
+func nodeConfig(ctx context.Context, t *task.Host, server bool) (kube.Document, []task.File, error) {
 	c := t.Site.Cluster
 	d := kube.Document{
 		"node-name":   t.Name,
 		"node-ip":     t.IP.String(),
-		"kubelet-arg": k3sKubelet(c),
+		"kubelet-arg": kubeletFlags(c),
 		"token-file":  TokenFile,
-		// Without it k3s asks the upstream for what the registry lacks.
+		// Without it k3s pulls missing images from upstream.
 		"disable-default-registry-endpoint": true,
 	}
 	if c.Kubernetes.ProxyMode != manifest.ProxyIPTables {
 		d["kube-proxy-arg"] = []any{"proxy-mode=" + string(c.Kubernetes.ProxyMode)}
 	}
 	if c.BringsNetwork() {
-		link, err := linkOf(ctx, t)
+		link, err := interfaceOf(ctx, t)
 		if err != nil {
 			return nil, nil, err
 		}
 		d["flannel-iface"] = link
 	}
-	// The policy that k3s needs under SELinux comes with the package k3s-selinux; without it k3s has to leave SELinux alone.
+	// The package k3s-selinux has k3s' SELinux policy; without the package, k3s must not use SELinux.
 	policy, err := t.Test(ctx, "test", "-e", "/usr/share/selinux/packages/k3s.pp")
 	if err != nil {
 		return nil, nil, err
@@ -197,21 +193,21 @@ func k3sConfig(ctx context.Context, t *task.Host, server bool) (kube.Document, [
 		d["server"] = "https://" + t.Site.Endpoint()
 		return d, nil, nil
 	}
-	return k3sServerConfig(t, d)
+	return serverConfig(t, d)
 }
 
-// k3sKubelet are the flags of the kubelet.
-func k3sKubelet(c *manifest.Cluster) []any {
+// kubeletFlags returns the kubelet's flags.
+func kubeletFlags(c *manifest.Cluster) []any {
 	flags := []any{"max-pods=" + strconv.Itoa(c.Kubernetes.MaxPods)}
-	if c.DNS.NodeLocal && !kube.TakesServiceAddress(c) {
-		// k3s' own cluster-dns is the address of CoreDNS, too.
+	if c.DNS.NodeLocal && !task.TakesServiceAddress(c) {
+		// By default k3s sets cluster-dns to the address of CoreDNS.
 		flags = append(flags, "cluster-dns="+kube.NodeDNSAddress)
 	}
 	return flags
 }
 
-// k3sServerConfig adds what servers are told.
-func k3sServerConfig(t *task.Host, d kube.Document) (kube.Document, []task.File, error) {
+// serverConfig adds the flags of servers.
+func serverConfig(t *task.Host, d kube.Document) (kube.Document, []task.File, error) {
 	c := t.Site.Cluster
 	host, _, err := net.SplitHostPort(t.Site.Endpoint())
 	if err != nil {
@@ -225,7 +221,7 @@ func k3sServerConfig(t *task.Host, d kube.Document) (kube.Document, []task.File,
 		disabled = append(disabled, "local-storage")
 	}
 	for name, value := range (kube.Document{
-		"agent-token-file":      k3sAgentToken,
+		"agent-token-file":      agentTokenFile,
 		"advertise-address":     t.IP.String(),
 		"cluster-cidr":          c.Kubernetes.PodCIDR.String(),
 		"service-cidr":          c.Kubernetes.ServiceCIDR.String(),
@@ -251,19 +247,19 @@ func k3sServerConfig(t *task.Host, d kube.Document) (kube.Document, []task.File,
 		d["node-taint"] = []any{"node-role.kubernetes.io/control-plane=true:NoSchedule"} // as kubeadm has it
 	}
 	if c.Etcd.Type == manifest.EtcdProvided {
-		files, err := k3sDatastore(t.Site, d)
+		files, err := datastore(t.Site, d)
 		return d, files, err
 	}
 	if t == t.Site.FirstControlPlane() {
-		d["cluster-init"] = true // etcd, and not the SQLite that no second server can join
+		d["cluster-init"] = true // etcd; a second server cannot join SQLite
 	} else {
 		d["server"] = "https://" + t.Site.Endpoint()
 	}
 	return d, nil, nil
 }
 
-// k3sDatastore makes an etcd of the user's the store.
-func k3sDatastore(r *task.Site, d kube.Document) ([]task.File, error) {
+// datastore makes the operator's etcd the datastore.
+func datastore(r *task.Site, d kube.Document) ([]task.File, error) {
 	e := r.Cluster.Etcd
 	d["datastore-endpoint"] = strings.Join(e.Endpoints, ",")
 	var files []task.File
@@ -272,7 +268,7 @@ func k3sDatastore(r *task.Site, d kube.Document) ([]task.File, error) {
 	} {
 		data, err := r.Values(f.from)
 		if err != nil {
-			return nil, fmt.Errorf("etcd of your own: %w", err)
+			return nil, fmt.Errorf("provided etcd: %w", err)
 		}
 		to := path.Join(Dir, "datastore", f.name)
 		d[f.flag] = to
@@ -281,8 +277,8 @@ func k3sDatastore(r *task.Site, d kube.Document) ([]task.File, error) {
 	return files, nil
 }
 
-// k3sRegistry makes k3s' containerd pull from the registry.
-func k3sRegistry(r *task.Site) ([]task.File, error) {
+// registryFiles returns the files that make k3s' containerd pull from the registry.
+func registryFiles(r *task.Site) ([]task.File, error) {
 	if r.Cluster.ImageRegistry.Type == manifest.RegistryNone {
 		return nil, nil
 	}
@@ -293,16 +289,16 @@ func k3sRegistry(r *task.Site) ([]task.File, error) {
 	return cri.MirrorFiles(mirror.RuntimeK3s, access, r.Upstreams())
 }
 
-// Tokens are what nodes join with, made once in the work directory. What joins also gets the pin of the cluster's
-// authority, from the first server itself: with the bare secret k3s would trust whoever answers. Agents have a token of
-// their own, with which nobody becomes a server.
+// Tokens returns the files with the join tokens, whose secrets are created once in the work directory. Joining nodes
+// also get the hash of the cluster's authority from the first server: with a bare secret, k3s trusts any server. The
+// token of agents does not admit servers.
 func Tokens(ctx context.Context, t *task.Host, server bool) ([]task.File, error) {
 	r := t.Site
-	secret, err := r.Dir.Secret(k3sTokenSecret)
+	secret, err := r.Dir.Secret(tokenSecret)
 	if err != nil {
 		return nil, err
 	}
-	agents, err := r.Dir.Secret(k3sAgentTokenSecret)
+	agents, err := r.Dir.Secret(agentTokenSecret)
 	if err != nil {
 		return nil, err
 	}
@@ -310,7 +306,7 @@ func Tokens(ctx context.Context, t *task.Host, server bool) ([]task.File, error)
 	r.Mask.Hide(agents)
 	own := secret
 	if first := r.FirstControlPlane(); t != first {
-		pin, err := k3sPin(ctx, first)
+		pin, err := pinOf(ctx, first)
 		if err != nil {
 			return nil, err
 		}
@@ -320,26 +316,26 @@ func Tokens(ctx context.Context, t *task.Host, server bool) ([]task.File, error)
 	}
 	files := []task.File{{Path: TokenFile, Mode: 0o600, Data: []byte(own + "\n")}}
 	if server {
-		files = append(files, task.File{Path: k3sAgentToken, Mode: 0o600, Data: []byte(agents + "\n")})
+		files = append(files, task.File{Path: agentTokenFile, Mode: 0o600, Data: []byte(agents + "\n")})
 	}
 	return files, nil
 }
 
-// k3sPin returns the beginning of the first server's token: the version of the format, and the hash of the authority.
-func k3sPin(ctx context.Context, t *task.Host) (string, error) {
+// pinOf returns the first part of the first server's token: the version of the format and the hash of the authority.
+func pinOf(ctx context.Context, t *task.Host) (string, error) {
 	data, err := t.Read(ctx, ServerToken)
 	if err != nil {
 		return "", fmt.Errorf("the first server's token: %w", err)
 	}
 	pin := regexp.MustCompile(`^K10[0-9a-f]{64}`).FindString(string(data))
 	if pin == "" {
-		return "", fmt.Errorf("%s on %s does not begin with K10 and a hash, as k3s writes it", ServerToken, t.Name)
+		return "", fmt.Errorf("%s on %s does not begin with K10 and a hash", ServerToken, t.Name)
 	}
 	return pin, nil
 }
 
-// linkOf returns the interface that has the node's address.
-func linkOf(ctx context.Context, t *task.Host) (string, error) {
+// interfaceOf returns the network interface with the node's address.
+func interfaceOf(ctx context.Context, t *task.Host) (string, error) {
 	out, err := t.Output(ctx, "ip", "-oneline", "address", "show", "to", t.IP.String())
 	if err != nil {
 		return "", err
@@ -352,10 +348,9 @@ func linkOf(ctx context.Context, t *task.Host) (string, error) {
 	return fields[name], nil
 }
 
-// startK3s starts k3s without waiting for it: a server that finds no others, or an agent without a server, never says that
-// it is ready.
-func startK3s(ctx context.Context, t *task.Host, unit string) error {
-	for _, name := range k3sLinks() {
+// start starts k3s without waiting: a server without a quorum or an agent without a server never becomes ready.
+func start(ctx context.Context, t *task.Host, unit string) error {
+	for _, name := range links() {
 		there, err := t.Test(ctx, "test", "-e", name)
 		if err != nil {
 			return err
@@ -375,14 +370,14 @@ func startK3s(ctx context.Context, t *task.Host, unit string) error {
 	return nil
 }
 
-// k3sLinks are the programs that k3s is under other names.
-func k3sLinks() []string {
+// links returns the links under which k3s acts as other programs.
+func links() []string {
 	return []string{"/usr/local/bin/kubectl", "/usr/local/bin/crictl", "/usr/local/bin/ctr"}
 }
 
-// removeK3sLinks leaves programs of others alone.
-func removeK3sLinks(ctx context.Context, t *task.Host) error {
-	for _, name := range k3sLinks() {
+// removeLinks removes the links to k3s and keeps programs from elsewhere.
+func removeLinks(ctx context.Context, t *task.Host) error {
+	for _, name := range links() {
 		link, err := t.Test(ctx, "test", "-L", name)
 		if err != nil {
 			return err
@@ -404,13 +399,13 @@ func removeK3sLinks(ctx context.Context, t *task.Host) error {
 	return nil
 }
 
-// k3sJoined waits until the host is a node, as a server sees it: a server asks itself.
-func k3sJoined(ctx context.Context, t *task.Host, unit string) error {
+// waitUntilNode waits until the host is a node. A server asks itself, an agent's node is looked up on the first server.
+func waitUntilNode(ctx context.Context, t *task.Host, unit string) error {
 	asked := t
 	if !t.Is(manifest.RoleControlPlane) {
 		asked = t.Site.FirstControlPlane()
 	}
-	err := task.Eventually(ctx, k3sStart, func(ctx context.Context) error {
+	err := task.Eventually(ctx, startTimeout, func(ctx context.Context) error {
 		if _, err := asked.Kubectl(ctx, "get", "node", t.Name, "--output=name"); err != nil {
 			return err
 		}
@@ -422,8 +417,8 @@ func k3sJoined(ctx context.Context, t *task.Host, unit string) error {
 	return nil
 }
 
-// k3sUnitText is as k3s' install.sh writes it (create_systemd_service_file).
-const k3sUnitText = hostfile.Mark + `
+// unitText is the unit from k3s' install.sh (create_systemd_service_file).
+const unitText = hostfile.Mark + `
 [Unit]
 Description=Lightweight Kubernetes
 Documentation=https://k3s.io
@@ -456,13 +451,13 @@ WantedBy=multi-user.target
 //go:embed scripts/kill-pods.sh
 var killPodsScript string
 
-// StopK3s stops k3s and everything that it runs, as its k3s-killall.sh does: stopping the unit leaves pods alone.
-func StopK3s(ctx context.Context, t *task.Host) error {
+// Stop stops k3s and its pods, as k3s-killall.sh does: pods outlive the unit.
+func Stop(ctx context.Context, t *task.Host) error {
 	stopped := false
 	for _, unit := range []string{Unit(true), Unit(false)} {
 		file, err := t.Read(ctx, "/etc/systemd/system/"+unit)
 		if errors.Is(err, fs.ErrNotExist) || err == nil && !strings.HasPrefix(string(file), hostfile.Mark) {
-			continue // none, or somebody else's
+			continue // no unit, or not ours
 		}
 		if err != nil {
 			return err
@@ -486,24 +481,25 @@ func StopK3s(ctx context.Context, t *task.Host) error {
 	return t.Unmount(ctx, "/run/k3s/", cri.K3sData+"/", "/run/netns/cni-")
 }
 
-// Leaving keeps a server that leaves from starting again, until the host's next boot.
-const Leaving = "/run/systemd/system/k3s.service.d/kkbundle-leaving.conf"
+// NoRestartDropIn keeps a removed server from restarting until the host's next boot.
+const NoRestartDropIn = "/run/systemd/system/k3s.service.d/kkbundle-leaving.conf"
 
-// KeepK3sDown is for a server whose node is about to be deleted. The others take it out of etcd then; it ends, and would come
-// back as a new member before its host is reset.
+// KeepDown keeps a server from restarting while its node is deleted. k3s then removes its etcd member and the server
+// exits; a restart would make it a new member before its host is reset.
 // https://github.com/k3s-io/k3s/blob/v1.34.3%2Bk3s1/pkg/etcd/member_controller.go
-func KeepK3sDown(ctx context.Context, t *task.Host) error {
+func KeepDown(ctx context.Context, t *task.Host) error {
 	if !t.Is(manifest.RoleControlPlane) || t.Conn == nil || t.Err != nil {
 		return nil
 	}
-	if err := t.Write(ctx, task.File{Path: Leaving, Mode: 0o644, Data: []byte(hostfile.Mark + "\n[Service]\nRestart=no\n")}); err != nil {
+	if err := t.Write(ctx, task.File{Path: NoRestartDropIn, Mode: 0o644, Data: []byte(hostfile.Mark + "\n[Service]\nRestart=no\n")}); err != nil {
 		return err
 	}
 	return t.Systemctl(ctx, "daemon-reload")
 }
 
-// Without is quorumWithout for k3s' own etcd, which is part of its servers: a member works if its node does.
-func Without(ctx context.Context, r *task.Site, going []*task.Host) error {
+// QuorumWithout returns an error if removing hosts would leave etcd without a healthy majority. Servers include etcd,
+// so a member counts as healthy if its node is ready.
+func QuorumWithout(ctx context.Context, r *task.Site, going []*task.Host) error {
 	nodes, err := r.FirstControlPlane().Kube().Nodes(ctx)
 	if err != nil {
 		return err
@@ -525,35 +521,34 @@ func Without(ctx context.Context, r *task.Site, going []*task.Host) error {
 	if !leaves || left-len(ill) > left/2 {
 		return nil
 	}
-	return etcd.TooFewLeft(going[0], left, ill)
+	return etcd.QuorumLoss(going[0], left, ill)
 }
 
-// A K3sError is a command that is for clusters of kubeadm only.
-type K3sError struct{ Command, Instead string }
+// An UnsupportedError is a command that supports only kubeadm clusters.
+type UnsupportedError struct{ Command, Instead string }
 
 // Error names the command.
-func (e *K3sError) Error() string {
-	return e.Command + " is for clusters that kubeadm has made, and this one is k3s"
+func (e *UnsupportedError) Error() string {
+	return e.Command + " supports only clusters made with kubeadm; this one uses k3s"
 }
 
-// Hint says what to do instead.
-func (e *K3sError) Hint() string { return e.Instead }
+// Hint returns the remedy.
+func (e *UnsupportedError) Hint() string { return e.Instead }
 
-// Refuses names, for a command of kubeadm's clusters, the one of k3s.
+// Refuses returns an error that names k3s' own command if k3s does not support a command.
 func Refuses(command string) error {
 	instead, refused := map[string]string{
-		task.EtcdCommand:        "k3s saves its etcd by itself; k3s etcd-snapshot, on a server, saves it now, and k3s server --cluster-reset restores it",
-		task.CertsRenewCommand:  "k3s renews what ends soon when it starts; k3s certificate rotate, on a server that is stopped, renews all",
-		task.CertsBackupCommand: "keep /var/lib/rancher/k3s/server/tls and /var/lib/rancher/k3s/server/token of a server, and k3s/ of the work directory",
+		task.EtcdCommand:        "k3s takes etcd snapshots by itself; on a server, k3s etcd-snapshot takes one now, and k3s server --cluster-reset restores one",
+		task.CertsRenewCommand:  "k3s renews certificates that expire soon when it starts; k3s certificate rotate, on a stopped server, renews all",
+		task.CertsBackupCommand: "back up /var/lib/rancher/k3s/server/tls and /var/lib/rancher/k3s/server/token of a server, and k3s/ of the work directory",
 	}[command]
 	if !refused {
 		return nil
 	}
-	return &K3sError{command, instead}
+	return &UnsupportedError{command, instead}
 }
 
-// AdminKubeconfig returns the administrator's kubeconfig. k3s' own names the host itself as the server, and is made to name the
-// cluster's endpoint.
+// AdminKubeconfig returns the administrator's kubeconfig; its loopback address is replaced by the cluster's endpoint.
 func AdminKubeconfig(ctx context.Context, t *task.Host) ([]byte, error) {
 	data, err := t.Read(ctx, Kubeconfig)
 	if err != nil {

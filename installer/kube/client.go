@@ -1,5 +1,5 @@
-// Package kube reads and changes the objects of an API server with kubectl. It uses Kubernetes' own types, imports nothing of
-// kkbundle, and leaves to its caller where kubectl runs and with which credentials. Decoding ignores fields that it does not know.
+// Package kube reads and changes the objects of an API server with kubectl. It uses Kubernetes' own types. The caller
+// decides where kubectl runs and with which credentials. Decoding ignores unknown fields.
 package kube
 
 import (
@@ -21,11 +21,11 @@ import (
 // A Command is one call of kubectl.
 type Command struct {
 	Args []string
-	// Stdin is the input; nil means that there is none.
+	// Stdin is the input, nil for none.
 	Stdin []byte
-	// Quiet marks long output, which a log needs only if the command fails.
+	// Quiet keeps long output out of the log unless the command fails.
 	Quiet bool
-	// Patience is how long the command may print nothing while it waits; 0 leaves that to the caller.
+	// Patience limits the time without output; 0 leaves the limit to the caller.
 	Patience time.Duration
 }
 
@@ -45,7 +45,7 @@ func (c Client) run(ctx context.Context, args ...string) error {
 	return err
 }
 
-// Get decodes the answer of kubectl get.
+// Get decodes the output of kubectl get.
 func (c Client) Get(ctx context.Context, into any, args ...string) error {
 	args = append([]string{"get"}, args...)
 	data, err := c.Kubectl(ctx, Command{Args: append(args, "--output=json"), Quiet: true})
@@ -80,6 +80,7 @@ func (c Client) List(ctx context.Context, args ...string) ([]Object, error) {
 // anyKind decodes an object into the type of its kind.
 type anyKind struct{ Object }
 
+// UnmarshalJSON implements json.Unmarshaler.
 func (k *anyKind) UnmarshalJSON(data []byte) error {
 	var kind metav1.TypeMeta
 	if err := json.Unmarshal(data, &kind); err != nil {
@@ -110,13 +111,13 @@ func (c Client) PatchConfigMap(ctx context.Context, namespace, name, key, value 
 	return c.run(ctx, "patch", "configmap", name, "--namespace="+namespace, "--type=merge", "--patch="+string(patch))
 }
 
-// An Apply says how objects are applied.
+// An Apply holds the options of apply.
 type Apply struct {
-	// Manager owns the fields, and the server applies them; "" has kubectl apply them.
+	// Manager owns the fields by server-side apply; "" applies on the client.
 	Manager string
 	// Force takes over fields that another manager owns.
 	Force bool
-	// Namespace is for objects without one; "" means that each names its own.
+	// Namespace is for objects without one; "" means that every object names its own.
 	Namespace string
 }
 
@@ -145,7 +146,7 @@ func (c Client) StorageClasses(ctx context.Context) ([]storagev1.StorageClass, e
 	return list.Items, err
 }
 
-// Replicas returns how many pods of a Deployment are ready and how many it shall have, 0 if d is nil.
+// Replicas returns the number of ready and of wanted pods of a Deployment, 0 if d is nil.
 func Replicas(d *appsv1.Deployment) (ready, want int) {
 	if d == nil {
 		return 0, 0
@@ -156,7 +157,7 @@ func Replicas(d *appsv1.Deployment) (ready, want int) {
 	return int(d.Status.ReadyReplicas), want
 }
 
-// Holder returns the name in a lease and the time of its renewal, nothing if l is nil or nobody holds it.
+// Holder returns the holder of a lease and the time of its last renewal, zero values if l is nil or not held.
 func Holder(l *coordinationv1.Lease) (name string, renewed time.Time) {
 	if l == nil || l.Spec.HolderIdentity == nil {
 		return "", time.Time{}

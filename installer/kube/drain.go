@@ -11,20 +11,20 @@ func (c Client) Cordon(ctx context.Context, node string) error { return c.run(ct
 // Uncordon makes a node schedulable.
 func (c Client) Uncordon(ctx context.Context, node string) error { return c.run(ctx, "uncordon", node) }
 
-// A Drain says how pods leave a node.
+// A Drain holds the options of a drain.
 type Drain struct {
-	// Timeout is how long they may take.
+	// Timeout limits the time for all pods to end.
 	Timeout time.Duration
-	// Force also deletes pods without a controller, which nothing makes again.
+	// Force also deletes pods without a controller, which are lost.
 	Force bool
-	// DisableEviction deletes pods although a PodDisruptionBudget is against it.
+	// DisableEviction deletes pods in spite of a PodDisruptionBudget.
 	DisableEviction bool
-	// HostGone deletes the pods of a host that does not come back, and waits for nothing: Kubernetes would wait five minutes
-	// for the host, and with StatefulSets for ever. The other fields do not count, and the node has to be cordoned before.
+	// HostGone deletes the pods of a lost host without waiting: Kubernetes would wait five minutes for the host, and for
+	// ever for StatefulSets. The other fields are ignored. The node has to be cordoned before.
 	HostGone bool
 }
 
-// Drain cordons a node and moves its pods to others, but for those of DaemonSets.
+// Drain cordons a node and evicts its pods, except those of DaemonSets.
 func (c Client) Drain(ctx context.Context, node string, how Drain) error {
 	if how.HostGone {
 		return c.run(ctx, "delete", "pods", "--all-namespaces", "--field-selector=spec.nodeName="+node, "--force", "--grace-period=0", "--wait=false")

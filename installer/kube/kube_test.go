@@ -70,7 +70,7 @@ func TestNodes(t *testing.T) {
 	if got := kube.NodeCondition(silent, corev1.NodeReady); got.Status != corev1.ConditionUnknown || got.Message != "stopped" {
 		t.Errorf("got %v", got)
 	}
-	if got := kube.NodeCondition(fresh, corev1.NodeReady).Message; got != "it has not reported yet" {
+	if got := kube.NodeCondition(fresh, corev1.NodeReady).Message; got != "no condition reported yet" {
 		t.Errorf("got %q", got)
 	}
 	if kube.FindNode(nodes, "other") != nil || !kube.HasAddress(cp, "10.0.0.3") || kube.HasAddress(cp, "cp1") {
@@ -235,7 +235,7 @@ func TestList(t *testing.T) {
 	}
 }
 
-// TestYAML has every kind of noise that encoding/json writes for fields that nobody has set, and what is empty for a reason.
+// TestYAML covers unset fields that encoding/json writes, and empty fields that have to stay.
 func TestYAML(t *testing.T) {
 	t.Parallel()
 	meta := metav1.ObjectMeta{Name: "x"}
@@ -292,7 +292,7 @@ func TestStaticPod(t *testing.T) {
 		t.Error(err)
 	}
 	for _, err := range []error{runs("sha256:0", "True"), runs("sha256:1", "False")} {
-		if err == nil || err.Error() != "pod proxy of node1 does not run yet as it shall: wait" {
+		if err == nil || err.Error() != "static pod proxy on node1 is not ready or not current: wait" {
 			t.Errorf("got %v", err)
 		}
 	}
@@ -332,8 +332,8 @@ func TestParseManifest(t *testing.T) {
 		t.Errorf("%q, %v", got, err)
 	}
 	for text, want := range map[string]string{
-		"a: b":                        "document 1: this is no Kubernetes object",
-		"{apiVersion: v1, kind: Pod}": "a Pod has no metadata.name",
+		"a: b":                        "document 1: not a Kubernetes object",
+		"{apiVersion: v1, kind: Pod}": "Pod without metadata.name",
 		"---\n[":                      "document 1",
 		"{apiVersion: v1, kind: Pod, metadata: {name: p, namespace: 5}}": "document 1",
 	} {

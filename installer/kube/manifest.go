@@ -18,14 +18,14 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// maxObjects bounds the objects of one manifest.
+// maxObjects limits the objects of one manifest.
 const maxObjects = 5000
 
-// A Manifest is the objects of YAML that somebody wrote, in the order that they are applied in.
+// A Manifest is the objects of a YAML file in the order of apply.
 type Manifest []*unstructured.Unstructured
 
-// ParseManifest reads YAML and sorts its objects: namespaces and definitions first, what stands between the API server and others
-// last, and else as they were written.
+// ParseManifest reads YAML and sorts its objects: namespaces and definitions first, webhooks and APIServices last, the
+// others between in their written order.
 func ParseManifest(data []byte) (Manifest, error) {
 	decoder := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(data)))
 	var list Manifest
@@ -49,7 +49,7 @@ func ParseManifest(data []byte) (Manifest, error) {
 	return list, nil
 }
 
-// with adds an object, or those of a List. A document of comments has none.
+// with adds an object, or the items of a List. A document with comments only adds none.
 func (m Manifest) with(plain map[string]any) (Manifest, error) {
 	if len(plain) == 0 {
 		return m, nil
@@ -65,27 +65,27 @@ func (m Manifest) with(plain map[string]any) (Manifest, error) {
 		return m, nil
 	}
 	o := &unstructured.Unstructured{Object: plain}
-	_, _, wrongName := unstructured.NestedString(plain, "metadata", "name") // the getters take numbers for nothing
+	_, _, wrongName := unstructured.NestedString(plain, "metadata", "name") // getters ignore numbers
 	_, _, wrongNamespace := unstructured.NestedString(plain, "metadata", "namespace")
 	switch err := cmp.Or(wrongName, wrongNamespace); {
 	case err != nil:
 		return nil, err
 	case o.GetKind() == "" || o.GetAPIVersion() == "":
-		return nil, errors.New("this is no Kubernetes object: apiVersion and kind are missing")
+		return nil, errors.New("not a Kubernetes object: apiVersion or kind is missing")
 	case o.GetName() == "":
-		return nil, fmt.Errorf("a %s has no metadata.name; what only has generateName would be made anew by every run", o.GetKind())
+		return nil, fmt.Errorf("%s without metadata.name; with generateName, every run would create another object", o.GetKind())
 	case len(m) == maxObjects:
-		return nil, fmt.Errorf("there are more than %d objects", maxObjects)
+		return nil, fmt.Errorf("more than %d objects", maxObjects)
 	}
 	return append(m, o), nil
 }
 
-// Describe names an object: "Deployment.apps/v1 shop/web".
+// Describe returns kind, version and name of an object: "Deployment.apps/v1 shop/web".
 func Describe(o *unstructured.Unstructured) string {
 	return o.GetKind() + "." + o.GetAPIVersion() + " " + strings.TrimPrefix(o.GetNamespace()+"/"+o.GetName(), "/")
 }
 
-// The stages that objects are applied in.
+// The stages of ApplyManifest.
 const (
 	stageFirst = iota
 	stageBetween
@@ -102,11 +102,11 @@ func stageOf(o *unstructured.Unstructured) int {
 	return stageBetween
 }
 
-// A group is objects that one call of kubectl is about: those that name their namespace, or those that do not. kubectl, told of a
-// namespace, refuses objects that name another one.
+// A group is the objects of one kubectl call, with or without a namespace of their own. kubectl --namespace refuses
+// objects of another namespace.
 type group struct {
 	objects   []runtime.Object
-	namespace string // for those that name none
+	namespace string // for objects without one
 }
 
 func (m Manifest) groups(namespace string) []group {
@@ -121,7 +121,7 @@ func (m Manifest) groups(namespace string) []group {
 	return slices.DeleteFunc([]group{own, others}, func(g group) bool { return len(g.objects) == 0 })
 }
 
-// CheckManifest returns the error of kubectl if objects of a manifest are missing. Objects that name no namespace are in namespace.
+// CheckManifest returns kubectl's error if objects of a manifest are missing. namespace is for objects without one.
 func (c Client) CheckManifest(ctx context.Context, m Manifest, namespace string) error {
 	for _, g := range m.groups(namespace) {
 		data, err := YAML(g.objects...)
@@ -139,7 +139,7 @@ func (c Client) CheckManifest(ctx context.Context, m Manifest, namespace string)
 	return nil
 }
 
-// ApplyManifest applies a manifest, stage by stage. Custom resources are applied when the API server serves their definitions.
+// ApplyManifest applies a manifest stage by stage and waits for custom resource definitions after each.
 func (c Client) ApplyManifest(ctx context.Context, m Manifest, how Apply) error {
 	for stage := range stageLast + 1 {
 		now := slices.DeleteFunc(slices.Clone(m), func(o *unstructured.Unstructured) bool { return stageOf(o) != stage })
@@ -164,7 +164,7 @@ func (c Client) ApplyManifest(ctx context.Context, m Manifest, how Apply) error 
 	return nil
 }
 
-// RollOut waits until the workloads of a manifest are ready and its jobs complete, for wait at most.
+// RollOut waits until the workloads of a manifest are ready and its jobs are complete, at most for the duration wait.
 func (c Client) RollOut(ctx context.Context, m Manifest, namespace string, wait time.Duration) error {
 	end := time.Now().Add(wait)
 	for _, o := range m {

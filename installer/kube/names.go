@@ -6,16 +6,36 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
-
-	"github.com/kkbundle/kkbundle/manifest"
 )
 
-const AdminConf = "/etc/kubernetes/admin.conf"
+// Paths of kubeadm on control planes.
+const (
+	AdminConf    = "/etc/kubernetes/admin.conf"
+	PKIDir       = "/etc/kubernetes/pki"
+	ClusterCA    = PKIDir + "/ca.crt"
+	ManifestsDir = "/etc/kubernetes/manifests"
+)
 
-const ClusterCA = "/etc/kubernetes/pki/ca.crt"
+// Names in every cluster.
+const (
+	SystemNamespace = "kube-system"
+	PublicNamespace = "kube-public"
+	ClusterDomain   = "cluster.local"
+	// ControlPlaneLabel is also the key of the control planes' taint.
+	ControlPlaneLabel = "node-role.kubernetes.io/control-plane"
+	// DNSServiceIndex is the position of the DNS service's address in the service CIDR.
+	DNSServiceIndex = 10
+	// NodeDNSAddress is the link-local address of the DNS cache on nodes, the same as KubeKey's and Kubespray's.
+	NodeDNSAddress = "169.254.25.10"
+	// NodeDNSLink is the network interface of the DNS cache.
+	NodeDNSLink = "nodelocaldns"
+	// FieldManager owns the labels and annotations of the inventory. Server-side apply removes those that it no longer
+	// applies and keeps those of others: https://kubernetes.io/docs/reference/using-api/server-side-apply/
+	FieldManager = "kkbundle"
+)
 
-// CheckKubeconfig refuses what kubeadm does not write into admin.conf. On this machine a kubeconfig can run programs (exec)
-// and read files (tokenFile, client-key and others), and a host must not decide on that.
+// CheckKubeconfig refuses fields that kubeadm does not write into admin.conf. A kubeconfig can run programs (exec) and
+// read files (tokenFile, client-key and others) on this machine, and a host must not control that.
 func CheckKubeconfig(data []byte) error {
 	var allowed struct {
 		APIVersion     string         `json:"apiVersion"`
@@ -47,51 +67,16 @@ func CheckKubeconfig(data []byte) error {
 		} `json:"users"`
 	}
 	if err := yaml.UnmarshalStrict(data, &allowed); err != nil {
-		return fmt.Errorf("%s is not as kubeadm writes it, and is not taken to this machine: %w", AdminConf, err)
+		return fmt.Errorf("%s has fields that kubeadm does not write; not copied to this machine: %w", AdminConf, err)
 	}
 	return nil
 }
 
-const ClusterDomain = "cluster.local"
-
-// Document is a YAML Document for another program, whose shape is that program's. kubeadm's types and those of the configuration of
-// the API server, the kubelet and kube-proxy are in modules that are not linked, and what the operator writes is merged into them.
+// Document is a YAML document of another program. kubeadm's types and those of the configuration of API server, kubelet
+// and kube-proxy are in modules that are not linked, and the operator's settings are merged into them.
 type Document = map[string]any
 
-const PKIDir = "/etc/kubernetes/pki"
-
+// NamespaceObject returns a Namespace.
 func NamespaceObject(name string) *corev1.Namespace {
 	return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
 }
-
-const ControlPlaneTaint = "node-role.kubernetes.io/control-plane"
-
-// MarksManager owns, among the fields of a node, the labels and annotations of the inventory. What it owned and does not
-// apply any more goes, and what others own stays:
-// https://kubernetes.io/docs/reference/using-api/server-side-apply/
-const MarksManager = "kkbundle"
-
-// NodeDNSAddress is where it answers, KubeKey's and Kubespray's choice of a link-local address.
-const NodeDNSAddress = "169.254.25.10"
-
-const NodeDNSLink = "nodelocaldns"
-
-// TakesServiceAddress tells whether the cache answers at the address of the cluster's DNS as well, so that the pods need not be
-// told of it, and ask CoreDNS itself while the cache is away. That takes kube-proxy's iptables mode: the others have the address
-// on an interface of their own, or see its packets first.
-func TakesServiceAddress(c *manifest.Cluster) bool {
-	return c.Kubernetes.ProxyMode == manifest.ProxyIPTables
-}
-
-// SystemNamespace is where what belongs to a cluster runs, unless its authors say otherwise.
-const SystemNamespace = "kube-system"
-
-const ManifestsDir = "/etc/kubernetes/manifests"
-
-const System = "kube-system"
-
-const Public = "kube-public"
-
-const ControlLabel = "node-role.kubernetes.io/control-plane"
-
-const DNSServiceIndex = 10

@@ -39,9 +39,9 @@ func (c Client) DeleteNode(ctx context.Context, name string) error {
 }
 
 // notReported is the message of a condition that an object does not have.
-const notReported = "it has not reported yet"
+const notReported = "no condition reported yet"
 
-// NodeCondition returns a condition of a node. A condition that the node does not have has no status, and a message that says so.
+// NodeCondition returns a condition of a node, without a status if the node has not reported it.
 func NodeCondition(n *corev1.Node, kind corev1.NodeConditionType) corev1.NodeCondition {
 	for _, c := range n.Status.Conditions {
 		if c.Type == kind {
@@ -51,7 +51,7 @@ func NodeCondition(n *corev1.Node, kind corev1.NodeConditionType) corev1.NodeCon
 	return corev1.NodeCondition{Type: kind, Message: notReported}
 }
 
-// IsNodeReady reports whether the kubelet says that the node is ready.
+// IsNodeReady reports whether the node's Ready condition is true.
 func IsNodeReady(n *corev1.Node) bool {
 	return NodeCondition(n, corev1.NodeReady).Status == corev1.ConditionTrue
 }
@@ -71,15 +71,15 @@ func (c Client) TaintNode(ctx context.Context, node string, taints ...string) er
 	return c.run(ctx, append([]string{"taint", "node", node, "--overwrite"}, taints...)...)
 }
 
-// HasTaint reports whether the node has the taint. The time that it was added is not compared.
+// HasTaint reports whether the node has the taint. Its timeAdded is ignored.
 func HasTaint(n *corev1.Node, key, value string, effect corev1.TaintEffect) bool {
 	return slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool {
 		return t.Key == key && t.Value == value && t.Effect == effect
 	})
 }
 
-// ApplyNode makes labels and annotations those of manager. The API server removes those that manager applied before and does not
-// apply any more, and keeps those of others: https://kubernetes.io/docs/reference/using-api/server-side-apply/
+// ApplyNode applies labels and annotations as manager. The API server removes those that manager no longer applies and
+// keeps those of other managers: https://kubernetes.io/docs/reference/using-api/server-side-apply/
 func (c Client) ApplyNode(ctx context.Context, manager, node string, labels, annotations map[string]string) error {
 	data, err := json.Marshal(metav1.PartialObjectMetadata{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
@@ -91,8 +91,7 @@ func (c Client) ApplyNode(ctx context.Context, manager, node string, labels, ann
 	return c.Apply(ctx, data, Apply{Manager: manager, Force: true})
 }
 
-// OwnsExactly reports whether manager has applied labels and annotations of these names and no others. It is true also if manager
-// has never applied any.
+// OwnsExactly reports whether manager has applied labels and annotations with exactly these names, or none at all.
 func OwnsExactly(n *corev1.Node, manager string, labels, annotations map[string]string) bool {
 	for _, owner := range n.ManagedFields {
 		if owner.Manager != manager || owner.Operation != metav1.ManagedFieldsOperationApply {

@@ -8,7 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Pods lists pods, of the namespace and by the selectors in args.
+// Pods lists pods. args selects the namespace and labels.
 func (c Client) Pods(ctx context.Context, args ...string) ([]corev1.Pod, error) {
 	var list corev1.PodList
 	err := c.Get(ctx, &list, append([]string{"pods"}, args...)...)
@@ -27,19 +27,18 @@ func readiness(p *corev1.Pod) corev1.PodCondition {
 	return corev1.PodCondition{Type: corev1.PodReady, Message: notReported}
 }
 
-// HasEnded reports whether the containers of a pod have ended for good.
-func HasEnded(p *corev1.Pod) bool {
+// hasEnded reports whether a pod has succeeded or failed.
+func hasEnded(p *corev1.Pod) bool {
 	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
 }
 
-// IsPodOver reports whether a pod will never be ready and need not be: it has ended, was evicted and replaced, or is being
-// deleted.
-func IsPodOver(p *corev1.Pod) bool { return HasEnded(p) || p.DeletionTimestamp != nil }
+// IsPodOver reports whether a pod need not become ready: it has ended, was evicted or is being deleted.
+func IsPodOver(p *corev1.Pod) bool { return hasEnded(p) || p.DeletionTimestamp != nil }
 
-// IsLone reports whether a pod runs and nothing would make it again elsewhere: it has no controller and is not a static pod.
+// IsLone reports whether a pod runs without a controller and is not a static pod: nothing would recreate it elsewhere.
 func IsLone(p *corev1.Pod) bool {
 	_, static := p.Annotations[corev1.MirrorPodAnnotationKey]
-	return !static && !HasEnded(p) && len(p.OwnerReferences) == 0
+	return !static && !hasEnded(p) && len(p.OwnerReferences) == 0
 }
 
 // Containers returns the status of a pod's init containers and containers.
@@ -47,7 +46,7 @@ func Containers(p *corev1.Pod) []corev1.ContainerStatus {
 	return slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses)
 }
 
-// NotReadyReason says why a pod is not ready: the reason of a container that waits, else a condition, else the phase.
+// NotReadyReason returns why a pod is not ready: the reason of a waiting container, else a condition, else the phase.
 func NotReadyReason(p *corev1.Pod) string {
 	for _, c := range Containers(p) {
 		if w := c.State.Waiting; w != nil && w.Reason != "PodInitializing" {

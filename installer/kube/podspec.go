@@ -13,12 +13,12 @@ func Requests(cpu, memory string) corev1.ResourceRequirements {
 	}}
 }
 
-// HTTPProbe asks host, or the pod if host is "".
+// HTTPProbe returns a probe of host, or of the pod's address if host is "".
 func HTTPProbe(host, path string, port int32) *corev1.Probe {
 	return &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Host: host, Path: path, Port: intstr.FromInt32(port)}}}
 }
 
-// HostVolume is a path of the host, of the type kind. "" is any type.
+// HostVolume returns a volume for a path of the host. The kind "" accepts any type.
 func HostVolume(name, path string, kind corev1.HostPathType) corev1.Volume {
 	source := &corev1.HostPathVolumeSource{Path: path}
 	if kind != "" {
@@ -27,7 +27,7 @@ func HostVolume(name, path string, kind corev1.HostPathType) corev1.Volume {
 	return corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{HostPath: source}}
 }
 
-// ConfigVolume is files of a ConfigMap.
+// ConfigVolume returns a volume with the files of a ConfigMap.
 func ConfigVolume(name string, source corev1.ConfigMapVolumeSource) corev1.Volume {
 	return corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{ConfigMap: &source}}
 }

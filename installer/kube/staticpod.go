@@ -10,12 +10,10 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// ConfigAnnotation is the digest of a static pod and of the configuration that it reads. When it changes, the kubelet starts
-// another pod. The kubelet shows it in the cluster.
+// ConfigAnnotation is the digest of a static pod and its configuration: the kubelet replaces the pod when it changes.
 const ConfigAnnotation = "kkbundle.io/config"
 
-// StaticPod renders a pod of the host's network that the kubelet runs without the API server. config is the configuration that
-// the pod reads.
+// StaticPod renders a static pod in the host's network. config is the content of the pod's configuration file.
 func StaticPod(name string, config []byte, spec corev1.PodSpec) ([]byte, error) {
 	spec.HostNetwork, spec.PriorityClassName = true, "system-node-critical"
 	plain, err := plainOf(spec)
@@ -38,22 +36,21 @@ func StaticPod(name string, config []byte, spec corev1.PodSpec) ([]byte, error) 
 	})
 }
 
-// StaticPodDigest returns the digest in a static pod that StaticPod has rendered.
+// StaticPodDigest returns the digest in the output of StaticPod.
 func StaticPodDigest(manifest []byte) (string, error) {
 	var pod metav1.PartialObjectMetadata
 	err := yaml.Unmarshal(manifest, &pod)
 	return pod.Annotations[ConfigAnnotation], err
 }
 
-// StaticPodRuns returns nil when the kubelet of a node runs the static pod with this digest, and not an earlier one. The kubelet
-// shows the pod to the cluster under the name of pod and node.
+// StaticPodRuns returns nil if a node's mirror pod of the static pod has this digest and is ready.
 func (c Client) StaticPodRuns(ctx context.Context, name, node, digest string) error {
 	var pod corev1.Pod
 	if err := c.Get(ctx, &pod, "pod", name+"-"+node, "--namespace="+metav1.NamespaceSystem); err != nil {
 		return err
 	}
 	if !IsPodReady(&pod) || pod.Annotations[ConfigAnnotation] != digest {
-		return fmt.Errorf("pod %s of %s does not run yet as it shall: %s", name, node, readiness(&pod).Message)
+		return fmt.Errorf("static pod %s on %s is not ready or not current: %s", name, node, readiness(&pod).Message)
 	}
 	return nil
 }

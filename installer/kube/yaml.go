@@ -11,9 +11,9 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// YAML writes objects as YAML documents with sorted keys, with the apiVersion and kind of their types in Go. Hosts and the cluster keep digests of these bytes, so fields that nobody
-// has set are left out, even if encoding/json writes them: status, empty resources, empty strategies. What is unstructured stays
-// as it is.
+// YAML renders objects as YAML documents with sorted keys and the apiVersion and kind of their Go types. Digests of the
+// bytes are stored, so unset fields are left out even if encoding/json writes them: status, empty resources, empty
+// strategies. Unstructured objects are unchanged.
 func YAML(objects ...runtime.Object) ([]byte, error) {
 	list := make([]map[string]any, 0, len(objects))
 	for _, o := range objects {
@@ -34,7 +34,7 @@ func YAML(objects ...runtime.Object) ([]byte, error) {
 	return Documents(list...)
 }
 
-// plainOf returns a value of one of Kubernetes' types as a mapping of the fields that are set.
+// plainOf returns a value of a Kubernetes type as a map of its set fields.
 func plainOf(value any) (plain map[string]any, err error) {
 	text, err := json.Marshal(value)
 	if err == nil {
@@ -47,7 +47,7 @@ func plainOf(value any) (plain map[string]any, err error) {
 	return plain, nil
 }
 
-// removeUnset removes null values, and the structs that encoding/json writes although they are empty.
+// removeUnset removes null values and empty structs, which encoding/json writes.
 func removeUnset(object map[string]any) {
 	for key, value := range object {
 		switch v := value.(type) {
@@ -71,7 +71,7 @@ func removeUnset(object map[string]any) {
 	}
 }
 
-// Documents writes YAML documents with sorted keys.
+// Documents renders YAML documents with sorted keys.
 func Documents(list ...map[string]any) ([]byte, error) {
 	var b bytes.Buffer
 	for i, d := range list {

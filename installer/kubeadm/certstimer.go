@@ -17,11 +17,12 @@ import (
 const (
 	renewScript  = "/usr/local/lib/kkbundle/renew-certificates"
 	renewService = "kkbundle-certificates.service"
-	RenewTimer   = "kkbundle-certificates.timer"
+	// RenewTimer is the systemd timer that renews certificates.
+	RenewTimer = "kkbundle-certificates.timer"
 )
 
-// CertsTimerTask makes every control plane renew its certificates by itself, each at another hour: several that restart
-// etcd at the same time would be without a quorum. The hour is the place among them, which others change that come and go.
+// CertsTimerTask makes every control plane renew its certificates at an hour of its own: simultaneous restarts of etcd
+// would cost the quorum. The hour is the control plane's position in the inventory and changes with it.
 func CertsTimerTask(c *manifest.Cluster) task.Task {
 	step := task.Task{Name: "certificates-timer", Roles: []manifest.Role{manifest.RoleControlPlane}, Follows: true}
 	if c.Certificates.Renew != manifest.RenewAuto {
@@ -49,10 +50,10 @@ func CertsTimerTask(c *manifest.Cluster) task.Task {
 //go:embed scripts/renew-certificates.sh
 var renewCertificatesScript string
 
-// renewCertificates is what the timer runs.
+// renewCertificates returns the timer's script.
 func renewCertificates(t *task.Host) []byte {
 	return task.ScriptFile(
-		host.Script("renew-certificates.sh", renewCertificatesScript, strconv.Itoa(CertsDays), host.HelperPath, kube.PKIDir),
+		host.Script("renew-certificates.sh", renewCertificatesScript, strconv.Itoa(RenewDays), host.HelperPath, kube.PKIDir),
 		RestartScript(t, RestartStep, restartWhole, ControlPlaneProcesses(t.Site.Cluster)...))
 }
 
@@ -66,7 +67,7 @@ Type=oneshot
 ExecStart=` + renewScript + `
 `
 
-// renewTimerText is for the control plane of that number: every night, at an hour of its own.
+// renewTimerText returns the daily timer of the control plane with this number.
 func renewTimerText(number int) []byte {
 	const hours = 24
 	return fmt.Appendf(nil, hostfile.Mark+`
@@ -83,10 +84,9 @@ WantedBy=timers.target
 `, (number+1)%hours)
 }
 
-// CertsDays is how many days before their end the timer renews certificates. kubeadm's are valid for a year, so it has
-// two months to succeed.
-const CertsDays = 60
+// RenewDays is the number of days before expiry when the timer starts to renew certificates, which last a year.
+const RenewDays = 60
 
-// KeptDir has, below the version that a node had, what an upgrade replaces. It is below /usr/local, where the programs
-// are, so that it can hold them as links.
-const KeptDir = "/usr/local/lib/kkbundle/before-upgrade"
+// UpgradeBackupDir keeps the files that an upgrade replaces, in a directory per old version. It is on the file system
+// of the programs, which it holds as hard links.
+const UpgradeBackupDir = "/usr/local/lib/kkbundle/before-upgrade"

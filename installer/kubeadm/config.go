@@ -15,7 +15,7 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// Config renders what kubeadm reads, in the version of its API that the cluster's kubeadm knows best.
+// A Config renders kubeadm's configuration in the newest API version that the cluster's kubeadm supports.
 type Config struct {
 	cluster  *manifest.Cluster
 	endpoint string // host:port of the API server
@@ -23,9 +23,9 @@ type Config struct {
 	parts    []task.KubeadmPart
 }
 
-// NewKubeadmConfig chooses the API version: v1beta4 exists since Kubernetes 1.31, v1beta3 is gone in time.
+// NewConfig returns a Config with the API version of the cluster's Kubernetes: v1beta4 since 1.31, else v1beta3.
 // https://kubernetes.io/docs/reference/config-api/kubeadm-config.v1beta4/
-func NewKubeadmConfig(c *manifest.Cluster, endpoint string, parts ...task.KubeadmPart) (Config, error) {
+func NewConfig(c *manifest.Cluster, endpoint string, parts ...task.KubeadmPart) (Config, error) {
 	v, err := semver.NewVersion(c.Kubernetes.Version)
 	if err != nil {
 		return Config{}, fmt.Errorf("kubernetes version %q: %w", c.Kubernetes.Version, err)
@@ -34,6 +34,7 @@ func NewKubeadmConfig(c *manifest.Cluster, endpoint string, parts ...task.Kubead
 	return Config{cluster: c, endpoint: endpoint, beta4: beta4, parts: parts}, nil
 }
 
+// APIVersion returns the version of kubeadm's API.
 func (k Config) APIVersion() string {
 	if k.beta4 {
 		return "kubeadm.k8s.io/v1beta4"
@@ -41,16 +42,16 @@ func (k Config) APIVersion() string {
 	return "kubeadm.k8s.io/v1beta3"
 }
 
-// init is for the first control plane. The token is the one that kubeadm would make for a day if it were given none.
-func (k Config) init(j Joining) ([]byte, error) {
+// init renders the configuration of the first control plane. Its token lives for minutes; kubeadm's default is a day.
+func (k Config) init(n Node) ([]byte, error) {
 	d := kube.Document{
 		"apiVersion":       k.APIVersion(),
 		"kind":             "InitConfiguration",
-		"bootstrapTokens":  []any{kube.Document{"token": j.token, "ttl": "5m0s", "description": "made by kkbundle for kubeadm init"}},
-		"localAPIEndpoint": LocalEndpoint(j.IPs[0]),
-		"nodeRegistration": k.Registration(j),
+		"bootstrapTokens":  []any{kube.Document{"token": n.token, "ttl": "5m0s", "description": "made by kkbundle for kubeadm init"}},
+		"localAPIEndpoint": LocalEndpoint(n.IPs[0]),
+		"nodeRegistration": k.Registration(n),
 	}
-	j.addPatches(d)
+	n.addPatches(d)
 	return kube.Documents(
 		d,
 		k.ClusterConfiguration(),
@@ -59,47 +60,46 @@ func (k Config) init(j Joining) ([]byte, error) {
 	)
 }
 
-// A Joining node trusts the cluster by its authority's public key and is trusted by a token.
-type Joining struct {
+// A Node is the configuration of one node. It trusts the cluster by the CA's hash; the cluster trusts it by a token.
+type Node struct {
 	name string
-	// ips are the node's addresses, one of each family that the cluster has.
+	// IPs are the node's addresses, one per IP family of the cluster.
 	IPs          []netip.Addr
 	token        string
 	pin          string
 	worker       bool
 	controlPlane bool
-	// taints are what the inventory gives the node.
-	taints []manifest.Taint
-	// patched says that there are patches for the node.
+	taints       []manifest.Taint
+	// Patched is set if the node has patches.
 	Patched bool
-	// certificateKey decrypts the authorities' keys that a control plane fetches from the cluster.
+	// certificateKey decrypts the CA keys that a control plane downloads from the cluster.
 	certificateKey string
 }
 
-// join is for every other node.
-func (k Config) join(j Joining) ([]byte, error) {
+// join renders the configuration of every other node.
+func (k Config) join(n Node) ([]byte, error) {
 	d := kube.Document{
 		"apiVersion":       k.APIVersion(),
 		"kind":             "JoinConfiguration",
-		"nodeRegistration": k.Registration(j),
+		"nodeRegistration": k.Registration(n),
 		"discovery": kube.Document{
 			"bootstrapToken": kube.Document{
 				"apiServerEndpoint": k.endpoint,
-				"token":             j.token,
-				"caCertHashes":      []any{j.pin},
+				"token":             n.token,
+				"caCertHashes":      []any{n.pin},
 			},
-			"tlsBootstrapToken": j.token,
+			"tlsBootstrapToken": n.token,
 		},
 	}
-	if j.controlPlane {
-		d["controlPlane"] = kube.Document{"certificateKey": j.certificateKey, "localAPIEndpoint": LocalEndpoint(j.IPs[0])}
+	if n.controlPlane {
+		d["controlPlane"] = kube.Document{"certificateKey": n.certificateKey, "localAPIEndpoint": LocalEndpoint(n.IPs[0])}
 	}
-	j.addPatches(d)
+	n.addPatches(d)
 	return kube.Documents(d)
 }
 
-// uploadCerts is for `kubeadm init phase upload-certs`, which puts the authorities' keys into the cluster, encrypted
-// with a key that only a joining control plane gets.
+// uploadCerts renders the configuration of `kubeadm init phase upload-certs`, which stores the CA keys in the cluster,
+// encrypted with a key that only the joining control plane gets.
 func (k Config) uploadCerts(certificateKey string, ip netip.Addr) ([]byte, error) {
 	return kube.Documents(
 		kube.Document{
@@ -113,36 +113,37 @@ func (k Config) uploadCerts(certificateKey string, ip netip.Addr) ([]byte, error
 	)
 }
 
+// LocalEndpoint returns the address of a control plane's own API server.
 func LocalEndpoint(ip netip.Addr) kube.Document {
 	return kube.Document{"advertiseAddress": ip.String(), "bindPort": manifest.DefaultPort}
 }
 
-// Registration names the node and its address, which kubeadm and the kubelet would else guess from the default route.
-func (k Config) Registration(j Joining) kube.Document {
+// Registration returns the node's name, taints and address, which kubeadm would guess from the default route.
+func (k Config) Registration(n Node) kube.Document {
 	d := kube.Document{
-		"name":             j.name,
+		"name":             n.name,
 		"criSocket":        cri.RuntimeOf(k.cluster).Socket,
 		"imagePullPolicy":  "IfNotPresent",
-		"kubeletExtraArgs": k.args(map[string]string{"node-ip": Commas(j.IPs)}),
+		"kubeletExtraArgs": k.args(map[string]string{"node-ip": JoinAddresses(n.IPs)}),
 	}
-	if taints := j.registeredTaints(); taints != nil {
+	if taints := n.registeredTaints(); taints != nil {
 		d["taints"] = taints
 	}
 	return d
 }
 
-// registeredTaints are those that a node has from its first moment, nil for kubeadm's own choice: none for workers, and one
-// for control planes, unless they are workers as well.
-func (j Joining) registeredTaints() []any {
-	if len(j.taints) == 0 && (!j.controlPlane || !j.worker) {
+// registeredTaints returns the taints that a node registers with, nil for kubeadm's default: one for control planes,
+// none for workers. A control plane that is also a worker gets none.
+func (n Node) registeredTaints() []any {
+	if len(n.taints) == 0 && (!n.controlPlane || !n.worker) {
 		return nil
 	}
 	list := []any{}
-	if j.controlPlane && !j.worker {
-		list = append(list, kube.Document{"key": kube.ControlPlaneTaint, "effect": "NoSchedule"})
+	if n.controlPlane && !n.worker {
+		list = append(list, kube.Document{"key": kube.ControlPlaneLabel, "effect": "NoSchedule"})
 	}
-	for _, t := range j.taints {
-		if t.Key == kube.ControlPlaneTaint && t.Effect == "NoSchedule" && len(list) > 0 {
+	for _, t := range n.taints {
+		if t.Key == kube.ControlPlaneLabel && t.Effect == "NoSchedule" && len(list) > 0 {
 			continue
 		}
 		d := kube.Document{"key": t.Key, "effect": t.Effect}
@@ -154,15 +155,15 @@ func (j Joining) registeredTaints() []any {
 	return list
 }
 
-// addPatches tells kubeadm where patches are.
-func (j Joining) addPatches(d kube.Document) {
-	if j.Patched {
+// addPatches adds the directory of patches.
+func (n Node) addPatches(d kube.Document) {
+	if n.Patched {
 		d["patches"] = kube.Document{"directory": PatchesDir}
 	}
 }
 
-// Commas writes addresses as Kubernetes takes several of them.
-func Commas(ips []netip.Addr) string {
+// JoinAddresses joins addresses with commas.
+func JoinAddresses(ips []netip.Addr) string {
 	var list []string
 	for _, ip := range ips {
 		list = append(list, ip.String())
@@ -170,6 +171,7 @@ func Commas(ips []netip.Addr) string {
 	return strings.Join(list, ",")
 }
 
+// ClusterConfiguration renders the cluster's part, with the settings of the cluster file last.
 func (k Config) ClusterConfiguration() kube.Document {
 	c := k.cluster
 	base := kube.Document{
@@ -185,16 +187,17 @@ func (k Config) ClusterConfiguration() kube.Document {
 		},
 	}
 	for _, p := range k.parts {
-		base = k.laid(base, p.Cluster)
+		base = k.mergeCluster(base, p.Cluster)
 	}
 	for _, name := range []string{apiServer, controllerManager, scheduler} {
 		if d := k.component(name); len(d) > 0 {
-			base = k.laid(base, kube.Document{name: d})
+			base = k.mergeCluster(base, kube.Document{name: d})
 		}
 	}
-	return k.laid(base, c.Kubernetes.Kubeadm)
+	return k.mergeCluster(base, c.Kubernetes.Kubeadm)
 }
 
+// KubeletConfiguration renders the kubelets' part, with the settings of the cluster file last.
 func (k Config) KubeletConfiguration() kube.Document {
 	base := kube.Document{
 		"apiVersion":   "kubelet.config.k8s.io/v1beta1",
@@ -203,11 +206,12 @@ func (k Config) KubeletConfiguration() kube.Document {
 		"maxPods":      k.cluster.Kubernetes.MaxPods,
 	}
 	for _, p := range k.parts {
-		base = merged(base, p.Kubelet)
+		base = merge(base, p.Kubelet)
 	}
-	return merged(base, k.cluster.Kubernetes.Kubelet)
+	return merge(base, k.cluster.Kubernetes.Kubelet)
 }
 
+// KubeProxyConfiguration renders kube-proxy's part, with the settings of the cluster file last.
 func (k Config) KubeProxyConfiguration() kube.Document {
 	base := kube.Document{
 		"apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
@@ -215,15 +219,15 @@ func (k Config) KubeProxyConfiguration() kube.Document {
 		"mode":       string(k.cluster.Kubernetes.ProxyMode),
 	}
 	for _, p := range k.parts {
-		base = merged(base, p.KubeProxy)
+		base = merge(base, p.KubeProxy)
 	}
-	return merged(base, k.cluster.Kubernetes.KubeProxy)
+	return merge(base, k.cluster.Kubernetes.KubeProxy)
 }
 
-// newToken makes a bootstrap token: six and sixteen characters of [a-z0-9].
+// newToken returns a new bootstrap token: six and sixteen characters of [a-z0-9].
 func newToken() string { return task.RandomHex(3) + "." + task.RandomHex(8) }
 
-// bootstrapToken is the Secret that makes a token valid until a time, for joining and nothing else.
+// bootstrapToken renders the Secret that makes a token valid for joining until it expires.
 // https://kubernetes.io/docs/reference/access-authn-authz/bootstrap-tokens/
 func bootstrapToken(token, expires, purpose string) ([]byte, error) {
 	const idLength = 6

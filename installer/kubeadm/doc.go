@@ -1,3 +1,2 @@
-// Package kubeadm makes nodes with kubeadm: its configuration and everything that other steps add to it, the kubelet,
-// joining, security levels, certificates and their renewal.
+// Package kubeadm makes nodes with kubeadm: configuration, kubelet, init, join, security levels, certificate renewal.
 package kubeadm

@@ -47,17 +47,17 @@ cni: {ipv4MaskSize: 25, ipv6MaskSize: 60}
 	} {
 		r := &task.Site{Cluster: c}
 		r.Hosts = []*task.Host{{Host: manifest.Host{Name: "cp1", Roles: []manifest.Role{manifest.RoleControlPlane}}, IP: ip, Site: r}}
-		config, err := NewKubeadmConfig(c, c.ControlPlaneEndpoint.HostPort(ip.String()), Parts(r)...)
+		config, err := NewConfig(c, c.ControlPlaneEndpoint.HostPort(ip.String()), Parts(r)...)
 		if err != nil {
 			t.Fatal(err)
 		}
 		token := "abcdef.0123456789abcdef"
-		initial, err := config.init(Joining{name: "cp1", IPs: []netip.Addr{ip}, token: token, controlPlane: true, worker: name == "custom"})
+		initial, err := config.init(Node{name: "cp1", IPs: []netip.Addr{ip}, token: token, controlPlane: true, worker: name == "custom"})
 		if err != nil {
 			t.Fatal(err)
 		}
 		tasktest.Golden(t, "kubeadm-init-"+name+".yaml", initial)
-		join, err := config.join(Joining{name: "cp2", IPs: []netip.Addr{ip.Next()}, token: token, pin: "sha256:00", controlPlane: name == "custom", worker: true, certificateKey: "11"})
+		join, err := config.join(Node{name: "cp2", IPs: []netip.Addr{ip.Next()}, token: token, pin: "sha256:00", controlPlane: name == "custom", worker: true, certificateKey: "11"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -69,7 +69,7 @@ func TestMergedLeavesItsArgumentsAlone(t *testing.T) {
 	t.Parallel()
 	base := kube.Document{"a": kube.Document{"b": 1, "c": 2}, "d": 3}
 	over := map[string]any{"a": map[string]any{"c": 4}, "d": []any{5}}
-	got := merged(base, over)
+	got := merge(base, over)
 	want := kube.Document{"a": kube.Document{"b": 1, "c": 4}, "d": []any{5}}
 	if diff := cmp.Diff(got, want); diff != "" {
 		t.Error(diff)

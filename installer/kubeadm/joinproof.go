@@ -24,30 +24,40 @@ const (
 	signWait      = 30 * time.Second // kube-controller-manager signs for a token when it sees it
 )
 
-// JoinProofTask proves that a join line works, as kubeadm's discovery uses it: what the cluster says of itself is signed with the
-// token, the endpoint has a certificate of the authority whose hash is in the line, and the token is let in. It makes a token
-// for that moment, once for a cluster and an endpoint.
+// JoinProofTask checks that nodes can join, in the steps of kubeadm's discovery: cluster-info is signed with the token,
+// the endpoint's certificate is from the pinned authority, and the API server accepts the token. It uses a short-lived
+// token, once per cluster and endpoint.
 func JoinProofTask() task.Task {
+	step := onceFor("verify-join", joinProof, func(ctx context.Context, t *task.Host) error { return tryJoin(ctx, t, newToken()) })
+	proven := step.Done
+	step.Done = func(ctx context.Context, t *task.Host) (bool, error) {
+		if member, err := member.IsMember(ctx, t); err != nil || !member {
+			return false, err // a dry run gets here before there is a cluster
+		}
+		return proven(ctx, t)
+	}
+	return step
+}
+
+// onceFor returns a task of the first control plane that runs do unless its stamp file exists with this content.
+func onceFor(name string, stampFile func(ctx context.Context, t *task.Host) (task.File, error), do func(ctx context.Context, t *task.Host) error) task.Task {
 	return task.Task{
-		Name:  "verify-join",
+		Name:  name,
 		Roles: []manifest.Role{manifest.RoleControlPlane},
 		Where: task.First,
 		Done: func(ctx context.Context, t *task.Host) (bool, error) {
-			if member, err := member.IsMember(ctx, t); err != nil || !member {
-				return false, err // a dry run gets here before there is a cluster
-			}
-			stamp, err := joinProof(ctx, t)
+			stamp, err := stampFile(ctx, t)
 			if err != nil {
 				return false, err
 			}
 			return t.HasFiles(ctx, stamp)
 		},
 		Do: func(ctx context.Context, t *task.Host) error {
-			stamp, err := joinProof(ctx, t)
+			stamp, err := stampFile(ctx, t)
 			if err != nil {
 				return err
 			}
-			if err := proveJoin(ctx, t, newToken()); err != nil {
+			if err := do(ctx, t); err != nil {
 				return err
 			}
 			return t.Write(ctx, stamp)
@@ -55,27 +65,23 @@ func JoinProofTask() task.Task {
 	}
 }
 
-// joinProof says for which cluster and endpoint joining was proven.
+// joinProof returns the stamp file of a checked endpoint and cluster.
 func joinProof(ctx context.Context, t *task.Host) (task.File, error) {
 	pin, err := member.ClusterPin(ctx, t)
 	return task.File{Path: joinProofPath, Mode: 0o600, Data: []byte(t.Site.Endpoint() + " " + pin + "\n")}, err
 }
 
-func proveJoin(ctx context.Context, t *task.Host, token string) (err error) {
+func tryJoin(ctx context.Context, t *task.Host, token string) (err error) {
 	t.Site.Mask.Hide(token)
-	if err := allow(ctx, t, Joining{name: "verification", token: token}); err != nil {
+	if err := createToken(ctx, t, Node{name: "verification", token: token}); err != nil {
 		return err
 	}
-	id, _, _ := strings.Cut(token, ".")
-	defer func() {
-		_, forget := t.Kubectl(context.WithoutCancel(ctx), "delete", "secret", "--namespace="+kube.System, "--ignore-not-found", "bootstrap-token-"+id)
-		err = errors.Join(err, forget)
-	}()
+	defer func() { err = errors.Join(err, deleteToken(ctx, t, token)) }()
 	ca, err := t.Read(ctx, kube.ClusterCA)
 	if err != nil {
 		return err
 	}
-	from := t // a worker, where there is one: that is who joins
+	from := t // a worker if there is one: most joining nodes are workers
 	if workers := t.Site.Connected(manifest.RoleWorker); len(workers) > 0 {
 		from = workers[len(workers)-1]
 	}
@@ -83,7 +89,7 @@ func proveJoin(ctx context.Context, t *task.Host, token string) (err error) {
 		return configMap(ctx, from, ca, name, as)
 	}
 	if err := task.Eventually(ctx, signWait, func(ctx context.Context) error {
-		info, err := ask(ctx, kube.Public+"/configmaps/cluster-info", "")
+		info, err := ask(ctx, kube.PublicNamespace+"/configmaps/cluster-info", "")
 		if err != nil {
 			return err
 		}
@@ -91,12 +97,11 @@ func proveJoin(ctx context.Context, t *task.Host, token string) (err error) {
 	}); err != nil {
 		return err
 	}
-	_, err = ask(ctx, kube.System+"/configmaps/kubeadm-config", token)
+	_, err = ask(ctx, kube.SystemNamespace+"/configmaps/kubeadm-config", token)
 	return err
 }
 
-// configMap gets a ConfigMap's data from the cluster's endpoint over a connection that the host makes, as whoever has the
-// token, or as nobody.
+// configMap gets a ConfigMap's data from the cluster's endpoint through the host, anonymously if token is "".
 func configMap(ctx context.Context, t *task.Host, ca []byte, name, token string) (map[string]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, task.LookTimeout)
 	defer cancel()
@@ -136,13 +141,13 @@ func signedBy(token string, info map[string]string) error {
 	id, secret, _ := strings.Cut(token, ".")
 	header, signature, ok := strings.Cut(info["jws-kubeconfig-"+id], "..")
 	if !ok {
-		return errors.New("cluster-info is not signed for the token; kube-controller-manager signs it")
+		return errors.New("cluster-info has no signature for the token; check kube-controller-manager, which signs it")
 	}
 	mac := hmac.New(sha256.New, []byte(secret))
 	_, _ = io.WriteString(mac, header+"."+base64.RawURLEncoding.EncodeToString([]byte(info["kubeconfig"])))
 	given, err := base64.RawURLEncoding.DecodeString(signature)
 	if err != nil || !hmac.Equal(given, mac.Sum(nil)) {
-		return errors.New("cluster-info's signature for the token is not right")
+		return errors.New("cluster-info has a wrong signature for the token")
 	}
 	return nil
 }

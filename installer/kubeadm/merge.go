@@ -9,37 +9,36 @@ import (
 	"github.com/kkbundle/kkbundle/installer/kube"
 )
 
-// merged returns base with over laid upon it: mappings are merged key by key, everything else is replaced.
-func merged(base kube.Document, over map[string]any) kube.Document {
+// merge returns base with over merged into it: maps are merged key by key, other values are replaced.
+func merge(base kube.Document, over map[string]any) kube.Document {
 	out := maps.Clone(base)
 	for key, v := range over {
 		below, both := out[key].(map[string]any)
 		if m, ok := v.(map[string]any); ok && both {
-			v = merged(below, m)
+			v = merge(below, m)
 		}
 		out[key] = v
 	}
 	return out
 }
 
-// laid is merged for ClusterConfiguration, whose lists have keys: arguments, environment variables and volumes are merged by
-// name, and names in certificates are added. Arguments may be written in either API version's form, as a mapping or as a
-// list; an argument whose value is null is taken out.
-func (k Config) laid(base kube.Document, over map[string]any) kube.Document {
+// mergeCluster is merge for ClusterConfiguration: arguments, environment variables and volumes are merged by name, and
+// names in certificates are added. Arguments are a map (v1beta3) or a list (v1beta4); the value null removes one.
+func (k Config) mergeCluster(base kube.Document, over map[string]any) kube.Document {
 	out := kube.Document{}
 	maps.Copy(out, base)
 	for key, v := range over {
 		switch key {
 		case "extraArgs":
-			out[key] = k.written(laidArgs(argsOf(out[key]), argsOf(v)))
+			out[key] = k.renderArgs(mergeArgs(argsOf(out[key]), argsOf(v)))
 		case "extraEnvs", "extraVolumes":
-			out[key] = laidByName(listOf(out[key]), listOf(v))
+			out[key] = mergeByName(listOf(out[key]), listOf(v))
 		case "certSANs", "serverCertSANs", "peerCertSANs":
 			out[key] = union(listOf(out[key]), listOf(v))
 		default:
 			if m, ok := v.(map[string]any); ok {
 				below, _ := out[key].(map[string]any)
-				v = k.laid(below, m)
+				v = k.mergeCluster(below, m)
 			}
 			out[key] = v
 		}
@@ -47,10 +46,10 @@ func (k Config) laid(base kube.Document, over map[string]any) kube.Document {
 	return out
 }
 
-// An argument is one of a component's command line. v1beta4 allows several of one name.
+// An argument is an argument of a component's command line. v1beta4 allows several with the same name.
 type argument struct {
 	name  string
-	value any // nil takes the arguments of this name out
+	value any // nil removes the arguments with this name
 }
 
 // argsOf reads arguments in the form of either API version.
@@ -71,8 +70,8 @@ func argsOf(v any) []argument {
 	return list
 }
 
-// laidArgs replaces arguments by those of the same name.
-func laidArgs(below, over []argument) []argument {
+// mergeArgs replaces arguments with the same name and adds the others.
+func mergeArgs(below, over []argument) []argument {
 	list := slices.DeleteFunc(slices.Clone(below), func(a argument) bool {
 		return slices.ContainsFunc(over, func(o argument) bool { return o.name == a.name })
 	})
@@ -81,12 +80,12 @@ func laidArgs(below, over []argument) []argument {
 	return list
 }
 
-// written writes arguments in the form of the cluster's API version.
-func (k Config) written(args []argument) any {
+// renderArgs renders arguments for the cluster's API version: a list in v1beta4, a map before.
+func (k Config) renderArgs(args []argument) any {
 	if !k.beta4 {
 		d := kube.Document{}
 		for _, a := range args {
-			d[a.name] = fmt.Sprint(a.value) // the manifest has refused two of one name
+			d[a.name] = fmt.Sprint(a.value) // the manifest refuses duplicate names
 		}
 		return d
 	}
@@ -107,15 +106,15 @@ func nameOf(v any) any {
 	return m["name"]
 }
 
-// laidByName replaces entries by those of the same name, and adds the others.
-func laidByName(below, over []any) []any {
+// mergeByName replaces entries with the same name and adds the others.
+func mergeByName(below, over []any) []any {
 	list := slices.DeleteFunc(slices.Clone(below), func(b any) bool {
 		return slices.ContainsFunc(over, func(o any) bool { return nameOf(o) == nameOf(b) })
 	})
 	return append(list, over...)
 }
 
-// union returns what is in one of both lists, in the order of both.
+// union returns the entries of below, then those that only over has.
 func union(below, over []any) []any {
 	list := slices.Clone(below)
 	for _, o := range over {

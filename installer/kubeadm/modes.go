@@ -14,9 +14,8 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// closedPaths are what nobody but root has to read on a node (CIS 1.1 and 4.1), files and directories with all that is in
-// them. What is not there is passed over.
-func closedPaths() []string {
+// privatePaths returns the paths, with all below, that only root may read on a hardened node (CIS 1.1 and 4.1).
+func privatePaths() []string {
 	return []string{
 		"/etc/kubernetes", "/etc/cni/net.d", "/etc/containerd", "/var/lib/etcd",
 		"/etc/systemd/system/kubelet.service", "/etc/systemd/system/kubelet.service.d", "/etc/systemd/system/containerd.service",
@@ -24,11 +23,11 @@ func closedPaths() []string {
 	}
 }
 
-// EtcdMemberDir is where the etcd that kubeadm runs has its data.
-const EtcdMemberDir = etcd.DefaultEtcdDir + "/member"
+// EtcdMemberDir is the data directory of kubeadm's etcd member.
+const EtcdMemberDir = etcd.DefaultDataDir + "/member"
 
-// SecretPaths are what must be root's alone in every cluster. etcd's own directory is closed; what it is in may be a disk
-// that the site has mounted, with the site's mode.
+// SecretPaths returns the paths that only root may read in every cluster. Of etcd it has only the member directory: the
+// parent may be a mounted disk with the site's mode.
 func SecretPaths() []string {
 	list := []string{"/etc/kubernetes/manifests", EncryptionOnHost, EtcdMemberDir, "/var/lib/kubelet/pki/kubelet.key"}
 	for _, name := range []string{"admin", "super-admin", "kubelet", "controller-manager", "scheduler"} {
@@ -52,23 +51,23 @@ var listOpenScript string
 //go:embed scripts/encrypt-secrets.sh
 var encryptSecretsScript string
 
-// ModesTask takes away everybody else's rights to a node's configuration and state.
+// ModesTask makes a node's configuration and state readable by root only.
 func ModesTask() task.Task {
 	return task.Task{
 		Name:  "file-modes",
 		Roles: []manifest.Role{manifest.RoleCluster},
 		Done: func(ctx context.Context, t *task.Host) (bool, error) {
-			open, err := OpenFiles(ctx, t, closedPaths()...)
+			open, err := OpenFiles(ctx, t, privatePaths()...)
 			return len(open) == 0, err
 		},
 		Do: func(ctx context.Context, t *task.Host) error {
-			return t.Run(ctx, host.Script("close-modes.sh", closeModesScript, closedPaths()...)...)
+			return t.Run(ctx, host.Script("close-modes.sh", closeModesScript, privatePaths()...)...)
 		},
 	}
 }
 
-// OpenFiles lists files and directories that others than root can read, write or enter, at most 20 a path. etcd writes its
-// snap/*.snap for everybody, now and again for years: there its directory counts, which has to be closed.
+// OpenFiles lists files and directories that users other than root can read, write or enter, at most 20 per path.
+// Inside etcd's member directory only the directory itself is checked: etcd writes snap/*.snap readable for all.
 func OpenFiles(ctx context.Context, t *task.Host, paths ...string) ([]string, error) {
 	out, err := t.Output(ctx, append(host.Script("list-open.sh", listOpenScript, EtcdMemberDir), paths...)...)
 	if err != nil {
@@ -77,36 +76,16 @@ func OpenFiles(ctx context.Context, t *task.Host, paths ...string) ([]string, er
 	return strings.Fields(string(out)), nil
 }
 
-// EncryptTask writes every Secret anew, so that those from before there was a key are encrypted, too. Nothing of them leaves
-// the host.
+// EncryptTask rewrites every Secret, on the host itself, to encrypt Secrets that are older than the encryption key.
 func EncryptTask() task.Task {
 	stamp := func(ctx context.Context, t *task.Host) (task.File, error) {
 		config, err := Encryption(ctx, t.Site)
 		return task.File{Path: task.StampDir + "/secrets-encrypted", Mode: 0o600, Data: fmt.Appendf(nil, "%x\n", sha256.Sum256(config))}, err
 	}
-	return task.Task{
-		Name:  "encrypt-secrets",
-		Roles: []manifest.Role{manifest.RoleControlPlane},
-		Where: task.First,
-		Done: func(ctx context.Context, t *task.Host) (bool, error) {
-			f, err := stamp(ctx, t)
-			if err != nil {
-				return false, err
-			}
-			return t.HasFiles(ctx, f)
-		},
-		Do: func(ctx context.Context, t *task.Host) error {
-			f, err := stamp(ctx, t)
-			if err != nil {
-				return err
-			}
-			// A Secret that somebody changes meanwhile is refused; its writer has encrypted it, the others are tried again.
-			if err := task.Eventually(ctx, task.NodeReadyTimeout, func(ctx context.Context) error {
-				return t.Run(ctx, host.Script("encrypt-secrets.sh", encryptSecretsScript, task.StateDir, kube.AdminConf)...)
-			}); err != nil {
-				return err
-			}
-			return t.Write(ctx, f)
-		},
-	}
+	return onceFor("encrypt-secrets", stamp, func(ctx context.Context, t *task.Host) error {
+		// A Secret changed at the same time causes a conflict: its writer has encrypted it, and the retry does the others.
+		return task.Eventually(ctx, task.NodeReadyTimeout, func(ctx context.Context) error {
+			return t.Run(ctx, host.Script("encrypt-secrets.sh", encryptSecretsScript, task.StateDir, kube.AdminConf)...)
+		})
+	})
 }

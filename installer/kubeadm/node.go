@@ -18,9 +18,10 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-const File = task.StateDir + "/kubeadm.yaml" // while kubeadm runs; it has a token in it
+// ConfigFile is kubeadm's configuration. It contains a token and exists only while kubeadm runs.
+const ConfigFile = task.StateDir + "/kubeadm.yaml"
 
-// tokenLife is how long a node may take to join.
+// tokenLife limits the time for a node to join.
 const tokenLife = time.Hour
 
 // KubeletTask installs kubeadm, kubectl and the kubelet, which idles until kubeadm has configured it.
@@ -30,11 +31,11 @@ func KubeletTask(c *manifest.Cluster) task.Task {
 		packages = append(packages, "ipset", "ipvsadm")
 	}
 	return task.Settle(task.Task{
-		Name:        "kubelet",
-		Independent: true,
-		Roles:       []manifest.Role{manifest.RoleCluster},
-		Packages:    packages,
-		Leaves:      task.Leaves{Paths: []string{KeptDir}},
+		Name:     "kubelet",
+		Independent:    true,
+		Roles:    []manifest.Role{manifest.RoleCluster},
+		Packages: packages,
+		Leaves:   task.Leaves{Paths: []string{UpgradeBackupDir}},
 		Files: []task.Place{
 			{Component: "kubeadm", Member: "", Path: "/usr/local/bin/kubeadm", Mode: task.Executable},
 			{Component: "kubectl", Member: "", Path: "/usr/local/bin/kubectl", Mode: task.Executable},
@@ -77,7 +78,7 @@ RestartSec=10
 WantedBy=multi-user.target
 `
 
-// The environment of operators is where kubeadm's Debian and Red Hat packages have it.
+// The operator's environment files are those of kubeadm's Debian and Red Hat packages.
 // https://github.com/kubernetes/release/blob/master/cmd/krel/templates/latest/kubeadm/10-kubeadm.conf
 const kubeletDropIn = hostfile.Author + `, as kubeadm wants it.
 [Service]
@@ -90,7 +91,7 @@ ExecStart=
 ExecStart=/usr/local/bin/kubelet $KUBELET_KUBECONFIG_ARGS $KUBELET_CONFIG_ARGS $KUBELET_KUBEADM_ARGS $KUBELET_EXTRA_ARGS
 `
 
-// InitTask makes the first control plane.
+// InitTask creates the first control plane.
 func InitTask(c *manifest.Cluster) task.Task {
 	images := []string{"coredns", "etcd", "kube-apiserver", "kube-controller-manager", "kube-proxy", "kube-scheduler", "pause"}
 	if c.Etcd.Type != manifest.EtcdInternal {
@@ -101,29 +102,29 @@ func InitTask(c *manifest.Cluster) task.Task {
 		Roles:  []manifest.Role{manifest.RoleControlPlane},
 		Where:  task.First,
 		Images: images,
-		Done:   func(ctx context.Context, t *task.Host) (bool, error) { return member.IsMember(ctx, t) },
+		Done:   member.IsMember,
 		Do: func(ctx context.Context, t *task.Host) error {
-			config, err := Kubeadm(t.Site)
+			config, err := ConfigOf(t.Site)
 			if err != nil {
 				return err
 			}
-			j, err := JoiningOf(t)
+			n, err := NodeOf(t)
 			if err != nil {
 				return err
 			}
-			data, err := config.init(j)
+			data, err := config.init(n)
 			if err != nil {
 				return err
 			}
 			if err := validate(ctx, t, data); err != nil {
 				return err
 			}
-			return BecomeMember(ctx, t, data, "init", "--skip-phases=show-join-command")
+			return CreateNode(ctx, t, data, "init", "--skip-phases=show-join-command")
 		},
 	}
 }
 
-// JoinTask makes the other nodes; control planes one by one, because each becomes a member of etcd.
+// JoinTask joins the other nodes.
 func JoinTask(name string, where task.Where, role manifest.Role) task.Task {
 	return task.Task{
 		Name:   name,
@@ -132,46 +133,45 @@ func JoinTask(name string, where task.Where, role manifest.Role) task.Task {
 		Images: []string{"kube-proxy", "pause"},
 		Done: func(ctx context.Context, t *task.Host) (bool, error) {
 			if t.Name == t.Site.FirstControlPlane().Name {
-				return true, nil // it is made by kubeadm init, and joins nothing
+				return true, nil // created by kubeadm init
 			}
 			return member.IsMember(ctx, t)
 		},
-		Do: func(ctx context.Context, t *task.Host) error { return join(ctx, t) },
+		Do: join,
 	}
 }
 
-func Kubeadm(r *task.Site) (Config, error) {
-	return NewKubeadmConfig(r.Cluster, r.Endpoint(), Parts(r)...)
+// ConfigOf returns the kubeadm configuration of the site's cluster.
+func ConfigOf(r *task.Site) (Config, error) {
+	return NewConfig(r.Cluster, r.Endpoint(), Parts(r)...)
 }
 
-// Joining says what kubeadm is told about a host. kubeadm init would make a token for a day if it were given none; this one
-// ends before anybody could use it.
-func JoiningOf(t *task.Host) (Joining, error) {
+// NodeOf returns the configuration of a host's node, with a new token.
+func NodeOf(t *task.Host) (Node, error) {
 	patches, err := patches(t)
-	return Joining{
+	return Node{
 		name: t.Name, IPs: t.Addresses(), token: newToken(), taints: t.Taints, Patched: len(patches) > 0,
 		worker: t.Is(manifest.RoleWorker), controlPlane: t.Is(manifest.RoleControlPlane),
 	}, err
 }
 
-// validate lets kubeadm look for fields and values that it does not know, which it would pass over or stop at half way.
+// validate makes kubeadm check its configuration for unknown fields and values, which it would ignore or fail on later.
 func validate(ctx context.Context, t *task.Host, config []byte) error {
-	if err := WithKubeadmFile(ctx, t, config, "config", "validate"); err != nil {
-		return fmt.Errorf("kubeadm refuses what kubernetes.kubeadm, kubelet or kubeProxy of the cluster file say: %w", err)
+	if err := Run(ctx, t, config, "config", "validate"); err != nil {
+		return fmt.Errorf("kubeadm rejects its configuration; correct kubernetes.kubeadm, kubelet or kubeProxy in the cluster file: %w", err)
 	}
 	return nil
 }
 
-// BecomeMember runs kubeadm. If an earlier run was interrupted while kubeadm was at work, what that left is taken away
-// first: kubeadm does not continue, it refuses.
-func BecomeMember(ctx context.Context, t *task.Host, config []byte, args ...string) error {
-	if _, err := undoKubeadm(ctx, t); err != nil {
+// CreateNode runs kubeadm init or join. It first undoes an interrupted kubeadm, which would refuse to continue.
+func CreateNode(ctx context.Context, t *task.Host, config []byte, args ...string) error {
+	if _, err := undo(ctx, t); err != nil {
 		return err
 	}
 	if err := t.Write(ctx, task.File{Path: member.BegunPath, Mode: 0o600, Data: nil}); err != nil {
 		return err
 	}
-	// kubeadm makes it on control planes, and leaves it as it is where static pods of ours lie there already.
+	// kubeadm creates it on control planes, and keeps the mode of an existing one.
 	if err := t.Run(ctx, "install", "-d", "-m", "0700", kube.ManifestsDir); err != nil {
 		return err
 	}
@@ -182,16 +182,15 @@ func BecomeMember(ctx context.Context, t *task.Host, config []byte, args ...stri
 	if err != nil {
 		return err
 	}
-	if err := WithKubeadmFile(ctx, t, config, args...); err != nil {
+	if err := Run(ctx, t, config, args...); err != nil {
 		return diagnose.Explain(ctx, t, since, err)
 	}
 	return t.Write(ctx, member.File(t.Site))
 }
 
-// undoKubeadm stops a kubeadm that lost its session but is still running, and resets what it made. It tells whether
-// there was anything to undo.
-func undoKubeadm(ctx context.Context, t *task.Host) (undone bool, err error) {
-	if begun, err := StopKubeadm(ctx, t, member.BegunPath); err != nil || !begun {
+// undo stops a kubeadm that outlived its session and resets the node. It reports whether there was anything to undo.
+func undo(ctx context.Context, t *task.Host) (undone bool, err error) {
+	if begun, err := Stop(ctx, t, member.BegunPath); err != nil || !begun {
 		return false, err
 	}
 	if err := t.Run(ctx, "kubeadm", "reset", "--force", "--cri-socket="+cri.RuntimeOf(t.Site.Cluster).Socket); err != nil {
@@ -200,9 +199,8 @@ func undoKubeadm(ctx context.Context, t *task.Host) (undone bool, err error) {
 	return true, t.Run(ctx, "rm", "-f", member.BegunPath)
 }
 
-// StopKubeadm ends a kubeadm that lost its session but is still running, where a mark says that one was begun and did not end
-// well. It tells whether there is that mark.
-func StopKubeadm(ctx context.Context, t *task.Host, mark string) (begun bool, err error) {
+// Stop ends a kubeadm that outlived its session. It reports whether mark, the stamp of an unfinished kubeadm, exists.
+func Stop(ctx context.Context, t *task.Host, mark string) (begun bool, err error) {
 	if begun, err := t.Test(ctx, "test", "-e", mark); err != nil || !begun {
 		return false, err
 	}
@@ -210,86 +208,86 @@ func StopKubeadm(ctx context.Context, t *task.Host, mark string) (begun bool, er
 	return true, err
 }
 
-// WithKubeadmFile runs kubeadm with a configuration that only exists as long as it runs.
-func WithKubeadmFile(ctx context.Context, t *task.Host, config []byte, args ...string) (err error) {
-	if err := t.Write(ctx, task.File{Path: File, Mode: 0o600, Data: config}); err != nil {
+// Run runs kubeadm with a configuration file that is removed afterwards.
+func Run(ctx context.Context, t *task.Host, config []byte, args ...string) (err error) {
+	if err := t.Write(ctx, task.File{Path: ConfigFile, Mode: 0o600, Data: config}); err != nil {
 		return err
 	}
 	defer func() {
-		err = errors.Join(err, t.Run(context.WithoutCancel(ctx), "rm", "-f", File))
+		err = errors.Join(err, t.Run(context.WithoutCancel(ctx), "rm", "-f", ConfigFile))
 	}()
-	return t.Run(ctx, slices.Concat([]string{"kubeadm"}, args, []string{"--config=" + File})...)
+	return t.Run(ctx, slices.Concat([]string{"kubeadm"}, args, []string{"--config=" + ConfigFile})...)
 }
 
-// join makes the host a node, with a token of its own that is gone afterwards.
+// join makes the host a node, with a token that is deleted afterwards.
 func join(ctx context.Context, t *task.Host) (err error) {
 	first := t.Site.FirstControlPlane()
-	config, err := Kubeadm(t.Site)
+	config, err := ConfigOf(t.Site)
 	if err != nil {
 		return err
 	}
-	j, err := JoiningOf(t)
+	n, err := NodeOf(t)
 	if err != nil {
 		return err
 	}
-	t.Site.Mask.Hide(j.token)
-	if j.pin, err = member.ClusterPin(ctx, first); err != nil {
+	t.Site.Mask.Hide(n.token)
+	if n.pin, err = member.ClusterPin(ctx, first); err != nil {
 		return err
 	}
-	if err := leave(ctx, t, first); err != nil {
+	if err := undoJoin(ctx, t, first); err != nil {
 		return err
 	}
-	if err := allow(ctx, first, j); err != nil {
+	if err := createToken(ctx, first, n); err != nil {
 		return fmt.Errorf("token for %s: %w", t.Name, err)
 	}
-	defer func() {
-		id, _, _ := strings.Cut(j.token, ".")
-		_, forget := first.Kubectl(context.WithoutCancel(ctx), "delete", "secret", "--namespace=kube-system", "--ignore-not-found", "bootstrap-token-"+id)
-		err = errors.Join(err, forget)
-	}()
-	if j.controlPlane {
-		if j.certificateKey, err = uploadCerts(ctx, first, config); err != nil {
+	defer func() { err = errors.Join(err, deleteToken(ctx, first, n.token)) }()
+	if n.controlPlane {
+		if n.certificateKey, err = uploadCerts(ctx, first, config); err != nil {
 			return err
 		}
 	}
-	data, err := config.join(j)
+	data, err := config.join(n)
 	if err != nil {
 		return err
 	}
-	return BecomeMember(ctx, t, data, "join")
+	return CreateNode(ctx, t, data, "join")
 }
 
-// leave undoes an interrupted join. etcd hears of it while the member that has half joined still runs: with that, two members
-// agree, and without it one of two is left, for good. The node that it may have made has to go as well: as long as it counts as ready,
-// kubeadm takes it for another machine's and refuses.
-func leave(ctx context.Context, t *task.Host, first *task.Host) error {
-	if err := forgetMember(ctx, t); err != nil {
+// undoJoin undoes an interrupted join. The host's etcd member is removed while it still runs: of two members, the
+// other has no quorum alone. The node is deleted, too: kubeadm refuses to join under the name of a ready node.
+func undoJoin(ctx context.Context, t *task.Host, first *task.Host) error {
+	if err := removeOldMember(ctx, t); err != nil {
 		return err
 	}
-	undone, err := undoKubeadm(ctx, t)
+	undone, err := undo(ctx, t)
 	if err != nil || !undone {
 		return err
 	}
-	err = first.Kube().DeleteNode(ctx, t.Name)
-	return err
+	return first.Kube().DeleteNode(ctx, t.Name)
 }
 
-// allow makes a joining node's token valid, by the cluster's own clock: this machine's may be wrong.
-func allow(ctx context.Context, t *task.Host, j Joining) error {
+// createToken creates a joining node's token. Its expiry is by the control plane's clock: this machine's may be wrong.
+func createToken(ctx context.Context, t *task.Host, n Node) error {
 	now, err := t.Clock(ctx)
 	if err != nil {
 		return err
 	}
 	expires := now.Add(tokenLife).UTC().Format(time.RFC3339)
-	secret, err := bootstrapToken(j.token, expires, "made by kkbundle for "+j.name)
+	secret, err := bootstrapToken(n.token, expires, "made by kkbundle for "+n.name)
 	if err != nil {
 		return err
 	}
 	return t.Kube().Apply(ctx, secret, kube.Apply{})
 }
 
-// uploadCerts puts the authorities' keys into the cluster for a joining control plane, encrypted with the key that it
-// returns.
+// deleteToken deletes a joined node's token, also after ctx has ended.
+func deleteToken(ctx context.Context, t *task.Host, token string) error {
+	id, _, _ := strings.Cut(token, ".")
+	_, err := t.Kubectl(context.WithoutCancel(ctx), "delete", "secret", "--namespace="+kube.SystemNamespace, "--ignore-not-found", "bootstrap-token-"+id)
+	return err
+}
+
+// uploadCerts stores the CA keys in the cluster for a joining control plane and returns the key that encrypts them.
 func uploadCerts(ctx context.Context, t *task.Host, config Config) (key string, err error) {
 	const aes256 = 32
 	key = task.RandomHex(aes256)
@@ -298,5 +296,5 @@ func uploadCerts(ctx context.Context, t *task.Host, config Config) (key string, 
 	if err != nil {
 		return "", err
 	}
-	return key, WithKubeadmFile(ctx, t, data, "init", "phase", "upload-certs", "--upload-certs")
+	return key, Run(ctx, t, data, "init", "phase", "upload-certs", "--upload-certs")
 }

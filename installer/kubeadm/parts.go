@@ -12,14 +12,14 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// The control plane's components, by the names that ClusterConfiguration has for them.
+// The control plane's components by their names in ClusterConfiguration.
 const (
 	apiServer         = "apiServer"
 	controllerManager = "controllerManager"
 	scheduler         = "scheduler"
 )
 
-// parts are what the cluster's concerns add to kubeadm's configuration, each in the file of its feature.
+// Parts returns the parts of kubeadm's configuration, one per feature.
 func Parts(r *task.Site) []task.KubeadmPart {
 	return []task.KubeadmPart{
 		cri.PreloadPart(r),
@@ -31,7 +31,7 @@ func Parts(r *task.Site) []task.KubeadmPart {
 	}
 }
 
-// component returns what the parts add to one component of the control plane.
+// component merges the parts for one component of the control plane.
 func (k Config) component(name string) kube.Document {
 	flags := map[string]string{}
 	var volumes, names []any
@@ -57,32 +57,25 @@ func (k Config) component(name string) kube.Document {
 	return d
 }
 
-// args writes command line arguments: a list in v1beta4, a mapping before.
+// args renders command line arguments.
 func (k Config) args(flags map[string]string) any {
-	if !k.beta4 {
-		d := kube.Document{}
-		for name, value := range flags {
-			d[name] = value
-		}
-		return d
-	}
-	var list []any
+	var list []argument
 	for _, name := range slices.Sorted(maps.Keys(flags)) {
-		list = append(list, kube.Document{"name": name, "value": flags[name]})
+		list = append(list, argument{name, flags[name]})
 	}
-	return list
+	return k.renderArgs(list)
 }
 
-// NodeDNSPart tells kubelets where pods find DNS.
+// NodeDNSPart sets the DNS address of pods to the cache on their node.
 func NodeDNSPart(c *manifest.Cluster) task.KubeadmPart {
-	if !c.DNS.NodeLocal || kube.TakesServiceAddress(c) {
+	if !c.DNS.NodeLocal || task.TakesServiceAddress(c) {
 		return task.KubeadmPart{}
 	}
 	return task.KubeadmPart{Kubelet: kube.Document{"clusterDNS": []any{kube.NodeDNSAddress}}}
 }
 
-// NetworkPart is what the cluster's networks add: what each node takes of them, and the control planes' second addresses,
-// since kubeadm puts only the one that it advertises into certificates.
+// NetworkPart sets the size of each node's pod network, and adds the control planes' IPv6 addresses to certificates:
+// kubeadm adds only the advertised address.
 func NetworkPart(r *task.Site) task.KubeadmPart {
 	part := task.KubeadmPart{Flags: map[string]map[string]string{controllerManager: task.MaskFlags(r.Cluster)}}
 	for _, t := range r.WithRole(manifest.RoleControlPlane) {
@@ -91,7 +84,7 @@ func NetworkPart(r *task.Site) task.KubeadmPart {
 		}
 	}
 	if r.Cluster.Kubernetes.ProxyMode == manifest.ProxyIPVS && r.Cluster.ControlPlaneEndpoint.Type == manifest.EndpointKubeVIP {
-		// kube-vip answers for its address by ARP; with services' addresses on an interface, every node would.
+		// kube-vip announces its address by ARP; with IPVS, every node would answer for it.
 		part.KubeProxy = kube.Document{"ipvs": kube.Document{"strictARP": true}}
 	}
 	return part

@@ -18,17 +18,17 @@ import (
 )
 
 const (
-	// PatchesDir is where kubeadm reads patches from, when it makes a node and when it upgrades one.
+	// PatchesDir is the directory of kubeadm's patches, for init, join and upgrade.
 	PatchesDir = task.ConfigDir + "/patches"
-	// HostPatch has what the inventory says of one host's kubelet. kubeadm applies patches in the order of their names, so
-	// that it wins over one without a suffix, and one with a larger suffix wins over it.
+	// HostPatch has the kubelet settings of one host. kubeadm applies patches in the order of their names: it overrides
+	// those without a suffix, and those with a larger suffix override it.
 	HostPatch = "kubeletconfiguration0kkbundle+merge.yaml"
-	// PatchesTaskName is the name of the task that puts kubernetes.patches on hosts.
+	// PatchesTaskName is the name of the task that writes kubernetes.patches to hosts.
 	PatchesTaskName = "kubeadm-patches"
 )
 
-// PatchesTask puts kubeadm's patches on the nodes. On a node that is there already, the kubelet's are applied as kubeadm
-// documents it: https://kubernetes.io/docs/tasks/administer-cluster/kubeadm/kubeadm-reconfigure/
+// PatchesTask writes kubeadm's patches to hosts. An existing node applies the kubelet's patches as documented in
+// https://kubernetes.io/docs/tasks/administer-cluster/kubeadm/kubeadm-reconfigure/
 func PatchesTask() task.Task {
 	return task.Settle(task.Task{Name: PatchesTaskName, Independent: true, Roles: []manifest.Role{manifest.RoleCluster}},
 		func(_ context.Context, t *task.Host) (task.Setting, error) {
@@ -40,14 +40,14 @@ func PatchesTask() task.Task {
 				Files: files,
 				Apply: func(ctx context.Context, t *task.Host) error { return applyPatches(ctx, t, files) },
 				Holds: func(ctx context.Context, t *task.Host) (bool, error) {
-					others, err := otherPatches(ctx, t, files)
+					others, err := stalePatches(ctx, t, files)
 					return len(others) == 0, err
 				},
 			}, nil
 		})
 }
 
-// patches are the patches for a host's node: those of the cluster file, and one with what is different on the host.
+// patches returns the patches for a host's node: those of the cluster file and the host's own.
 func patches(t *task.Host) ([]task.File, error) {
 	var files []task.File
 	for _, name := range t.Site.Cluster.Kubernetes.Patches {
@@ -68,7 +68,7 @@ func patches(t *task.Host) ([]task.File, error) {
 	return append(files, task.File{Path: path.Join(PatchesDir, HostPatch), Mode: 0o600, Data: data}), nil
 }
 
-// hostKubelet returns what is different in the kubelet's configuration on this host, as a merge patch.
+// hostKubelet returns the host's own kubelet settings as a merge patch.
 func hostKubelet(t *task.Host) (kube.Document, error) {
 	own, err := t.Site.ClusterOn(t.Host)
 	if err != nil {
@@ -80,7 +80,7 @@ func hostKubelet(t *task.Host) (kube.Document, error) {
 	return differences(all.KubeletConfiguration(), here.KubeletConfiguration()), nil
 }
 
-// differences returns the entries of to that are not in from, as a merge patch; nothing is ever missing in to.
+// differences returns the entries of to that differ from those of from, as a merge patch. to has every key of from.
 func differences(from, to kube.Document) kube.Document {
 	patch := kube.Document{}
 	for key, want := range to {
@@ -98,8 +98,8 @@ func differences(from, to kube.Document) kube.Document {
 	return patch
 }
 
-// otherPatches lists files in the directory of patches that do not belong there any more; kubeadm would apply them.
-func otherPatches(ctx context.Context, t *task.Host, files []task.File) ([]string, error) {
+// stalePatches lists other files in the directory of patches; kubeadm would apply them.
+func stalePatches(ctx context.Context, t *task.Host, files []task.File) ([]string, error) {
 	there, err := t.Test(ctx, "test", "-d", PatchesDir)
 	if err != nil || !there {
 		return nil, err
@@ -114,9 +114,9 @@ func otherPatches(ctx context.Context, t *task.Host, files []task.File) ([]strin
 	return others, err
 }
 
-// applyPatches removes what is not wanted any more, and configures the kubelet of a node that is there anew.
+// applyPatches removes stale patches and reconfigures the kubelet of an existing node.
 func applyPatches(ctx context.Context, t *task.Host, files []task.File) error {
-	others, err := otherPatches(ctx, t, files)
+	others, err := stalePatches(ctx, t, files)
 	if err != nil {
 		return err
 	}

@@ -11,31 +11,31 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// A TakenError says that a host cannot join, because a member of etcd works in its place.
+// A TakenError means that a host cannot join because a healthy etcd member already has its name or address.
 type TakenError struct{ Host, Member, Peer string }
 
 // Error names the host and the member.
 func (e *TakenError) Error() string {
-	return fmt.Sprintf("%s is no node, and etcd has the member %s at %s, which works: another machine has the host's name or address", e.Host, e.Member, e.Peer)
+	return fmt.Sprintf("%s is not a node, but etcd has the healthy member %s at %s: another machine has the host's name or address", e.Host, e.Member, e.Peer)
 }
 
-// Hint says what to do about it.
+// Hint returns the remedy.
 func (e *TakenError) Hint() string {
-	return "correct the inventory, or take that machine out of the cluster first: kkbundle nodes delete " + e.Member
+	return "correct the inventory, or remove that machine from the cluster first: kkbundle nodes delete " + e.Member
 }
 
-// forgetMember takes what a host was of the etcd that kubeadm runs out of it, before the host joins (again). An interrupted
-// join leaves a member, and so does a control plane that came back with an empty disk. kubeadm adds none where there is one with the
-// host's address, and etcd does not start as a member that it knows to have data, without them.
-func forgetMember(ctx context.Context, t *task.Host) error {
+// removeOldMember removes the host's old member from kubeadm's etcd before the host joins. An interrupted join leaves
+// one, and so does a control plane with a new disk. kubeadm does not add a second member with the host's address, and
+// etcd does not start without the old member's data.
+func removeOldMember(ctx context.Context, t *task.Host) error {
 	if t.Site.Cluster.Etcd.Type != manifest.EtcdInternal || !t.Is(manifest.RoleControlPlane) {
 		return nil
 	}
-	begun, err := StopKubeadm(ctx, t, member.BegunPath)
+	begun, err := Stop(ctx, t, member.BegunPath)
 	if err != nil {
 		return err
 	}
-	members, err := etcd.MembersOfEtcd(ctx, t.Site)
+	members, err := etcd.Members(ctx, t.Site)
 	if err != nil {
 		return err
 	}
@@ -44,7 +44,7 @@ func forgetMember(ctx context.Context, t *task.Host) error {
 	if len(was) == 0 {
 		return nil
 	}
-	healthy, err := etcd.HealthyOf(ctx, t.Site, was)
+	healthy, err := etcd.HealthyMembers(ctx, t.Site, was)
 	if err != nil {
 		return err
 	}
@@ -53,7 +53,7 @@ func forgetMember(ctx context.Context, t *task.Host) error {
 	}
 	for _, m := range was {
 		if err := etcd.RemoveMember(ctx, t.Site, m); err != nil {
-			return fmt.Errorf("take what %s was out of etcd: %w", t.Name, err)
+			return fmt.Errorf("remove the old etcd member of %s: %w", t.Name, err)
 		}
 	}
 	return nil

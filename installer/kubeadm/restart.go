@@ -12,7 +12,7 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// ControlPlaneProcesses are the static pods' processes in the order in which they need each other.
+// ControlPlaneProcesses returns the processes of the static pods in the order of their dependencies.
 func ControlPlaneProcesses(c *manifest.Cluster) []string {
 	names := []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler"}
 	if c.Etcd.Type == manifest.EtcdInternal {
@@ -24,8 +24,7 @@ func ControlPlaneProcesses(c *manifest.Cluster) []string {
 //go:embed scripts/restart-static.sh
 var restartStaticScript string
 
-// RestartScript returns the command that restarts static pods' processes one after the other, and asks this control plane's API
-// server whether it is ready.
+// RestartScript returns the command that restarts static pods one by one and waits for the host's API server.
 func RestartScript(t *task.Host, step, whole int, processes ...string) []string {
 	return slices.Concat(
 		host.Script("restart-static.sh", restartStaticScript,
@@ -34,23 +33,24 @@ func RestartScript(t *task.Host, step, whole int, processes ...string) []string 
 		[]string{t.ServerFlag(), "get", "--raw=/readyz", "--request-timeout=5s"})
 }
 
-// All of these are seconds. An API server starts within 30 on a slow host. One that is ended takes no new requests, answers those that
-// it has, and then waits a minute for those who watch (ShutdownTimeout in
-// https://github.com/kubernetes/apiserver/blob/v0.34.3/pkg/server/config.go is the timeout of a request): they find another as well now.
-// Controller manager and scheduler end by themselves when the API server is away for ten, and the kubelet makes those wait that end
-// again soon.
+// Timeouts in seconds. An API server starts within 30 on a slow host. A stopping one refuses new requests, finishes
+// open ones and waits a minute for watches (ShutdownTimeout in
+// https://github.com/kubernetes/apiserver/blob/v0.34.3/pkg/server/config.go). It is killed after restartGrace: watches
+// reconnect to another server. Controller manager and scheduler exit after 10 seconds without an API server, and the
+// kubelet delays repeated restarts.
 const (
+	// RestartStep limits the wait for each process.
 	RestartStep  = 60
 	restartWhole = 180
 	restartGrace = 5
 )
 
-// RestartControlPlane restarts this control plane's components and waits until they are back and its API server is ready.
+// RestartControlPlane restarts the host's components and waits until they run and its API server is ready.
 func RestartControlPlane(ctx context.Context, t *task.Host) error {
 	return restartStatic(ctx, t, ControlPlaneProcesses(t.Site.Cluster)...)
 }
 
-// restartStatic restarts static pods' processes one after the other, and waits as RestartControlPlane does.
+// restartStatic restarts processes of static pods one by one and waits like RestartControlPlane.
 func restartStatic(ctx context.Context, t *task.Host, processes ...string) error {
 	return t.Run(task.DescribedAs(ctx, "restart "+strings.Join(processes, ", ")), RestartScript(t, RestartStep, restartWhole, processes...)...)
 }

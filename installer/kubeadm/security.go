@@ -21,18 +21,19 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// What the levels of kubernetes.security do, and which benchmark asks for it, is in docs/site/security.md.
+// docs/site/security.md lists the settings of each level and the benchmarks that require them.
 
 const (
 	securityDir = "/etc/kubernetes/security"
 	auditDir    = "/var/log/kubernetes/audit"
 	auditLog    = auditDir + "/audit.log"
-	// EncryptionFile, on control planes and in the work directory, has the key that Secrets are encrypted with in etcd.
-	EncryptionFile   = "encryption.yaml"
+	// EncryptionFile has the encryption key of Secrets in etcd, on control planes and in the work directory.
+	EncryptionFile = "encryption.yaml"
+	// EncryptionOnHost is EncryptionFile's path on control planes.
 	EncryptionOnHost = securityDir + "/" + EncryptionFile
 )
 
-// securityPart is what the cluster's level of security adds.
+// securityPart returns the settings of the cluster's security level.
 func securityPart(r *task.Site) task.KubeadmPart {
 	flags := map[string]map[string]string{}
 	for _, name := range []string{apiServer, controllerManager, scheduler} {
@@ -45,13 +46,13 @@ func securityPart(r *task.Site) task.KubeadmPart {
 		"authorization":  kube.Document{"mode": "Webhook"},
 	}}
 	if task.IsHardened(r.Cluster) {
-		harden(r, &part)
+		addHardened(r, &part)
 	}
 	return part
 }
 
-// harden adds the level hardened.
-func harden(r *task.Site, part *task.KubeadmPart) {
+// addHardened adds the settings of the level hardened.
+func addHardened(r *task.Site, part *task.KubeadmPart) {
 	suites := strings.Join(cipherSuites(), ",")
 	for _, flags := range part.Flags {
 		flags["tls-cipher-suites"] = suites
@@ -93,15 +94,15 @@ func harden(r *task.Site, part *task.KubeadmPart) {
 	part.Kubelet["enableProfilingHandler"] = false
 }
 
-// podProcesses is the most processes of a pod: far more than services start, and far less than a fork bomb.
+// podProcesses limits the processes of a pod: far more than services start, far less than a fork bomb.
 const podProcesses = 4096
 
-// auditLimits keep the audit log below about a gigabyte: 100 MB a file, ten files, a month (CIS 1.2.17 to 1.2.19).
+// auditLimits keeps the audit log below about 1 GB: 100 MB per file, ten files, 30 days (CIS 1.2.17 to 1.2.19).
 func auditLimits() map[string]int {
 	return map[string]int{"audit-log-maxage": 30, "audit-log-maxbackup": 10, "audit-log-maxsize": 100}
 }
 
-// cipherSuites are those of TLS 1.2 with forward secrecy and authenticated encryption; TLS 1.3 has no others.
+// cipherSuites returns the suites of TLS 1.2 with forward secrecy and authenticated encryption; all of TLS 1.3 have it.
 func cipherSuites() []string {
 	return []string{
 		"TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256", "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256",
@@ -110,11 +111,10 @@ func cipherSuites() []string {
 	}
 }
 
-// limitsAnonymous tells whether the API server can be told which paths are open to everybody: since 1.32, and not beside
-// flags for the same thing.
+// limitsAnonymous reports whether the API server limits anonymous access by path: since 1.32, if no flag conflicts.
 // https://kubernetes.io/docs/reference/access-authn-authz/authentication/#anonymous-requests
 func limitsAnonymous(r *task.Site) bool {
-	if isBefore(r, 1, 32) {
+	if isOlder(r, 1, 32) {
 		return false
 	}
 	component, _ := r.Cluster.Kubernetes.Kubeadm[apiServer].(map[string]any)
@@ -126,13 +126,13 @@ func limitsAnonymous(r *task.Site) bool {
 	return true
 }
 
-// isBefore tells whether the cluster's Kubernetes is older than a minor release.
-func isBefore(r *task.Site, major, minor uint64) bool {
+// isOlder reports whether the cluster's Kubernetes is older than a minor release.
+func isOlder(r *task.Site, major, minor uint64) bool {
 	v, err := semver.NewVersion(r.Cluster.Kubernetes.Version)
 	return err == nil && v.LessThan(semver.New(major, minor, 0, "", ""))
 }
 
-// SecurityTasks put what the API server reads on control planes, before kubeadm starts it.
+// SecurityTasks returns the task that writes the API server's security files before kubeadm starts it.
 func SecurityTasks(c *manifest.Cluster) []task.Task {
 	if !task.IsHardened(c) {
 		return nil
@@ -150,7 +150,7 @@ func securitySetting(ctx context.Context, t *task.Host) (task.Setting, error) {
 	files := []task.File{{Path: EncryptionOnHost, Mode: 0o600, Data: encryption}}
 	wanted := map[string]kube.Document{"admission.yaml": AdmissionConfig(), "audit-policy.yaml": AuditPolicy()}
 	if limitsAnonymous(t.Site) {
-		wanted["authentication.yaml"] = AuthenticationConfig(isBefore(t.Site, 1, 34))
+		wanted["authentication.yaml"] = AuthenticationConfig(isOlder(t.Site, 1, 34))
 	}
 	for _, name := range slices.Sorted(maps.Keys(wanted)) {
 		data, err := kube.Documents(wanted[name])
@@ -162,7 +162,7 @@ func securitySetting(ctx context.Context, t *task.Host) (task.Setting, error) {
 	return task.Setting{Files: files, Apply: restartAPIServer}, nil
 }
 
-// restartAPIServer lets a running API server read its files anew: the kubelet starts it again.
+// restartAPIServer restarts a running API server, so that it reads its files again.
 func restartAPIServer(ctx context.Context, t *task.Host) error {
 	if member, err := member.IsMember(ctx, t); err != nil || !member {
 		return err
@@ -170,9 +170,8 @@ func restartAPIServer(ctx context.Context, t *task.Host) error {
 	return restartStatic(ctx, t, "kube-apiserver")
 }
 
-// Encryption returns the EncryptionConfiguration of all control planes. It is made once. The one that is on a control plane
-// wins over the work directory's copy: without its keys, Secrets cannot be read any more, and an operator may have
-// changed them there.
+// Encryption returns the EncryptionConfiguration of all control planes, created once. The first control plane's file
+// overrides the copy in the work directory: Secrets need its keys, and an operator may have changed them there.
 func Encryption(ctx context.Context, r *task.Site) ([]byte, error) {
 	r.Dir.Making.Lock()
 	defer r.Dir.Making.Unlock()
@@ -209,7 +208,7 @@ func hideKeys(r *task.Site, data []byte) error {
 		} `json:"resources"`
 	}
 	if err := yaml.Unmarshal(data, &config); err != nil {
-		return fmt.Errorf("%s is no EncryptionConfiguration: %w", EncryptionOnHost, err)
+		return fmt.Errorf("%s is not an EncryptionConfiguration: %w", EncryptionOnHost, err)
 	}
 	for _, resource := range config.Resources {
 		for _, provider := range resource.Providers {
@@ -223,7 +222,7 @@ func hideKeys(r *task.Site, data []byte) error {
 	return nil
 }
 
-// newEncryption makes a key. What was written before there was one can still be read (identity).
+// newEncryption returns a configuration with a new key. Older, unencrypted Secrets stay readable (identity).
 // https://kubernetes.io/docs/tasks/administer-cluster/encrypt-data/
 func newEncryption() ([]byte, error) {
 	key := make([]byte, 32)
@@ -241,7 +240,7 @@ func newEncryption() ([]byte, error) {
 	})
 }
 
-// AuthenticationConfig lets everybody see whether the API server is well, and what a joining node needs to trust it.
+// AuthenticationConfig allows anonymous access to health checks and to cluster-info, which joining nodes read.
 func AuthenticationConfig(beta bool) kube.Document {
 	version := "apiserver.config.k8s.io/v1"
 	if beta {
@@ -258,8 +257,8 @@ func AuthenticationConfig(beta bool) kube.Document {
 	}
 }
 
-// AdmissionConfig refuses pods that could take over their node, and warns of those that could do with less. Namespaces that
-// need more say so by labels; kube-system is left alone.
+// AdmissionConfig enforces the Pod Security Standard baseline and warns about restricted. Namespaces can change that by
+// labels; kube-system is exempt.
 // https://kubernetes.io/docs/tasks/configure-pod-container/enforce-standards-admission-controller/
 func AdmissionConfig() kube.Document {
 	return kube.Document{
@@ -281,8 +280,8 @@ func AdmissionConfig() kube.Document {
 	}
 }
 
-// AuditPolicy logs who did what, with the content of what changes permissions and workloads, never that of Secrets, and
-// leaves out what the cluster's own parts ask all the time.
+// AuditPolicy logs requests with their user. It includes the bodies of changes to workloads and permissions, never of
+// Secrets, and omits routine reads of cluster components.
 // https://kubernetes.io/docs/tasks/debug/debug-cluster/audit/
 func AuditPolicy() kube.Document {
 	secret := []any{

@@ -10,7 +10,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/tasktest"
 )
 
-// What a level asks for gives way to the cluster file.
+// The cluster file overrides the settings of a level.
 func TestUserWinsOverSecurity(t *testing.T) {
 	t.Parallel()
 	for text, limited := range map[string]bool{
@@ -37,7 +37,7 @@ func TestBoundTo(t *testing.T) {
 		"kube-scheduler --bind-address=10.0.0.3":                      "10.0.0.3",
 		"kube-scheduler --leader-elect=true":                          "127.0.0.1",
 	} {
-		if got := boundTo(strings.Fields(args)); got != want {
+		if got := bindAddress(strings.Fields(args)); got != want {
 			t.Errorf("%s: %s, want %s", args, got, want)
 		}
 	}

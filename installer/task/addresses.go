@@ -133,3 +133,10 @@ func MaskFlags(c *manifest.Cluster) map[string]string {
 	}
 	return flags
 }
+
+// TakesServiceAddress reports whether the DNS cache also answers at the address of the DNS service. Pods then need no
+// other DNS address and reach CoreDNS itself while the cache is down. It requires kube-proxy's iptables mode: in other
+// modes the address is on an interface of kube-proxy, or its packets pass kube-proxy first.
+func TakesServiceAddress(c *manifest.Cluster) bool {
+	return c.Kubernetes.ProxyMode == manifest.ProxyIPTables
+}

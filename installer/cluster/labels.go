@@ -15,12 +15,13 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
+// WorkerLabel marks workers, so that kubectl shows the role.
 const WorkerLabel = "node-role.kubernetes.io/worker"
 
-// taintsAnnotation remembers which taints are ours: their list has one owner only.
+// taintsAnnotation lists the taints that kkbundle owns: the API records one owner for all taints of a node.
 const taintsAnnotation = "kkbundle.io/taints"
 
-// LabelTask gives nodes the labels, annotations and taints of the inventory, and workers a label that kubectl shows them by.
+// LabelTask gives nodes the labels, annotations and taints of the inventory, and workers the WorkerLabel.
 func LabelTask() task.Task {
 	return task.Task{
 		Name:  "node-labels",
@@ -30,19 +31,19 @@ func LabelTask() task.Task {
 			if member, err := member.IsMember(ctx, t); err != nil || !member {
 				return false, err
 			}
-			left, err := unmarked(ctx, t)
+			left, err := outdatedNodes(ctx, t)
 			for _, n := range left {
-				task.Because(ctx, "the marks of %s differ", n.host.Name)
+				task.Because(ctx, "labels, annotations or taints of node %s differ", n.host.Name)
 			}
 			return len(left) == 0, err
 		},
 		Do: func(ctx context.Context, t *task.Host) error {
-			left, err := unmarked(ctx, t)
+			left, err := outdatedNodes(ctx, t)
 			if err != nil {
 				return err
 			}
 			for _, n := range left {
-				if err := mark(ctx, t, n.host, n.node); err != nil {
+				if err := updateNode(ctx, t, n.host, n.node); err != nil {
 					return fmt.Errorf("node %s: %w", n.host.Name, err)
 				}
 			}
@@ -51,35 +52,35 @@ func LabelTask() task.Task {
 	}
 }
 
-// A hostNode is a host with its node.
+// A hostNode is a host and its node.
 type hostNode struct {
 	host *task.Host
 	node *corev1.Node
 }
 
-// unmarked returns the nodes of this run's hosts that are not marked as they shall be.
-func unmarked(ctx context.Context, t *task.Host) ([]hostNode, error) {
+// outdatedNodes returns the nodes of this run's hosts whose labels, annotations or taints differ from the inventory.
+func outdatedNodes(ctx context.Context, t *task.Host) ([]hostNode, error) {
 	nodes, err := t.Kube().Nodes(ctx, "--show-managed-fields")
 	if err != nil {
 		return nil, err
 	}
 	var left []hostNode
 	for _, h := range t.Site.WithRole(manifest.RoleCluster) {
-		if n := kube.FindNode(nodes, h.Name); n != nil && !marksOf(h.Host).on(n) {
+		if n := kube.FindNode(nodes, h.Name); n != nil && !nodeMetaOf(h.Host).matches(n) {
 			left = append(left, hostNode{h, n})
 		}
 	}
 	return left, nil
 }
 
-// marks are what a node has of the inventory.
-type marks struct {
+// nodeMeta is a node's labels, annotations and taints from the inventory.
+type nodeMeta struct {
 	labels, annotations map[string]string
 	taints              []manifest.Taint
 }
 
-func marksOf(h manifest.Host) marks {
-	m := marks{labels: map[string]string{}, annotations: map[string]string{}, taints: h.Taints}
+func nodeMetaOf(h manifest.Host) nodeMeta {
+	m := nodeMeta{labels: map[string]string{}, annotations: map[string]string{}, taints: h.Taints}
 	maps.Copy(m.labels, h.Labels)
 	maps.Copy(m.annotations, h.Annotations)
 	if h.Is(manifest.RoleWorker) {
@@ -91,9 +92,10 @@ func marksOf(h manifest.Host) marks {
 	return m
 }
 
+// TaintID returns the identity of a taint, as kubectl takes it.
 func TaintID(key, effect string) string { return key + ":" + effect }
 
-// taintList writes which taints are ours, as the annotation has them.
+// taintList returns the value of taintsAnnotation.
 func taintList(taints []manifest.Taint) string {
 	var list []string
 	for _, t := range taints {
@@ -103,12 +105,12 @@ func taintList(taints []manifest.Taint) string {
 	return strings.Join(slices.Compact(list), ",")
 }
 
-// on tells whether a node has these marks, and none that was ours before.
-func (m marks) on(n *corev1.Node) bool {
-	if !contains(n.Labels, m.labels) || !contains(n.Annotations, m.annotations) || len(m.stale(n)) > 0 {
+// matches reports whether a node has exactly this metadata, as far as kkbundle owns it.
+func (m nodeMeta) matches(n *corev1.Node) bool {
+	if !contains(n.Labels, m.labels) || !contains(n.Annotations, m.annotations) || len(m.staleTaints(n)) > 0 {
 		return false
 	}
-	return kube.OwnsExactly(n, kube.MarksManager, m.labels, m.annotations) && len(m.lacking(n)) == 0
+	return kube.OwnsExactly(n, kube.FieldManager, m.labels, m.annotations) && len(m.missingTaints(n)) == 0
 }
 
 func contains(all, some map[string]string) bool {
@@ -120,8 +122,8 @@ func contains(all, some map[string]string) bool {
 	return true
 }
 
-// lacking returns the taints that the node does not have, as kubectl takes them.
-func (m marks) lacking(n *corev1.Node) []string {
+// missingTaints returns the taints that the node lacks, as kubectl takes them.
+func (m nodeMeta) missingTaints(n *corev1.Node) []string {
 	var list []string
 	for _, t := range m.taints {
 		if !kube.HasTaint(n, t.Key, t.Value, corev1.TaintEffect(t.Effect)) {
@@ -131,8 +133,8 @@ func (m marks) lacking(n *corev1.Node) []string {
 	return list
 }
 
-// stale returns the node's taints, as key:Effect, that were ours and are not wanted any more.
-func (m marks) stale(n *corev1.Node) []string {
+// staleTaints returns the IDs of the node's taints that kkbundle added and the inventory no longer has.
+func (m nodeMeta) staleTaints(n *corev1.Node) []string {
 	ours := strings.Split(n.Annotations[taintsAnnotation], ",")
 	var list []string
 	for _, one := range n.Spec.Taints {
@@ -145,16 +147,16 @@ func (m marks) stale(n *corev1.Node) []string {
 	return list
 }
 
-// mark makes a node's marks what they shall be. The annotation names taints before they are there and until they are
-// gone, so that an interrupted run leaves none that nobody remembers.
-func mark(ctx context.Context, t *task.Host, h *task.Host, n *corev1.Node) error {
-	m := marksOf(h.Host)
-	stale := m.stale(n)
+// updateNode applies the host's metadata to its node. The annotation lists a taint before it is added and until it is
+// removed, so that an interrupted run loses track of none.
+func updateNode(ctx context.Context, t *task.Host, h *task.Host, n *corev1.Node) error {
+	m := nodeMetaOf(h.Host)
+	stale := m.staleTaints(n)
 	before := m.withTaints(stale)
-	if err := t.Kube().ApplyNode(ctx, kube.MarksManager, h.Name, before.labels, before.annotations); err != nil {
+	if err := t.Kube().ApplyNode(ctx, kube.FieldManager, h.Name, before.labels, before.annotations); err != nil {
 		return err
 	}
-	changes := m.lacking(n)
+	changes := m.missingTaints(n)
 	for _, id := range stale {
 		changes = append(changes, id+"-")
 	}
@@ -166,11 +168,11 @@ func mark(ctx context.Context, t *task.Host, h *task.Host, n *corev1.Node) error
 	if len(stale) == 0 {
 		return nil
 	}
-	return t.Kube().ApplyNode(ctx, kube.MarksManager, h.Name, m.labels, m.annotations)
+	return t.Kube().ApplyNode(ctx, kube.FieldManager, h.Name, m.labels, m.annotations)
 }
 
-// withTaints returns the marks with an annotation that also has these taints.
-func (m marks) withTaints(ids []string) marks {
+// withTaints returns the metadata with these taints added to the annotation.
+func (m nodeMeta) withTaints(ids []string) nodeMeta {
 	if len(ids) == 0 {
 		return m
 	}

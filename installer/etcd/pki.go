@@ -13,34 +13,33 @@ import (
 	"github.com/kkbundle/kkbundle/pki"
 )
 
-// Names in the work directory.
+// Paths in the work directory.
 const (
 	etcdCACertFile = "pki/etcd-ca.crt"
 	etcdCAKeyFile  = "pki/etcd-ca.key"
 	etcdPairs      = "pki/etcd"
 )
 
-// clientFiles are what a client of etcd needs on a host.
+// clientFiles are the paths of an etcd client's certificates on a host.
 type clientFiles struct {
 	ca string
 	task.PairFiles
 }
 
-// ClientFiles are the files of clients of an etcd beside the cluster: kkbundle's own and the API servers. They are not in
-// kubeadm's directory, which kubeadm empties when it undoes an interrupted init.
+// etcdClientFiles are for clients of an external etcd. kubeadm reset would delete files in kubeadm's directory.
 func etcdClientFiles() clientFiles {
 	const dir = task.ConfigDir + "/etcd-client"
 	return clientFiles{dir + "/ca.crt", task.PairFiles{Cert: dir + "/client.crt", Key: dir + "/client.key"}}
 }
 
-// stackedClientFiles are kubeadm's, on its control planes.
+// stackedClientFiles are kubeadm's files on control planes.
 func stackedClientFiles() clientFiles {
 	const dir = "/etc/kubernetes/pki/etcd"
 	return clientFiles{dir + "/ca.crt", task.PairFiles{Cert: dir + "/healthcheck-client.crt", Key: dir + "/healthcheck-client.key"}}
 }
 
-// etcdAuthority returns the authority that signs the certificates of etcd and its clients. Its key is on the hosts of etcd, too, as
-// kubeadm leaves its own on control planes: a lost work directory gets it back from there, and members go on trusting each other.
+// etcdAuthority returns the certificate authority of etcd and its clients. etcd hosts keep a copy of its key, as
+// control planes do with kubeadm's, so that a new work directory can recover it.
 func etcdAuthority(ctx context.Context, r *task.Site) (authority *pki.Authority, key []byte, err error) {
 	authority, err = r.Dir.Authority(etcdCACertFile, etcdCAKeyFile)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -56,13 +55,13 @@ func etcdAuthority(ctx context.Context, r *task.Site) (authority *pki.Authority,
 		return nil, nil, err
 	}
 	if end := authority.Certificate.NotAfter; r.Now().After(end) {
-		return nil, nil, fmt.Errorf("%s ended %s: etcd's members and clients do not trust each other any more", r.Dir.Join(etcdCACertFile), end.Format(time.DateOnly))
+		return nil, nil, fmt.Errorf("%s expired on %s: etcd's members and clients no longer trust each other", r.Dir.Join(etcdCACertFile), end.Format(time.DateOnly))
 	}
 	key, err = r.Dir.Read(etcdCAKeyFile)
 	return authority, key, err
 }
 
-// etcdAuthorityOfHosts returns the authority that hosts of etcd have, or makes one if none of them has.
+// etcdAuthorityOfHosts returns the authority found on etcd hosts, or a new one if no host has one.
 func etcdAuthorityOfHosts(ctx context.Context, r *task.Site) (pki.Pair, error) {
 	all := r.WithRole(manifest.RoleEtcd)
 	connected := r.Connected(manifest.RoleEtcd)
@@ -85,18 +84,18 @@ func etcdAuthorityOfHosts(ctx context.Context, r *task.Site) (pki.Pair, error) {
 		return pair, nil
 	}
 	if len(connected) < len(all) {
-		return pki.Pair{}, fmt.Errorf("the work directory lacks etcd's authority, and hosts of etcd that may have it are left out: name the right directory with --work-dir, or run without --limit")
+		return pki.Pair{}, errors.New("the work directory lacks etcd's authority, and this run excludes etcd hosts that may have it; name the right directory with --work-dir, or run without --limit")
 	}
 	_, pair, err := pki.NewAuthority("kkbundle etcd CA", r.Now())
 	return pair, err
 }
 
-// etcdPair returns a certificate of etcd's authority: the one in the work directory if it still fits, else a new one.
+// etcdPair returns a certificate from etcd's authority: the work directory's if it is still valid, else a new one.
 func etcdPair(r *task.Site, by *pki.Authority, name string, use pki.Use, names pki.Names) (pki.Pair, error) {
 	return r.Dir.Pair(task.PairFiles{Cert: path.Join(etcdPairs, name+".crt"), Key: path.Join(etcdPairs, name+".key")}, by, use, names, r.Now())
 }
 
-// etcdClient returns the files of a client of etcd. What they are made of is kept, whoever asks first.
+// etcdClient returns the files of an etcd client, with certificates from the work directory.
 func etcdClient(ctx context.Context, r *task.Site) ([]task.File, error) {
 	r.Dir.Making.Lock()
 	defer r.Dir.Making.Unlock()
@@ -126,22 +125,19 @@ func MemberFiles(ctx context.Context, t *task.Host) ([]task.File, error) {
 	}
 	files := append(client, AuthorityFiles().Files(pki.Pair{Cert: authority.PEM, Key: key})...)
 	names := pki.ParseNames([]string{t.Name, "localhost", t.IP.String(), "127.0.0.1", "::1"})
-	for _, one := range []struct {
-		kind string
-		at   task.PairFiles
-	}{{"server", etcdServerFiles()}, {"peer", etcdPeerFiles()}} {
-		// A server of etcd is also the client of itself, for its gateway.
-		pair, err := etcdPair(t.Site, authority, t.Name+"-"+one.kind, pki.Peer, names)
+	for _, kind := range []string{"server", "peer"} {
+		// A server's gateway is a client of the server itself.
+		pair, err := etcdPair(t.Site, authority, t.Name+"-"+kind, pki.Peer, names)
 		if err != nil {
 			return nil, err
 		}
-		files = append(files, one.at.Files(pair)...)
+		files = append(files, pairFiles(kind).Files(pair)...)
 	}
 	return files, nil
 }
 
-// providedEtcdClient returns the operator's files for the etcd that is theirs.
-func providedEtcdClient(r *task.Site) ([]task.File, error) {
+// providedEtcdClient returns the operator's client files for a provided etcd.
+func providedEtcdClient(_ context.Context, r *task.Site) ([]task.File, error) {
 	e, f := r.Cluster.Etcd, etcdClientFiles()
 	var files []task.File
 	const certMode, keyMode = 0o644, 0o600
@@ -150,30 +146,30 @@ func providedEtcdClient(r *task.Site) ([]task.File, error) {
 		mode     fs.FileMode
 	}{{e.CA, f.ca, certMode}, {e.Cert, f.Cert, certMode}, {e.Key, f.Key, keyMode}} {
 		if r.Values == nil {
-			return nil, &EtcdFileError{Path: one.from, Err: fs.ErrNotExist}
+			return nil, &clientFileError{Path: one.from, Err: fs.ErrNotExist}
 		}
 		data, err := r.Values(one.from)
 		if err != nil {
-			return nil, &EtcdFileError{Path: one.from, Err: err}
+			return nil, &clientFileError{Path: one.from, Err: err}
 		}
 		files = append(files, task.File{Path: one.to, Mode: one.mode, Data: data})
 	}
 	return files, nil
 }
 
-// An EtcdFileError is a file for an etcd of the operator's that could not be read.
-type EtcdFileError struct {
+// A clientFileError is a client file for a provided etcd that cannot be read.
+type clientFileError struct {
 	Path string
 	Err  error
 }
 
 // Error names the file.
-func (e *EtcdFileError) Error() string { return fmt.Sprintf("%s, for your etcd: %s", e.Path, e.Err) }
+func (e *clientFileError) Error() string { return fmt.Sprintf("%s, for your etcd: %s", e.Path, e.Err) }
 
 // Unwrap returns the reason.
-func (e *EtcdFileError) Unwrap() error { return e.Err }
+func (e *clientFileError) Unwrap() error { return e.Err }
 
-// Hint says what to do about it.
-func (e *EtcdFileError) Hint() string {
-	return "a bundle does not carry the client's key: give the cluster file with -c, and put ca, cert and key where it says, relative to it"
+// Hint returns the remedy.
+func (e *clientFileError) Hint() string {
+	return "a bundle does not contain the client's key: name the cluster file with -c, and keep ca, cert and key at the paths in it, relative to it"
 }

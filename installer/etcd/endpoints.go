@@ -20,10 +20,10 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
+// APIServerManifest is the API server's static pod manifest.
 const APIServerManifest = kube.ManifestsDir + "/kube-apiserver.yaml"
 
-// etcdEndpointsTask lets API servers follow the members of an etcd beside the cluster, one API server after the other: kubeadm
-// writes the list once and never again.
+// etcdEndpointsTask updates the API servers' list of external etcd members, one by one: kubeadm writes it only once.
 func etcdEndpointsTask() task.Task {
 	return task.Task{
 		Name:  "etcd-endpoints",
@@ -37,7 +37,7 @@ func etcdEndpointsTask() task.Task {
 			return have == want, err
 		},
 		Do: func(ctx context.Context, t *task.Host) error {
-			if err := tellKubeadmEndpoints(ctx, t.Site); err != nil {
+			if err := updateKubeadmConfig(ctx, t.Site); err != nil {
 				return err
 			}
 			have, want, err := apiServerEndpoints(ctx, t)
@@ -48,16 +48,16 @@ func etcdEndpointsTask() task.Task {
 				return err
 			}
 			const restart = 3 * time.Minute
-			return task.Eventually(ctx, restart, func(ctx context.Context) error { return apiServerRunsWith(ctx, t) })
+			return task.Eventually(ctx, restart, func(ctx context.Context) error { return checkAPIServer(ctx, t) })
 		},
 	}
 }
 
-// apiServerEndpoints returns the API server's manifest as it is, and with the members of etcd as they are.
+// apiServerEndpoints returns the API server's manifest as found and with the current etcd members.
 func apiServerEndpoints(ctx context.Context, t *task.Host) (have, want string, err error) {
 	data, err := t.Read(ctx, APIServerManifest)
 	if errors.Is(err, fs.ErrNotExist) {
-		return "", "", fmt.Errorf("%s is a control plane, but %s is gone: if a restore of etcd was interrupted, finish it first", t.Name, APIServerManifest)
+		return "", "", fmt.Errorf("control plane %s has no %s; if a restore of etcd was interrupted, finish it first", t.Name, APIServerManifest)
 	}
 	if err != nil {
 		return "", "", err
@@ -66,23 +66,23 @@ func apiServerEndpoints(ctx context.Context, t *task.Host) (have, want string, e
 	return string(data), flag.ReplaceAllString(string(data), "${1}"+strings.Join(etcdEndpoints(t.Site), ",")), nil
 }
 
-// apiServerRunsWith looks for an API server of the host that has the endpoints and is ready.
-func apiServerRunsWith(ctx context.Context, t *task.Host) error {
+// checkAPIServer checks that the host's API server runs with the current endpoints and is ready.
+func checkAPIServer(ctx context.Context, t *task.Host) error {
 	if err := t.Run(ctx, "pgrep", "--full", "--", "^kube-apiserver .*--etcd-servers="+regexp.QuoteMeta(strings.Join(etcdEndpoints(t.Site), ","))); err != nil {
 		return err
 	}
 	return APIServerReady(ctx, t)
 }
 
-// APIServerReady asks the API server of this host, and not whichever the cluster's address leads to.
+// APIServerReady checks the host's own API server, not the one behind the cluster's endpoint.
 func APIServerReady(ctx context.Context, t *task.Host) error {
 	server := "https://" + net.JoinHostPort(t.IP.String(), strconv.Itoa(manifest.DefaultPort))
 	_, err := t.Kubectl(ctx, "--server="+server, "get", "--raw=/readyz")
 	return err
 }
 
-// tellKubeadmEndpoints keeps what the cluster knows of its etcd, which control planes are made from that join later.
-func tellKubeadmEndpoints(ctx context.Context, r *task.Site) error {
+// updateKubeadmConfig updates the endpoints in kubeadm-config, which later control planes join with.
+func updateKubeadmConfig(ctx context.Context, r *task.Site) error {
 	first := r.FirstControlPlane()
 	const key = "ClusterConfiguration"
 	config, err := first.Kube().ConfigMap(ctx, kube.SystemNamespace, "kubeadm-config")

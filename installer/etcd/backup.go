@@ -15,14 +15,14 @@ import (
 )
 
 const (
-	// Backups is where hosts keep what they save of etcd.
+	// Backups is the directory of etcd snapshots on hosts.
 	Backups         = "/var/backups/kkbundle/etcd"
 	etcdBackupPath  = "/usr/local/lib/kkbundle/etcd-backup"
 	etcdBackupUnit  = "kkbundle-etcd-backup.service"
 	etcdBackupTimer = "kkbundle-etcd-backup.timer"
 )
 
-// NodeTasks are about etcd where there is a cluster already.
+// NodeTasks returns the etcd tasks that need a running cluster.
 func NodeTasks(c *manifest.Cluster) []task.Task {
 	var tasks []task.Task
 	own := c.Kubernetes.Distribution.RunsEtcd()
@@ -35,8 +35,8 @@ func NodeTasks(c *manifest.Cluster) []task.Task {
 	return tasks
 }
 
-// ToolsTasks give control planes what kubeadm's etcd has in its image only. Where the cluster is down and etcd has to be
-// restored no image runs any more, and nobody can fetch a program there.
+// ToolsTasks returns the task that installs etcdctl and etcdutl on control planes with kubeadm's etcd. A restore cannot
+// use them from etcd's image: the cluster is down then.
 func ToolsTasks(c *manifest.Cluster) []task.Task {
 	if c.Etcd.Type != manifest.EtcdInternal {
 		return nil
@@ -46,8 +46,7 @@ func ToolsTasks(c *manifest.Cluster) []task.Task {
 	}, func(context.Context, *task.Host) (task.Setting, error) { return task.Setting{}, nil })}
 }
 
-// etcdBackupTask makes every host of etcd save its own copy, so that no host's loss takes all copies with it and nobody has to
-// be chosen.
+// etcdBackupTask makes every etcd host save its own snapshots: the loss of one host loses no other snapshot.
 func etcdBackupTask(b manifest.Backup) task.Task {
 	return task.Settle(task.Task{
 		Name:  "etcd-backup",
@@ -71,9 +70,9 @@ func etcdBackupTask(b manifest.Backup) task.Task {
 //go:embed scripts/etcd-backup.sh
 var etcdBackupScript string
 
-// BackupScript saves etcd and keeps that many copies.
+// BackupScript returns the script that saves a snapshot and keeps the newest ones.
 func BackupScript(t *task.Host, keep int) []byte {
-	args := append([]string{Backups, strconv.Itoa(keep)}, EtcdctlTo(t, Endpoint(t))...)
+	args := append([]string{Backups, strconv.Itoa(keep)}, CtlArgs(t, Endpoint(t))...)
 	return task.ScriptFile(host.Script("etcd-backup.sh", etcdBackupScript, args...))
 }
 
@@ -88,7 +87,7 @@ Nice=10
 IOSchedulingClass=idle
 `
 
-// backupTimer saves soon after the host has started, and then as often as it is wanted.
+// backupTimer returns the timer: a snapshot one minute after its start, then one per interval.
 func backupTimer(every time.Duration) string {
 	return fmt.Sprintf(hostfile.Mark+`
 [Unit]
