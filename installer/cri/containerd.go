@@ -40,11 +40,11 @@ func containerdRuntime() Runtime {
 // upstreams.
 func ContainerdTask() task.Task {
 	return task.Settle(task.Task{
-		Name:   "containerd",
-		Independent:  true,
-		Roles:  []manifest.Role{manifest.RoleCluster},
-		Files:  containerdFiles(),
-		Images: []string{"pause"},
+		Name:        "containerd",
+		Independent: true,
+		Roles:       []manifest.Role{manifest.RoleCluster},
+		Files:       containerdFiles(),
+		Images:      []string{"pause"},
 		Leaves: task.Leaves{
 			Units: []string{containerdUnit},
 			Paths: []string{"/etc/containerd", "/var/lib/containerd", "/run/containerd"},

@@ -31,11 +31,11 @@ func KubeletTask(c *manifest.Cluster) task.Task {
 		packages = append(packages, "ipset", "ipvsadm")
 	}
 	return task.Settle(task.Task{
-		Name:     "kubelet",
-		Independent:    true,
-		Roles:    []manifest.Role{manifest.RoleCluster},
-		Packages: packages,
-		Leaves:   task.Leaves{Paths: []string{UpgradeBackupDir}},
+		Name:        "kubelet",
+		Independent: true,
+		Roles:       []manifest.Role{manifest.RoleCluster},
+		Packages:    packages,
+		Leaves:      task.Leaves{Paths: []string{UpgradeBackupDir}},
 		Files: []task.Place{
 			{Component: "kubeadm", Member: "", Path: "/usr/local/bin/kubeadm", Mode: task.Executable},
 			{Component: "kubectl", Member: "", Path: "/usr/local/bin/kubectl", Mode: task.Executable},

@@ -23,11 +23,11 @@ const (
 // without one. Without servers in the cluster file, clocks are unchanged.
 func ClockTask() task.Task {
 	return task.Task{
-		Name:     "clock",
-		Independent:    true,
-		Follows:  true,               // time servers of the inventory serve all its hosts
-		Packages: []string{"chrony"}, // also for clocks that the operator manages
-		Leaves:   task.Leaves{Undo: RestoreClock},
+		Name:        "clock",
+		Independent: true,
+		Follows:     true,               // time servers of the inventory serve all its hosts
+		Packages:    []string{"chrony"}, // also for clocks that the operator manages
+		Leaves:      task.Leaves{Undo: RestoreClock},
 		Done: func(ctx context.Context, t *task.Host) (bool, error) {
 			if len(t.Site.Cluster.Time.Servers) == 0 {
 				return true, nil

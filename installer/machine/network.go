@@ -35,10 +35,10 @@ const (
 // routes that they did not add (https://docs.tigera.io/calico/latest/operations/troubleshoot/troubleshooting).
 func LinksTask(c *manifest.Cluster, network []string) task.Task {
 	return task.Settle(task.Task{
-		Name:   "pod-links",
-		Independent:  true,
-		Roles:  []manifest.Role{manifest.RoleCluster},
-		Leaves: task.Leaves{Undo: releaseLinks},
+		Name:        "pod-links",
+		Independent: true,
+		Roles:       []manifest.Role{manifest.RoleCluster},
+		Leaves:      task.Leaves{Undo: releaseLinks},
 	}, func(ctx context.Context, t *task.Host) (task.Setting, error) {
 		patterns := managedLinks(c, network)
 		if len(patterns) == 0 {
