@@ -1,72 +1,40 @@
-package cli
+// Package diff compares bundles and locks: added, removed, updated and changed items, and the bytes to transfer.
+package diff
 
 import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-	"github.com/spf13/cobra"
 
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/manifest"
-	"github.com/kkbundle/kkbundle/plain"
 )
 
-// errDiffers ends a command with the exit code 1 and no message: what differs was printed.
-var errDiffers = errors.New("there are differences")
-
-type diffOptions struct {
-	loginFlags
-	exitCode bool
+// A Result has the differences of two bundles or locks.
+type Result struct {
+	Version int      `json:"version"` // 1
+	Old     Side     `json:"old"`
+	New     Side     `json:"new"`
+	Changes []Change `json:"changes"`
+	Same    int      `json:"same"`  // items
+	Carry   *Bytes   `json:"carry"` // null if one side is a lock
 }
 
-func newDiffCmd(g *globals) *cobra.Command {
-	var o diffOptions
-	cmd := &cobra.Command{
-		Use:   "diff OLD NEW",
-		Short: "Compare two bundles or locks",
-		Long: `Says what a bundle has that another one lacks: items added, removed, updated (another version) and changed (another digest
-or platforms under the same reference), and how many bytes would have to be carried to who has OLD. Either may be a lock
-file, to see what a build would change; how many bytes its images have is not known then. Either may be a bundle that publish
-put into a registry, oci://HOST/PATH[:TAG]: of it only manifests are fetched.`,
-		Example: `  kkbundle diff site-1.4.0.kkb site-1.5.0.kkb
-  kkbundle diff --exit-code site-1.4.0.kkb manifest.lock.yaml
-  kkbundle diff oci://registry.corp.example/bundles/site:latest site-1.5.0.kkb`,
-		Args: takes("OLD", "NEW"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return runDiff(cmd.Context(), g, [2]string{args[0], args[1]}, o)
-		},
-	}
-	o.loginFlags.add(cmd.Flags())
-	cmd.Flags().BoolVar(&o.exitCode, "exit-code", false, "end with exit code 1 if there are differences")
-	g.addTrust(cmd.Flags())
-	return cmd
-}
-
-// diffResult is what diff prints with --json.
-type diffResult struct {
-	Version int          `json:"version"` // 1
-	Old     diffSide     `json:"old"`
-	New     diffSide     `json:"new"`
-	Changes []diffChange `json:"changes"`
-	Same    int          `json:"same"`  // items
-	Carry   *diffBytes   `json:"carry"` // null if one side is a lock
-}
-
-type diffSide struct {
+// A Side is one of the compared bundles or locks.
+type Side struct {
 	Path    string        `json:"path"`
 	Name    string        `json:"name"`
 	Version string        `json:"version"`
 	Digest  digest.Digest `json:"digest,omitempty"` // the identity of a bundle
 }
 
-// A diffChange is an item that is not the same.
-type diffChange struct {
+// A Change is an item that differs.
+type Change struct {
 	Change       string        `json:"change"` // added, removed, updated or changed
 	Kind         string        `json:"kind"`
 	Name         string        `json:"name"` // the reference, or of an update the name
@@ -79,53 +47,26 @@ type diffChange struct {
 	NewDigest    digest.Digest `json:"newDigest,omitempty"`
 	OldPlatforms string        `json:"oldPlatforms,omitempty"` // of an image
 	NewPlatforms string        `json:"newPlatforms,omitempty"`
-	Bytes        int64         `json:"bytes"` // of its blobs that OLD lacks and no change above needs; of a lock's item as far as known
+	Bytes        int64         `json:"bytes"` // of blobs that OLD lacks and no change above counts; 0 if a lock has no size
 
-	old, new *listedItem
+	old, new *item
 }
 
-// diffBytes is what NEW has that OLD lacks, and what both have.
-type diffBytes struct {
+// Bytes counts the blobs that only NEW has and the blobs that both have.
+type Bytes struct {
 	Blobs       int   `json:"blobs"`
 	Bytes       int64 `json:"bytes"`  // uncompressed
-	Stored      int64 `json:"stored"` // as they are in NEW; of blobs that share a frame about
+	Stored      int64 `json:"stored"` // compressed in NEW; estimated for blobs that share a frame
 	SharedBlobs int   `json:"sharedBlobs"`
 	SharedBytes int64 `json:"sharedBytes"`
 }
 
-func runDiff(ctx context.Context, g *globals, sides [2]string, o diffOptions) (err error) {
-	before, err := g.openListing(ctx, sides[0], o.loginFlags)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, before.Close()) }()
-	after, err := g.openListing(ctx, sides[1], o.loginFlags)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, after.Close()) }()
-	r, err := compare(ctx, before, after)
-	if err != nil {
-		return err
-	}
-	r.Old.Path, r.New.Path = sides[0], sides[1]
-	if g.json {
-		err = printJSON(g.Out, r)
-	} else {
-		err = printDiff(g, r)
-	}
-	if err == nil && o.exitCode && len(r.Changes) > 0 {
-		err = errDiffers
-	}
-	return err
-}
-
-// compare says how the second listing differs from the first.
-func compare(ctx context.Context, before, after *listing) (*diffResult, error) {
-	r := &diffResult{
+// Compare returns the differences of after from before.
+func Compare(ctx context.Context, before, after *Listing) (*Result, error) {
+	r := &Result{
 		Version: 1,
-		Old:     diffSide{Name: before.name, Version: before.version, Digest: before.identity},
-		New:     diffSide{Name: after.name, Version: after.version, Digest: after.identity},
+		Old:     Side{Name: before.name, Version: before.version, Digest: before.identity},
+		New:     Side{Name: after.name, Version: after.version, Digest: after.identity},
 	}
 	bundles := before.catalog != nil && after.catalog != nil
 	if !bundles {
@@ -146,8 +87,8 @@ func compare(ctx context.Context, before, after *listing) (*diffResult, error) {
 }
 
 // carry counts the bytes that NEW has and OLD lacks.
-func (r *diffResult) carry(ctx context.Context, before, after *listing) error {
-	r.Carry = &diffBytes{}
+func (r *Result) carry(ctx context.Context, before, after *Listing) error {
+	r.Carry = &Bytes{}
 	for _, b := range after.blobs.Blobs() {
 		if _, ok := before.blobs.Stat(b.Digest); ok {
 			r.Carry.SharedBlobs++
@@ -160,7 +101,7 @@ func (r *diffResult) carry(ctx context.Context, before, after *listing) error {
 	}
 	id := func(it bundle.Item) string { return it.String() + " " + it.Descriptor.Digest.String() }
 	var items []bundle.Item
-	needs := map[string]*diffChange{}
+	needs := map[string]*Change{}
 	for i := range r.Changes {
 		if c := &r.Changes[i]; c.new != nil {
 			it := after.catalog.Index().Items[c.new.at]
@@ -177,14 +118,14 @@ func (r *diffResult) carry(ctx context.Context, before, after *listing) error {
 }
 
 // changes compares items and returns what changed, sorted by kind, name and platform, and how many are the same.
-func changes(before, after []listedItem) (all []diffChange, same int) {
+func changes(before, after []item) (all []Change, same int) {
 	type key struct{ kind, ref, platform string }
-	old := map[key]*listedItem{}
+	old := map[key]*item{}
 	for i := range before {
 		it := &before[i]
 		old[key{it.kind, it.ref, it.platform}] = it
 	}
-	var added []*listedItem
+	var added []*item
 	for i := range after {
 		it := &after[i]
 		k := key{it.kind, it.ref, it.platform}
@@ -199,7 +140,7 @@ func changes(before, after []listedItem) (all []diffChange, same int) {
 			all = append(all, newChange("changed", was, it))
 		}
 	}
-	var removed []*listedItem
+	var removed []*item
 	for i := range before {
 		it := &before[i]
 		if old[key{it.kind, it.ref, it.platform}] == it {
@@ -207,17 +148,17 @@ func changes(before, after []listedItem) (all []diffChange, same int) {
 		}
 	}
 	all = append(all, updates(removed, added)...)
-	slices.SortStableFunc(all, func(a, b diffChange) int {
+	slices.SortStableFunc(all, func(a, b Change) int {
 		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Platform, b.Platform), cmp.Compare(a.OldRef+a.NewRef, b.OldRef+b.NewRef))
 	})
 	return all, same
 }
 
 // updates pairs what was removed with what was added under the same name in another version, the newest of both first.
-func updates(removed, added []*listedItem) (all []diffChange) {
+func updates(removed, added []*item) (all []Change) {
 	type key struct{ kind, name, platform string }
-	versions := map[key][2][]*listedItem{}
-	for side, items := range [][]*listedItem{removed, added} {
+	versions := map[key][2][]*item{}
+	for side, items := range [][]*item{removed, added} {
 		for _, it := range items {
 			k := key{it.kind, it.name, it.platform}
 			if it.name == "" {
@@ -230,7 +171,7 @@ func updates(removed, added []*listedItem) (all []diffChange) {
 	}
 	for _, pair := range versions {
 		for _, side := range pair {
-			slices.SortFunc(side, func(a, b *listedItem) int {
+			slices.SortFunc(side, func(a, b *item) int {
 				return cmp.Or(manifest.CompareVersions(b.version, a.version), cmp.Compare(a.ref, b.ref))
 			})
 		}
@@ -248,8 +189,8 @@ func updates(removed, added []*listedItem) (all []diffChange) {
 	return all
 }
 
-func newChange(what string, before, after *listedItem) diffChange {
-	c := diffChange{Change: what, old: before, new: after}
+func newChange(what string, before, after *item) Change {
+	c := Change{Change: what, old: before, new: after}
 	if before != nil {
 		c.Kind, c.Name, c.Platform = before.kind, before.ref, before.platform
 		c.OldRef, c.OldVersion, c.OldDigest, c.OldPlatforms = before.ref, before.version, before.digest, before.platforms
@@ -264,50 +205,91 @@ func newChange(what string, before, after *listedItem) diffChange {
 	return c
 }
 
-// printDiff prints a table of the changes and what they come to.
-func printDiff(g *globals, r *diffResult) error {
-	rows := make([][]string, 0, len(r.Changes))
-	numbers := map[string]int{}
-	for _, c := range r.Changes {
-		numbers[c.Change]++
-		before, after := c.shown()
-		bytes := ""
-		if c.new != nil && (r.Carry != nil || c.Kind != bundle.KindImage) {
-			bytes = plain.Size(c.Bytes)
-		}
-		platform := c.Platform
-		if c.Kind == bundle.KindImage && c.Change != "changed" {
-			platform = cmp.Or(c.NewPlatforms, c.OldPlatforms)
-		}
-		rows = append(rows, []string{c.Change, c.Kind, c.Name, platform, before, after, bytes})
-	}
-	if len(rows) > 0 {
-		if err := printTable(g.Out, []string{"CHANGE", "KIND", "NAME", "PLATFORM", "OLD", "NEW", "BYTES"}, rows); err != nil {
-			return err
-		}
-	}
-	var parts []string
-	for _, what := range []string{"added", "removed", "updated", "changed"} {
-		if numbers[what] > 0 {
-			parts = append(parts, fmt.Sprintf("%d %s", numbers[what], what))
-		}
-	}
-	parts = append(parts, fmt.Sprintf("%d the same", r.Same))
-	g.note("%s", strings.Join(parts, ", "))
-	if b := r.Carry; b != nil {
-		g.note("to carry: %s, %s (%s in %s); shared: %s, %s", plain.Count(b.Blobs, "blob"), plain.Size(b.Bytes), plain.Size(b.Stored), r.New.Path,
-			plain.Count(b.SharedBlobs, "blob"), plain.Size(b.SharedBytes))
-	}
-	return nil
+// A Listing is what a bundle or a lock has.
+type Listing struct {
+	name, version string
+	identity      digest.Digest // "" of a lock
+	items         []item
+	catalog       *bundle.Catalog // nil of a lock
+	blobs         blobs           // nil of a lock
+	end           func() error
 }
 
-// shown returns what tells old and new apart: versions, platforms or digests.
-func (c *diffChange) shown() (before, after string) {
-	switch {
-	case c.Change == "updated" && c.OldVersion != c.NewVersion:
-		return cmp.Or(c.OldVersion, "-"), cmp.Or(c.NewVersion, "-")
-	case c.Change == "changed" && c.OldDigest == c.NewDigest:
-		return c.OldPlatforms, c.NewPlatforms
+// blobs are what a bundle has, wherever it is.
+type blobs interface {
+	Blobs() []ocispec.Descriptor
+	Stat(d digest.Digest) (size int64, ok bool)
+	Stored(d digest.Digest) int64
+	Needs(ctx context.Context, items []bundle.Item, visit func(item bundle.Item, blob ocispec.Descriptor)) error
+}
+
+// A item is an item as a bundle's index or a lock says it.
+type item struct {
+	kind, ref, name, version, platform string
+	digest                             digest.Digest // of its root; in a lock of what a file or archive is
+	platforms                          string        // those chosen of an image
+	size                               int64         // as far as a lock says it
+	at                                 int           // in the bundle's index
+}
+
+func (l *Listing) Close() error {
+	if l.end == nil {
+		return nil
 	}
-	return shortDigest(c.OldDigest.String()), shortDigest(c.NewDigest.String())
+	return l.end()
+}
+
+func OfLock(lock *manifest.Lock) *Listing {
+	l := &Listing{name: lock.Metadata.Name, version: lock.Metadata.Version}
+	for _, p := range lock.Items {
+		l.items = append(l.items, item{
+			kind: p.Kind, ref: p.Ref, name: p.Name, version: p.Version, platform: p.Platform,
+			digest: p.Digest, platforms: strings.Join(p.Platforms, ","), size: p.Size,
+		})
+	}
+	return l
+}
+
+func OfBundle(c *bundle.Catalog, contents []bundle.Contents, has blobs, end func() error) *Listing {
+	x := c.Index()
+	l := &Listing{name: x.Name, version: x.Version, identity: c.Digest(), catalog: c, blobs: has, end: end}
+	for i, it := range x.Items {
+		one := item{
+			kind: it.Kind, ref: it.Ref, name: it.Name, version: it.Version, digest: it.Descriptor.Digest,
+			platform: bundle.PlatformString(it.Descriptor.Platform), at: i,
+		}
+		if it.Kind == bundle.KindImage {
+			one.platform, one.platforms = "", strings.Join(contents[i].Platforms, ",")
+		}
+		l.items = append(l.items, one)
+	}
+	return l
+}
+
+// likeLock makes the items of a bundle comparable with a lock's, which has no documents, and of files and chart archives
+// the content's digest instead of the artifact's.
+func (l *Listing) likeLock(ctx context.Context) error {
+	if l.catalog == nil {
+		return nil
+	}
+	all := l.catalog.Index().Items
+	var items []item
+	for _, it := range l.items {
+		switch it.kind {
+		case bundle.KindFile, bundle.KindChart:
+			layer, err := l.catalog.ContentOf(ctx, all[it.at])
+			if err != nil {
+				return err
+			}
+			if it.kind == bundle.KindFile || !strings.HasPrefix(it.ref, "oci://") {
+				it.digest = layer.Digest
+			}
+		case bundle.KindImage, bundle.KindReferrer:
+		default:
+			continue
+		}
+		items = append(items, it)
+	}
+	l.items = items
+	return nil
 }

@@ -1,4 +1,4 @@
-package cli
+package extract
 
 import (
 	"strings"

@@ -1,4 +1,6 @@
-package cli
+// Package pull downloads a published bundle from a registry. It transfers only blobs that are neither in the cache nor in bundles
+// at hand.
+package pull
 
 import (
 	"bytes"
@@ -13,193 +15,119 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-	"github.com/spf13/cobra"
 
-	"github.com/kkbundle/kkbundle/build"
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/bundle/transfer"
 	"github.com/kkbundle/kkbundle/disk"
 	"github.com/kkbundle/kkbundle/fetch"
-	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/plain"
 )
 
-type pullOptions struct {
-	loginFlags
-	fetchFlags
-	output           string
-	split            sizeFlag
-	haves            []string
-	items, platforms []string
-	levelGiven       bool
-}
-
-func newPullCmd(g *globals) *cobra.Command {
-	o := pullOptions{split: sizeFlag{least: minSplit}}
-	cmd := &cobra.Command{
-		Use:   "pull oci://HOST/PATH[:TAG|@DIGEST]",
-		Short: "Pull a published bundle from an OCI registry",
-		Long: `Brings a bundle from a registry that publish put it into, and writes it as a file, with its signatures beside it. Only what
-neither the cache nor the bundles named with --have hold is transferred; a pull that was interrupted continues at the byte
-when run again. Every blob's digest is checked. The file has the bytes of the one that was published if this kkbundle has the same
-encoder, and in any case the same identity.
-
-With --trust (or keys that are trusted already) the bundle must be signed by one of them, which is checked before any of its
-content comes. With --item or --platform only that part of it comes, as copy would make it. ` + itemsHelp,
-		Example: `  kkbundle pull oci://registry.corp.example/bundles/site:1.4.0
-  kkbundle pull --have site-1.3.0.kkb oci://registry.corp.example/bundles/site:1.4.0
-  kkbundle pull --item 'chart/*' -o charts.kkb oci://registry.corp.example/bundles/site@sha256:6d1f…`,
-		Args: takes("oci://HOST/PATH[:TAG|@DIGEST]"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			o.levelGiven = cmd.Flags().Changed("level")
-			return runPull(cmd.Context(), g, args[0], o)
-		},
-	}
-	f := cmd.Flags()
-	o.loginFlags.add(f)
-	o.fetchFlags.add(f)
-	f.Lookup("level").Usage = "compression: fast, default, better or best (default that of the published file)"
-	g.addTrust(f)
-	f.StringVarP(&o.output, "output", "o", "", "the file to write (default NAME-VERSION.kkb)")
-	f.Var(&o.split, "split", "write parts of this size, such as 4GB, 4GiB or 700MB")
-	f.StringArrayVar(&o.haves, "have", nil, "a bundle that is here already: what it holds is not transferred (repeated)")
-	f.StringArrayVar(&o.items, "item", nil, "bring only this item (may be repeated; * stands for any characters)")
-	f.StringSliceVar(&o.platforms, "platform", nil, "bring only this platform (may be repeated)")
-	return cmd
-}
-
-// pullResult is what pull prints with --json.
-type pullResult struct {
+// A Result is a pulled bundle.
+type Result struct {
 	Version    int           `json:"version"` // 1
 	Path       string        `json:"path"`
 	Manifest   digest.Digest `json:"manifest"` // in the registry
-	Digest     digest.Digest `json:"digest"`   // the identity of what was written
+	Digest     digest.Digest `json:"digest"`   // identity of the written bundle
 	Size       int64         `json:"size"`     // bytes, as are the others
 	Parts      int           `json:"parts,omitempty"`
 	Items      int           `json:"items"`
 	Blobs      int           `json:"blobs"`
 	Content    int64         `json:"content"` // what it unpacks to
 	Fetched    int64         `json:"fetched"`
-	Cached     int64         `json:"cached"` // that were in the cache or in a bundle of --have
+	Cached     int64         `json:"cached"` // found in the cache or in Options.Have
 	Signatures []string      `json:"signatures"`
-	LeftOut    []string      `json:"leftOut"`  // what could not come along with a part, and why
+	LeftOut    []string      `json:"leftOut"`  // items that a part cannot contain, with reasons
 	Duration   time.Duration `json:"duration"` // nanoseconds
 
-	otherEncoder string // of the published file, "" if it is ours
+	OtherEncoder string `json:"-"` // of the published file if it differs from ours
 }
 
-func runPull(ctx context.Context, g *globals, address string, o pullOptions) (err error) {
-	start := time.Now()
-	p := &puller{globals: g, pullOptions: o}
-	if p.at, err = parseOCI(address); err != nil {
-		return err
-	}
-	if err := p.prepare(); err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, p.close()) }()
-	r, err := p.pull(ctx)
-	if err != nil {
-		return err
-	}
-	r.Duration = time.Since(start)
-	if g.json {
-		return printJSON(g.Out, r)
-	}
-	for _, text := range r.LeftOut {
-		g.note("left out: %s", plain.Line(text))
-	}
-	if r.otherEncoder != "" {
-		g.note("%s has the identity of what was published but not its bytes, which another encoder made (%s)", r.Path, plain.Line(r.otherEncoder))
-	}
-	g.note("%s: %s, %s (%s fetched, %s here already) in %s", r.Path, plain.Size(r.Size), plain.Count(r.Items, "item"), plain.Size(r.Fetched), plain.Size(r.Cached),
-		r.Duration.Round(100*time.Millisecond))
-	return g.result("%s", r.Digest)
+// Options name a bundle in a registry and say how to pull it.
+type Options struct {
+	Name       string // of the bundle in messages
+	Repository name.Repository
+	Reference  string        // tag or digest
+	Fetch      fetch.Options // Store and Progress are set by this package
+	Have       []bundle.From // local bundles; their blobs are not downloaded
+	Items      []string      // patterns as in transfer.Selection; none for all items
+	Platforms  transfer.Platforms
+	Level      string // of compression
+	LevelGiven bool   // by the user: otherwise the level of the published file is used
+	PartSize   int64  // 0 for a single file
+
+	// OpenCache returns the cache for a level, and its directory.
+	OpenCache func(level string) (*bundle.Cache, string, error)
+	// Check verifies the signatures by name before any content is downloaded.
+	Check func(x bundle.Index, signatures []string, read func(name string) ([]byte, error)) error
+	// Output returns the path of the file to write.
+	Output func(x bundle.Index) (string, error)
+	View   View
 }
 
-// A puller brings one bundle.
+// A View shows the progress.
+type View interface {
+	Note(format string, args ...any)
+	// Meter starts to show a phase.
+	Meter(phase string) (set func(done, total int64), stop func())
+	Item(phase, kind, ref, platform string, err error)
+}
+
+// A puller pulls one bundle.
 type puller struct {
-	*globals
-	pullOptions
-	at     ociAddress
-	wanted transfer.Platforms
-	fetch  fetch.Options
-	have   []bundle.From
-	meter  *meter // of what is fetched; nil while that is not the items themselves
+	Options
+	output string
+	meter  func(done, total int64) // of the phase "fetch"; nil before
 }
 
-// prepare reads the command line and opens what it names.
-func (p *puller) prepare() (err error) {
-	if p.wanted, err = parsePlatforms(p.platforms); err != nil {
-		return err
-	}
-	if p.output != "" {
-		if p.output == standardStream {
-			return &usageError{errors.New("a bundle is pulled into a file: name one with -o")}
-		}
-		if err := p.checkOutput(); err != nil {
-			return err
-		}
-	}
-	if p.fetch.Keychain, err = p.keychain(p.In); err != nil {
-		return err
-	}
-	if err := p.loginFlags.check(); err != nil {
-		return err
-	}
-	p.fetch.Sources = []manifest.Source{{
-		Host: p.at.host(), CA: p.ca, Cert: p.cert, Key: p.key, PlainHTTP: p.plainHTTP, MaxConcurrent: p.pullOptions.jobs,
-	}}
-	p.fetch.Jobs, p.fetch.Logger = p.pullOptions.jobs, p.logger()
-	for _, path := range p.haves {
-		r, err := p.openBundle(path)
-		if err != nil {
-			return errors.Join(err, p.close())
-		}
-		p.have = append(p.have, bundle.From{Name: path, Reader: r})
-	}
-	return nil
-}
-
-func (p *puller) checkOutput() error {
-	return checkBundleOutput(p.globals, p.output, p.split.bytes)
-}
-
-func (p *puller) close() error {
-	var errs []error
-	for _, f := range p.have {
-		errs = append(errs, f.Close())
-	}
-	return errors.Join(errs...)
-}
-
-// A lateStore is a fetch.Store that is chosen when it is known how the bundle is compressed.
+// A lateStore is replaced when the compression of the bundle is known.
 type lateStore struct{ *bundle.Cache }
 
-// pull asks the registry what the bundle is, and brings it.
-func (p *puller) pull(ctx context.Context) (pullResult, error) {
-	one, err := p.look(ctx)
+// Pull downloads a bundle and writes it to a file, with its signatures beside it.
+func Pull(ctx context.Context, o Options) (Result, error) {
+	start := time.Now()
+	one, err := look(ctx, o)
 	if err != nil {
-		return pullResult{}, err
+		return Result{}, err
 	}
 	defer one.artifact.Close()
-	return bundle.Mend(one.cache, p.dropped, func() (pullResult, error) {
+	r, err := bundle.Mend(one.cache, one.dropped, func() (Result, error) {
 		again := *one
 		return again.run(ctx)
 	})
+	r.Duration = time.Since(start)
+	return r, err
 }
 
-// look asks the registry what the bundle is, which says what the cache has to be opened for. Close the artifact afterwards.
-func (p *puller) look(ctx context.Context) (*pulling, error) {
-	c, dir, err := p.openCache()
+// Open opens a bundle in a registry for reading its contents. Manifests are downloaded as needed. Call the returned function
+// afterwards.
+func Open(ctx context.Context, o Options) (*bundle.Remote, func(), error) {
+	one, err := look(ctx, o)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := one.openRemote(ctx); err != nil {
+		one.artifact.Close()
+		return nil, nil, err
+	}
+	return one.remote, one.artifact.Close, nil
+}
+
+// look reads the published manifest, which has the level to open the cache with. Close the artifact afterwards.
+func look(ctx context.Context, o Options) (*pulling, error) {
+	p := &puller{Options: o}
+	c, dir, err := p.OpenCache(p.Level)
 	if err != nil {
 		return nil, err
 	}
 	store := &lateStore{c}
-	p.fetch.Store, p.fetch.Progress = store, p.progress
-	a, err := bundle.Mend(c, p.dropped, func() (*fetch.Artifact, error) { return p.open(ctx) })
+	p.Fetch.Store, p.Fetch.Progress = store, p.progress
+	a, err := bundle.Mend(c, p.dropped, func() (*fetch.Artifact, error) {
+		return fetch.OpenArtifact(ctx, p.Repository, p.Reference, p.Fetch)
+	})
 	if err != nil {
 		return nil, p.refused(err)
 	}
@@ -208,9 +136,8 @@ func (p *puller) look(ctx context.Context) (*pulling, error) {
 		a.Close()
 		return nil, p.refused(err)
 	}
-	if level, err := bundle.ParseLevel(published.Level); err == nil && !p.levelGiven && p.level != level.String() {
-		p.level = level.String()
-		if c, dir, err = p.openCache(); err != nil {
+	if level, err := bundle.ParseLevel(published.Level); err == nil && !p.LevelGiven && p.Level != level.String() {
+		if c, dir, err = p.OpenCache(level.String()); err != nil {
 			a.Close()
 			return nil, err
 		}
@@ -221,41 +148,43 @@ func (p *puller) look(ctx context.Context) (*pulling, error) {
 
 // dropped reports a damaged blob of the cache.
 func (p *puller) dropped(damaged *bundle.CacheError) {
-	p.note("the cache's copy of blob %s is damaged (%s); downloading it again", damaged.Digest, damaged.Reason)
+	p.View.Note("the cache's copy of blob %s is damaged (%s); downloading it again", damaged.Digest, damaged.Reason)
 }
 
-func (p *puller) open(ctx context.Context) (*fetch.Artifact, error) {
-	repo, err := p.at.repo()
-	if err != nil {
-		return nil, err
-	}
-	return fetch.OpenArtifact(ctx, repo, p.at.reference(), p.fetch)
-}
-
-// progress passes on what is fetched. Manifests are fetched to know what is needed, before the items.
+// progress shows downloads after the manifests.
 func (p *puller) progress(e fetch.Event) {
 	if p.meter == nil {
 		return
 	}
-	p.meter.set(e.Done, e.Total)
+	p.meter(e.Done, e.Total)
 	if e.Type == fetch.EventFinished {
-		p.item(p.meter.name, itemName{e.Kind, e.Ref, e.Platform}, e.Err)
+		p.View.Item("fetch", e.Kind, e.Ref, e.Platform, e.Err)
 	}
 }
 
-// refused says where what is wrong was found, and what flag helps.
+// A RefusedError is an error of the registry, or of the data it served.
+type RefusedError struct{ err error }
+
+// Error returns the text.
+func (e *RefusedError) Error() string { return e.err.Error() }
+
+// Unwrap returns the cause.
+func (e *RefusedError) Unwrap() error { return e.err }
+
+// refused adds the bundle's name, and the flag that helps.
 func (p *puller) refused(err error) error {
 	var unknown x509.UnknownAuthorityError
+	host := p.Repository.RegistryStr()
 	switch {
 	case errors.As(err, &unknown):
-		err = &remedy{fmt.Errorf("the certificate of %s is signed by a CA that this machine does not know: give the CA's certificate with --ca FILE", p.at.host()), err}
+		err = &remedy{fmt.Errorf("the certificate of %s is signed by a CA that this machine does not know: give the CA's certificate with --ca FILE", host), err}
 	case strings.Contains(err.Error(), "server gave HTTP response to HTTPS client"): // net/http has no type for it
-		err = &remedy{fmt.Errorf("%s speaks plain HTTP, not HTTPS: allow it with --plain-http if you trust the network", p.at.host()), err}
+		err = &remedy{fmt.Errorf("%s speaks plain HTTP, not HTTPS: allow it with --plain-http if you trust the network", host), err}
 	}
-	return &pushError{fmt.Errorf("%s: %w", p.at, err)}
+	return &RefusedError{fmt.Errorf("%s: %w", p.Name, err)}
 }
 
-// A remedy says in other words what an error does, for errors.As with that behind it.
+// A remedy replaces the text of its cause.
 type remedy struct {
 	error
 	cause error
@@ -263,64 +192,57 @@ type remedy struct {
 
 func (r *remedy) Unwrap() error { return r.cause }
 
-// A haveError says that a bundle of --have is damaged.
+// A haveError means that a bundle of Options.Have is damaged.
 type haveError struct{ error }
 
 func (e *haveError) Unwrap() error { return e.error }
 
-// Hint says how to go on.
-func (e *haveError) Hint() string {
-	return "run it again without --have for that bundle: what it holds is fetched then"
-}
+// Hint returns the remedy.
+func (e *haveError) Hint() string { return "run the command again without --have for that bundle" }
 
-// A pulling is one attempt at bringing a bundle: another one follows if the cache is damaged.
+// A pulling is one attempt; a damaged cache causes another one.
 type pulling struct {
 	*puller
 	artifact  *fetch.Artifact
 	published bundle.Published
 	cache     *bundle.Cache
 	cacheDir  string
-	others    []bundle.From // of those that are here, with frames of another encoder
+	others    []bundle.From // local bundles with frames of another encoder
 	local     bundle.Source
 	remote    *bundle.Remote
-	cached    int64 // bytes of what is needed that were here
+	cached    int64 // bytes of needed blobs that were found locally
 	fetched   int64
 }
 
-func (p *pulling) run(ctx context.Context) (pullResult, error) {
+func (p *pulling) run(ctx context.Context) (Result, error) {
 	if err := p.openRemote(ctx); err != nil {
-		return pullResult{}, err
+		return Result{}, err
 	}
 	x, leftOut, err := p.choose(ctx)
 	if err != nil {
-		return pullResult{}, err
+		return Result{}, err
 	}
-	if p.output == "" {
-		if p.output, err = p.fileName(x); err != nil {
-			return pullResult{}, err
-		}
-		if err := p.checkOutput(); err != nil {
-			return pullResult{}, err
-		}
+	if p.output, err = p.Output(x); err != nil {
+		return Result{}, err
 	}
 	if err := p.bringAll(ctx, x); err != nil {
-		return pullResult{}, err
+		return Result{}, err
 	}
-	m := p.newMeter("write")
-	defer m.stop()
-	sum, err := bundle.Create(ctx, p.output, p.local, x, bundle.WriteOptions{PartSize: p.split.bytes, Progress: m.set})
+	set, stop := p.View.Meter("write")
+	defer stop()
+	sum, err := bundle.Create(ctx, p.output, p.local, x, bundle.WriteOptions{PartSize: p.PartSize, Progress: set})
 	if errors.Is(err, bundle.ErrDamaged) {
 		err = &haveError{err}
 	}
-	r := pullResult{
+	r := Result{
 		Version: 1, Path: p.output, Manifest: p.artifact.Digest, Digest: sum.Digest, Size: sum.Size, Parts: sum.Parts, Items: len(x.Items),
 		Blobs: sum.Blobs, Content: sum.Content, Fetched: p.fetched, Cached: p.cached, Signatures: []string{}, LeftOut: append([]string{}, leftOut...),
 	}
 	if err != nil || sum.Digest != p.published.Index.Digest {
-		return r, err // signatures are about the whole
+		return r, err // the signatures are for the whole bundle
 	}
-	if published := p.published.Encoder; published != p.cache.Encoder() && !p.levelGiven {
-		r.otherEncoder = published
+	if published := p.published.Encoder; published != p.cache.Encoder() && !p.LevelGiven {
+		r.OtherEncoder = published
 	}
 	r.Signatures, err = p.signatures(ctx)
 	return r, err
@@ -329,7 +251,7 @@ func (p *pulling) run(ctx context.Context) (pullResult, error) {
 // openRemote reads the bundle's index.
 func (p *pulling) openRemote(ctx context.Context) error {
 	same := p.same()
-	p.others = slices.DeleteFunc(slices.Clone(p.have), func(f bundle.From) bool { return f.Encoder() == p.cache.Encoder() })
+	p.others = slices.DeleteFunc(slices.Clone(p.Have), func(f bundle.From) bool { return f.Encoder() == p.cache.Encoder() })
 	p.local = p.cache
 	if len(same) > 0 {
 		combined, err := bundle.Combine(p.cache, same...)
@@ -345,27 +267,12 @@ func (p *pulling) openRemote(ctx context.Context) error {
 	if p.remote, err = bundle.NewRemote(p.published, index, p.local, p.bring); err != nil {
 		return p.refused(err)
 	}
-	_, err = p.checkSignatures(signaturesOf{
-		name: p.at.String(), none: "it was published without a signature", read: func(file string) ([]byte, error) { return p.signature(ctx, file) },
-		list: func() ([]string, error) {
-			if len(p.trust.signatures) > 0 {
-				return p.trust.signatures, nil
-			}
-			return slices.Sorted(maps.Keys(p.published.Signatures)), nil
-		},
-	}, p.remote.Index())
-	return err
+	return p.Check(p.remote.Index(), slices.Sorted(maps.Keys(p.published.Signatures)), func(name string) ([]byte, error) {
+		return p.small(ctx, "signature", name, p.published.Signatures[name])
+	})
 }
 
-// signature returns one that was published with the bundle, or a file of --signature.
-func (p *pulling) signature(ctx context.Context, name string) ([]byte, error) {
-	if len(p.trust.signatures) > 0 {
-		return build.ReadFile(name)
-	}
-	return p.small(ctx, "signature", name, p.published.Signatures[name])
-}
-
-// small brings what is not one of the bundle's blobs.
+// small downloads the index or a signature.
 func (p *pulling) small(ctx context.Context, kind, ref string, d ocispec.Descriptor) (data []byte, err error) {
 	if err := p.artifact.Fetch(ctx, []fetch.Wanted{{Kind: kind, Ref: ref, Blobs: []ocispec.Descriptor{d}}}); err != nil {
 		return nil, err
@@ -375,27 +282,27 @@ func (p *pulling) small(ctx context.Context, kind, ref string, d ocispec.Descrip
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, rc.Close()) }()
-	return io.ReadAll(io.LimitReader(rc, d.Size)) // the published manifest's bounds hold
+	return io.ReadAll(io.LimitReader(rc, d.Size)) // the published manifest bounds the size
 }
 
-// choose says what the file will hold.
+// choose returns the index of the file to write.
 func (p *pulling) choose(ctx context.Context) (x bundle.Index, leftOut []string, err error) {
-	if len(p.items)+len(p.wanted) == 0 {
+	if len(p.Items)+len(p.Platforms) == 0 {
 		return p.remote.Index(), nil, nil
 	}
-	var first []bundle.Item // whose manifests are asked for; those of all referrers say what they are about
+	var first []bundle.Item // items whose manifests are needed; those of referrers name their images
 	for _, it := range p.remote.Index().Items {
-		if len(p.items) == 0 || it.Kind == bundle.KindReferrer {
+		if len(p.Items) == 0 || it.Kind == bundle.KindReferrer {
 			first = append(first, it)
 		}
 	}
-	for _, pattern := range p.items {
+	for _, pattern := range p.Items {
 		first = append(first, transfer.Matching(p.remote.Index().Items, pattern)...)
 	}
 	if err := p.remote.Documents(ctx, first); err != nil {
 		return x, nil, err
 	}
-	plan, err := transfer.Selection{Items: p.items, Platforms: p.wanted}.Plan(ctx, []transfer.Source{{Name: p.at.String(), Catalog: &p.remote.Catalog}})
+	plan, err := transfer.Selection{Items: p.Items, Platforms: p.Platforms}.Plan(ctx, []transfer.Source{{Name: p.Name, Catalog: &p.remote.Catalog}})
 	if x = plan.Index; err != nil {
 		return x, nil, err
 	}
@@ -409,21 +316,15 @@ func (p *pulling) choose(ctx context.Context) (x bundle.Index, leftOut []string,
 	return x, plan.LeftOut, nil
 }
 
-// fileName is what the bundle is called if nobody says it; the registry may say anything.
-func (p *pulling) fileName(x bundle.Index) (string, error) {
-	name := bundle.FileName(x.Name, x.Version)
-	if x.Name == "" || strings.HasPrefix(name, ".") || strings.ContainsAny(name, `/\`) || name != plain.Line(name) || !filepath.IsLocal(name) {
-		return "", &usageError{fmt.Errorf("the bundle's name %q is not one for a file: name one with -o", plain.Line(x.Name))}
-	}
-	return name, nil
-}
-
-// bringAll brings what is lacking, if there is room for it.
+// bringAll downloads missing blobs if there is space for them.
 func (p *pulling) bringAll(ctx context.Context, x bundle.Index) error {
 	needs, err := p.needs(ctx, x.Items)
 	if err != nil {
-		var damaged *bundle.CacheError
-		if errors.As(err, &damaged) || asError[*fetch.Errors](err) || ctx.Err() != nil {
+		var (
+			damaged *bundle.CacheError
+			failed  *fetch.Errors
+		)
+		if errors.As(err, &damaged) || errors.As(err, &failed) || ctx.Err() != nil {
 			return err
 		}
 		return p.refused(err)
@@ -438,9 +339,10 @@ func (p *pulling) bringAll(ctx context.Context, x bundle.Index) error {
 			total += d.Size
 		}
 	}
-	p.note("%s: %s to fetch, %s here already", plain.Count(len(x.Items), "item"), plain.Size(download), plain.Size(max(total-download-p.fetched, 0)))
-	p.meter = p.newMeter("fetch")
-	defer func() { p.meter.stop(); p.meter = nil }()
+	p.View.Note("%s: %s to fetch, %s here already", plain.Count(len(x.Items), "item"), plain.Size(download), plain.Size(max(total-download-p.fetched, 0)))
+	set, stop := p.View.Meter("fetch")
+	p.meter = set
+	defer func() { stop(); p.meter = nil }()
 	if err := p.bring(ctx, needs); err != nil {
 		return err
 	}
@@ -448,7 +350,7 @@ func (p *pulling) bringAll(ctx context.Context, x bundle.Index) error {
 	return nil
 }
 
-// room returns how many bytes are to be fetched, and refuses to begin where a disk cannot hold what comes of it.
+// room returns the number of bytes to download, or an error if a disk lacks space.
 func (p *pulling) room(ctx context.Context, needs []bundle.Need) (download int64, err error) {
 	var cache, file int64
 	for _, n := range needs {
@@ -465,7 +367,7 @@ func (p *pulling) room(ctx context.Context, needs []bundle.Need) (download int64
 			cache += p.cache.MostInCache(d.Size)
 		}
 	}
-	if lacking, err = p.lacking(ctx, needs, p.have); err != nil {
+	if lacking, err = p.lacking(ctx, needs, p.Have); err != nil {
 		return 0, err
 	}
 	for _, w := range lacking {
@@ -480,12 +382,12 @@ func (p *pulling) room(ctx context.Context, needs []bundle.Need) (download int64
 	return download, err
 }
 
-// same are the bundles that are here with frames of the cache's encoder.
+// same returns the local bundles with frames of the cache's encoder.
 func (p *pulling) same() []bundle.From {
-	return slices.DeleteFunc(slices.Clone(p.have), func(f bundle.From) bool { return f.Encoder() != p.cache.Encoder() })
+	return slices.DeleteFunc(slices.Clone(p.Have), func(f bundle.From) bool { return f.Encoder() != p.cache.Encoder() })
 }
 
-// needs returns what items need, each blob once, with the first item that needs it.
+// needs returns the blobs of items, each once, with the first item that has it.
 func (p *pulling) needs(ctx context.Context, items []bundle.Item) ([]bundle.Need, error) {
 	var needs []bundle.Need
 	seen := map[digest.Digest]bool{}
@@ -503,7 +405,7 @@ func (p *pulling) needs(ctx context.Context, items []bundle.Item) ([]bundle.Need
 	return needs, err
 }
 
-// lacking returns what neither the cache nor the bundles have.
+// lacking returns the blobs that are neither in the cache nor in the bundles.
 func (p *pulling) lacking(ctx context.Context, needs []bundle.Need, have []bundle.From) ([]fetch.Wanted, error) {
 	var lacking []fetch.Wanted
 	for _, n := range needs {
@@ -553,8 +455,7 @@ func (p *pulling) bring(ctx context.Context, needs []bundle.Need) error {
 	return p.artifact.Fetch(ctx, lacking)
 }
 
-// compressAgain puts a blob into the cache that a bundle has in frames of another encoder. One that is damaged there is
-// fetched.
+// compressAgain copies a blob into the cache from a bundle with frames of another encoder. A damaged blob is downloaded.
 func (p *pulling) compressAgain(ctx context.Context, d ocispec.Descriptor) (bool, error) {
 	for _, f := range p.others {
 		if have, ok := f.Stat(d.Digest); !ok || have != d.Size {
@@ -562,7 +463,7 @@ func (p *pulling) compressAgain(ctx context.Context, d ocispec.Descriptor) (bool
 		}
 		err := p.take(ctx, f, d)
 		if errors.Is(err, bundle.ErrDamaged) {
-			p.note("blob %s is fetched, because it is damaged in %s", d.Digest, f.Name)
+			p.View.Note("blob %s is damaged in %s; downloading it", d.Digest, f.Name)
 			continue
 		}
 		return err == nil, err
@@ -588,11 +489,11 @@ func (p *pulling) take(ctx context.Context, f bundle.From, d ocispec.Descriptor)
 	return err
 }
 
-// signatures writes the files that were beside the bundle.
+// signatures writes the published signatures beside the bundle.
 func (p *pulling) signatures(ctx context.Context) ([]string, error) {
 	paths := []string{}
 	for _, suffix := range slices.Sorted(maps.Keys(p.published.Signatures)) {
-		data, err := p.small(ctx, "signature", suffix, p.published.Signatures[suffix]) // not one of --signature
+		data, err := p.small(ctx, "signature", suffix, p.published.Signatures[suffix])
 		if err != nil {
 			return paths, err
 		}
@@ -603,26 +504,4 @@ func (p *pulling) signatures(ctx context.Context) ([]string, error) {
 		paths = append(paths, path)
 	}
 	return paths, nil
-}
-
-// openRemote opens a bundle in a registry to see what is in it: its manifests are fetched when they are needed, and nothing
-// else. Call the returned function afterwards.
-func (g *globals) openRemote(ctx context.Context, address string, login loginFlags) (*bundle.Remote, func(), error) {
-	p := &puller{globals: g, pullOptions: pullOptions{loginFlags: login, fetchFlags: fetchFlags{level: bundle.LevelDefault.String()}}}
-	var err error
-	if p.at, err = parseOCI(address); err != nil {
-		return nil, nil, err
-	}
-	if err := p.prepare(); err != nil {
-		return nil, nil, err
-	}
-	one, err := p.look(ctx)
-	if err != nil {
-		return nil, nil, err
-	}
-	if err := one.openRemote(ctx); err != nil {
-		one.artifact.Close()
-		return nil, nil, err
-	}
-	return one.remote, one.artifact.Close, nil
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -13,6 +12,8 @@ import (
 
 	"github.com/kkbundle/kkbundle/build"
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/cmd/internal/terminal"
+	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/disk"
 	"github.com/kkbundle/kkbundle/plain"
 )
@@ -24,11 +25,11 @@ type buildOptions struct {
 	noCache bool
 	// provenance writes a statement of how the bundle was built beside it.
 	provenance bool
-	split      sizeFlag
+	split      usage.Size
 }
 
 func newBuildCmd(g *globals) *cobra.Command {
-	o := buildOptions{split: sizeFlag{least: minSplit}}
+	o := buildOptions{split: usage.Size{Least: minSplit}}
 	cmd := &cobra.Command{
 		Use:   "build MANIFEST",
 		Short: "Build a bundle from a manifest",
@@ -94,7 +95,7 @@ type buildResult struct {
 func runBuild(ctx context.Context, g *globals, file string, o buildOptions) error {
 	start := time.Now()
 	if o.provenance && o.output == standardStream {
-		return &usageError{errors.New("--provenance needs a file: name one with -o")}
+		return usage.Errorf("--provenance needs a file: name one with -o")
 	}
 	p, err := g.loadProject(file)
 	if err != nil {
@@ -103,7 +104,7 @@ func runBuild(ctx context.Context, g *globals, file string, o buildOptions) erro
 	if o.output == "" {
 		o.output = bundle.FileName(p.Manifest.Metadata.Name, p.Manifest.Metadata.Version)
 	}
-	if err := checkBundleOutput(g, o.output, o.split.bytes); err != nil {
+	if err := checkBundleOutput(g, o.output, o.split.Bytes); err != nil {
 		return err
 	}
 	opts, err := o.options(g)
@@ -131,10 +132,10 @@ func runBuild(ctx context.Context, g *globals, file string, o buildOptions) erro
 // options returns the options of the library.
 func (o *buildOptions) options(g *globals) (build.Options, error) {
 	if o.noCache && o.cache != "" {
-		return build.Options{}, &usageError{errors.New("--cache and --no-cache exclude each other")}
+		return build.Options{}, usage.Errorf("--cache and --no-cache exclude each other")
 	}
 	opts, err := o.projectFlags.options(g)
-	opts.Output, opts.PartSize, opts.Locked, opts.NoCache = o.output, o.split.bytes, o.locked, o.noCache
+	opts.Output, opts.PartSize, opts.Locked, opts.NoCache = o.output, o.split.Bytes, o.locked, o.noCache
 	opts.Provenance, opts.Program = o.provenance, programVersion()
 	if o.output == standardStream {
 		opts.Output, opts.Stream = "", g.Out
@@ -144,16 +145,16 @@ func (o *buildOptions) options(g *globals) (build.Options, error) {
 
 func (g *globals) printBuild(r buildResult) error {
 	switch {
-	case g.json && r.Path == standardStream:
+	case g.JSON && r.Path == standardStream:
 		return json.NewEncoder(g.Err).Encode(r) // a line, as the events there are
-	case g.json:
-		return printJSON(g.Out, r)
+	case g.JSON:
+		return g.PrintJSON(r)
 	case r.Path == standardStream:
 		g.Out = g.Err // standard output is the bundle's
 	}
-	g.noteAll(r.Warnings)
-	g.note("%s: %s, %s (%s unpacked) in %s", r.name(), plain.Size(r.Size), plain.Count(r.Items, "item"), plain.Size(r.Content), r.Duration.Round(100*time.Millisecond))
-	return g.result("%s", r.Digest)
+	g.NoteAll(r.Warnings)
+	g.Note("%s: %s, %s (%s unpacked) in %s", r.name(), plain.Size(r.Size), plain.Count(r.Items, "item"), plain.Size(r.Content), r.Duration.Round(100*time.Millisecond))
+	return g.Result("%s", r.Digest)
 }
 
 // minSplit is the smallest size of parts in bytes. With smaller ones, opening a bundle would read more than its first and last part.
@@ -164,9 +165,9 @@ func checkBundleOutput(g *globals, output string, partSize int64) error {
 	parts := partSize > 0
 	switch {
 	case output == standardStream && parts:
-		return &usageError{errors.New("--split and -o - exclude each other")}
-	case output == standardStream && isTerminal(g.Out):
-		return &usageError{errors.New("a bundle is not written to a terminal: name a file with -o, or use a pipe")}
+		return usage.Errorf("--split and -o - exclude each other")
+	case output == standardStream && terminal.IsTerminal(g.Out):
+		return usage.Errorf("a bundle is not written to a terminal: name a file with -o, or use a pipe")
 	case output == standardStream:
 		return nil
 	}

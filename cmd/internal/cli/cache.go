@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -19,7 +18,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/build"
 	"github.com/kkbundle/kkbundle/bundle"
-	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/plain"
 )
 
@@ -44,7 +43,7 @@ func newCacheCmd(g *globals) *cobra.Command {
 copy of anything. Builds may run meanwhile: what they use stays.`,
 		Args: takes(),
 		RunE: func(*cobra.Command, []string) error {
-			return &usageError{errors.New("cache what? ls, gc, verify or dir; see `kkbundle cache --help`")}
+			return usage.Errorf("cache what? ls, gc, verify or dir; see `kkbundle cache --help`")
 		},
 	}
 	cmd.PersistentFlags().StringVar(&dir, "cache", "", "directory of the cache (default $KKBUNDLE_CACHE, else the user's cache directory)")
@@ -143,14 +142,14 @@ func cacheOrders() map[string]func(a, b cachedFile) int {
 func runCacheLs(ctx context.Context, g *globals, open cacheOpener, order string) error {
 	compare, ok := cacheOrders()[order]
 	if !ok {
-		return &usageError{fmt.Errorf("--sort %s: want digest, size, disk or used", order)}
+		return usage.Errorf("--sort %s: want digest, size, disk or used", order)
 	}
 	dir, path, err := open()
 	if err != nil {
 		return err
 	}
 	var list fileLister = &cacheTable{out: g.Out, now: time.Now()}
-	if g.json {
+	if g.JSON {
 		list = &cacheJSON{out: g.Out}
 	}
 	if err := list.begin(path); err != nil {
@@ -241,7 +240,7 @@ func (t *cacheTable) file(f cachedFile) error {
 	case f.Kind == bundle.CachePart:
 		name += " (unfinished)"
 	}
-	_, err := fmt.Fprintf(t.out, cacheColumns, level, bytes, plain.Size(f.Disk), age(t.now.Sub(f.Used)), name)
+	_, err := fmt.Fprintf(t.out, cacheColumns, level, bytes, plain.Size(f.Disk), usage.FormatAge(t.now.Sub(f.Used)), name)
 	return err
 }
 
@@ -338,31 +337,31 @@ func runCacheGC(ctx context.Context, g *globals, open cacheOpener, o cacheGCOpti
 	if err != nil {
 		return err
 	}
-	if options.Keep, err = keeper(ctx, dir, o.keep); err != nil {
+	if options.Keep, err = build.Keeper(ctx, dir, o.keep); err != nil {
 		return err
 	}
 	out := cacheGCResult{Version: 1, DryRun: o.dryRun, Files: []string{}}
 	options.Removed = func(f bundle.CacheFile) {
-		if g.json {
+		if g.JSON {
 			out.Files = append(out.Files, f.Path)
 		}
-		if o.dryRun || g.verbose {
-			g.note("%s %s (%s, unused for %s)", f.Kind, cmp.Or(f.Digest.String(), plain.Line(f.Path)), plain.Size(f.Disk), age(time.Since(f.Used)))
+		if o.dryRun || g.Verbose {
+			g.Note("%s %s (%s, unused for %s)", f.Kind, cmp.Or(f.Digest.String(), plain.Line(f.Path)), plain.Size(f.Disk), usage.FormatAge(time.Since(f.Used)))
 		}
 	}
 	r, err := dir.GC(ctx, options)
 	if err != nil {
 		return err
 	}
-	if g.json {
+	if g.JSON {
 		out.Removed, out.Kept, out.InUse, out.Freed, out.Left = r.Removed, r.Kept, r.InUse, r.Freed, r.Left
-		return printJSON(g.Out, out)
+		return g.PrintJSON(out)
 	}
 	verb := "removed"
 	if o.dryRun {
 		verb = "would remove"
 	}
-	g.note("%s %s, %s; %s left%s", verb, plain.Count(r.Removed, "file"), plain.Size(r.Freed), plain.Size(r.Left), tooMuchLeft(r, options))
+	g.Note("%s %s, %s; %s left%s", verb, plain.Count(r.Removed, "file"), plain.Size(r.Freed), plain.Size(r.Left), tooMuchLeft(r, options))
 	return nil
 }
 
@@ -378,89 +377,23 @@ func (o cacheGCOptions) parse() (bundle.GCOptions, error) {
 	out := bundle.GCOptions{DryRun: o.dryRun}
 	var errs []error
 	if o.maxSize != "" {
-		n, err := parseSize(o.maxSize)
+		n, err := usage.ParseSize(o.maxSize)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("--max-size: %w", err))
 		}
 		out.MaxSize = &n
 	}
 	if o.olderThan != "" {
-		d, err := parseAge(o.olderThan)
+		d, err := usage.ParseAge(o.olderThan)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("--older-than: %w", err))
 		}
 		out.OlderThan = &d
 	}
 	if err := errors.Join(errs...); err != nil {
-		return out, &usageError{err}
+		return out, &usage.Error{Err: err}
 	}
 	return out, nil
-}
-
-// keeper tells what the lock files and bundles use. All that cannot be read is an error: what they use would go.
-func keeper(ctx context.Context, dir bundle.CacheDir, files []string) (func(digest.Digest) bool, error) {
-	kept := map[digest.Digest]bool{}
-	var roots []digest.Digest
-	var errs []error
-	for _, file := range files {
-		err := func() error {
-			isBundle, err := hasBundleMagic(file)
-			if err != nil {
-				return err
-			}
-			if isBundle {
-				return keepBundle(file, kept)
-			}
-			data, err := build.ReadFile(file)
-			if err != nil {
-				return err
-			}
-			l, err := manifest.ParseLock(file, data)
-			if err != nil {
-				return err
-			}
-			for _, pin := range l.Items {
-				roots = append(roots, pin.Digest)
-				if pin.Provenance != "" {
-					roots = append(roots, pin.Provenance)
-				}
-			}
-			return nil
-		}()
-		if err != nil {
-			errs = append(errs, err)
-		}
-	}
-	if err := errors.Join(errs...); err != nil {
-		return nil, err
-	}
-	used, err := dir.Uses(ctx, roots)
-	return func(d digest.Digest) bool { return kept[d] || used[d] }, err
-}
-
-// hasBundleMagic tells a bundle, which begins with a zstd frame, from a lock file.
-func hasBundleMagic(file string) (bool, error) {
-	f, err := os.Open(file)
-	if err != nil {
-		return false, &inputError{fmt.Errorf("--keep: %w", err)}
-	}
-	defer f.Close()
-	magic := make([]byte, 4)
-	if _, err := io.ReadFull(f, magic); err != nil {
-		return false, &inputError{fmt.Errorf("--keep %s: it is neither a lock file nor a bundle", file)}
-	}
-	return bytes.Equal(magic, []byte{0x28, 0xb5, 0x2f, 0xfd}), nil // RFC 8878, 3.1.1
-}
-
-func keepBundle(file string, kept map[digest.Digest]bool) error {
-	r, err := bundle.Open(file)
-	if err != nil {
-		return err
-	}
-	for _, b := range r.Blobs() {
-		kept[b.Digest] = true
-	}
-	return r.Close()
 }
 
 func newCacheVerifyCmd(g *globals, open cacheOpener) *cobra.Command {
@@ -523,19 +456,19 @@ func runCacheVerify(ctx context.Context, g *globals, open cacheOpener, o bundle.
 	if err != nil {
 		return err
 	}
-	m := g.newMeter("verify")
-	o.Progress = m.set
+	m := g.NewMeter("verify")
+	o.Progress = m.Set
 	r, err := dir.Verify(ctx, o)
-	m.stop()
+	m.Stop()
 	if err != nil {
 		return err
 	}
-	if g.json {
+	if g.JSON {
 		out := cacheVerifyResult{Version: 1, Checked: r.Checked, Skipped: r.Skipped, Bytes: r.Bytes, Damaged: []damagedBlob{}}
 		for _, d := range r.Damaged {
 			out.Damaged = append(out.Damaged, damagedBlob{d.Digest, d.Path, d.Reason})
 		}
-		if err := printJSON(g.Out, out); err != nil {
+		if err := g.PrintJSON(out); err != nil {
 			return err
 		}
 	}
@@ -546,6 +479,6 @@ func runCacheVerify(ctx context.Context, g *globals, open cacheOpener, o bundle.
 	if r.Skipped > 0 {
 		more = fmt.Sprintf("; %s of other versions of kkbundle not checked, `kkbundle cache gc` removes them", plain.Count(r.Skipped, "blob"))
 	}
-	g.note("%s: %s, %s: all whole%s", path, plain.Count(r.Checked, "blob"), plain.Size(r.Bytes), more)
+	g.Note("%s: %s, %s: all whole%s", path, plain.Count(r.Checked, "blob"), plain.Size(r.Bytes), more)
 	return nil
 }

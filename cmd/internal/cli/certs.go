@@ -10,6 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kkbundle/kkbundle/cmd/internal/site"
+	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/disk"
 	"github.com/kkbundle/kkbundle/installer"
 	"github.com/kkbundle/kkbundle/plain"
@@ -33,7 +35,7 @@ which hosts were switched off.`,
 type expiringError struct{ error }
 
 type certsCheckOptions struct {
-	siteFlags
+	site.Flags
 	days int
 	fail bool
 }
@@ -52,8 +54,8 @@ With --fail the exit code is 22 where one has ended or ends within --days, for a
 			return runCertsCheck(cmd.Context(), g, first(args), o)
 		},
 	}
-	o.clusterOptional = true
-	o.add(cmd.Flags())
+	o.ClusterOptional = true
+	o.Flags.Add(cmd.Flags())
 	g.addTrust(cmd.Flags())
 	cmd.Flags().IntVar(&o.days, "days", 60, "how many `days` before their end certificates are said to end soon")
 	cmd.Flags().BoolVar(&o.fail, "fail", false, "fail if one ends soon")
@@ -61,19 +63,19 @@ With --fail the exit code is 22 where one has ended or ends within --days, for a
 }
 
 func runCertsCheck(ctx context.Context, g *globals, path string, o certsCheckOptions) (err error) {
-	s, err := openSite(ctx, g, o.siteFlags, path)
+	s, err := g.openSite(ctx, o.Flags, path)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
-	all, err := installer.Certificates(ctx, s.options())
-	if len(all) == 0 && err == nil && !g.json {
-		g.note("there are no certificates of a cluster on these hosts")
+	all, err := installer.Certificates(ctx, s.Options())
+	if len(all) == 0 && err == nil && !g.JSON {
+		g.Note("there are no certificates of a cluster on these hosts")
 	}
 	if len(all) == 0 && err == nil && o.fail {
 		return &expiringError{errors.New("no certificate was found")}
 	}
-	if len(all) == 0 && (err != nil || !g.json) {
+	if len(all) == 0 && (err != nil || !g.JSON) {
 		return err
 	}
 	now := time.Now()
@@ -83,8 +85,8 @@ func runCertsCheck(ctx context.Context, g *globals, path string, o certsCheckOpt
 			soon++
 		}
 	}
-	if g.json {
-		err = errors.Join(printJSON(g.Out, map[string]any{"version": 1, "certificates": all}), err)
+	if g.JSON {
+		err = errors.Join(g.PrintJSON(map[string]any{"version": 1, "certificates": all}), err)
 	} else {
 		err = errors.Join(printCertificates(g, all, now), err)
 	}
@@ -106,7 +108,7 @@ func printCertificates(g *globals, all []installer.Certificate, now time.Time) e
 		}
 		rows = append(rows, []string{end, left, c.Host, c.Path, by})
 	}
-	return printTable(g.Out, []string{"ENDS", "LEFT", "HOST", "CERTIFICATE", "RENEWED BY"}, rows)
+	return g.PrintTable([]string{"ENDS", "LEFT", "HOST", "CERTIFICATE", "RENEWED BY"}, rows)
 }
 
 // remaining is a duration as people count the life of certificates.
@@ -122,7 +124,7 @@ func remaining(left time.Duration) string {
 }
 
 type certsRenewOptions struct {
-	siteFlags
+	site.Flags
 	days   int
 	dryRun bool
 }
@@ -143,7 +145,7 @@ Kubelets renew their own certificates; the registry's is renewed by install. Aut
 			return runCertsRenew(cmd.Context(), g, first(args), o)
 		},
 	}
-	o.add(cmd.Flags())
+	o.Flags.Add(cmd.Flags())
 	g.addTrust(cmd.Flags())
 	cmd.Flags().IntVar(&o.days, "days", 0, "`days`: only where a certificate ends within so many days (default: all)")
 	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "look, and say what would be done")
@@ -151,25 +153,25 @@ Kubelets renew their own certificates; the registry's is renewed by install. Aut
 }
 
 func runCertsRenew(ctx context.Context, g *globals, path string, o certsRenewOptions) (err error) {
-	s, err := openSite(ctx, g, o.siteFlags, path)
+	s, err := g.openSite(ctx, o.Flags, path)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
-	p := g.newTaskPrinter()
-	options := s.options()
-	options.DryRun, options.Progress = o.dryRun, p.event
+	p := g.NewTaskPrinter()
+	options := s.Options()
+	options.DryRun, options.Progress = o.dryRun, p.Event
 	report, err := installer.RenewCertificates(ctx, options, time.Duration(o.days)*24*time.Hour)
-	p.stop()
+	p.Close()
 	if err != nil {
 		return err
 	}
-	g.noteOutcome(report, o.dryRun)
+	g.NoteOutcome(report, o.dryRun)
 	return nil
 }
 
 type certsBackupOptions struct {
-	siteFlags
+	site.Flags
 	output string
 }
 
@@ -186,7 +188,7 @@ the work directory. It is not encrypted: whoever has it is the cluster's adminis
 			return runCertsBackup(cmd.Context(), g, first(args), o)
 		},
 	}
-	o.add(cmd.Flags())
+	o.Flags.Add(cmd.Flags())
 	g.addTrust(cmd.Flags())
 	cmd.Flags().StringVarP(&o.output, "output", "o", "", "the `file` (required)")
 	return cmd
@@ -194,14 +196,14 @@ the work directory. It is not encrypted: whoever has it is the cluster's adminis
 
 func runCertsBackup(ctx context.Context, g *globals, path string, o certsBackupOptions) (err error) {
 	if o.output == "" {
-		return &usageError{errors.New("name the file with -o")}
+		return usage.Errorf("name the file with -o")
 	}
-	s, err := openSite(ctx, g, o.siteFlags, path)
+	s, err := g.openSite(ctx, o.Flags, path)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
-	files, err := installer.Keys(ctx, s.options())
+	files, err := installer.Keys(ctx, s.Options())
 	if err != nil {
 		return err
 	}
@@ -222,6 +224,6 @@ func runCertsBackup(ctx context.Context, g *globals, path string, o certsBackupO
 	if err := disk.WriteFile(o.output, 0o600, &out); err != nil {
 		return err
 	}
-	g.note("%s in %s; it is not encrypted", plain.Count(len(files), "file"), o.output)
+	g.Note("%s in %s; it is not encrypted", plain.Count(len(files), "file"), o.output)
 	return nil
 }

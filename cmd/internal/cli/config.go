@@ -2,12 +2,12 @@ package cli
 
 import (
 	"encoding/json"
-	"errors"
-	"fmt"
 
 	"github.com/spf13/cobra"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/cmd/internal/site"
+	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -35,19 +35,19 @@ func newConfigCheckCmd(g *globals) *cobra.Command {
 		Example: "  kkbundle config check cluster.yaml",
 		Args:    takes("CLUSTER"),
 		RunE: func(_ *cobra.Command, args []string) error {
-			c, err := g.readCluster(args[0], settings)
+			c, err := site.ReadCluster(g.Console, args[0], settings)
 			if err != nil {
 				return err
 			}
 			g.noteGaps(c.CheckInstall())
-			if g.json {
-				return printJSON(g.Out, checkResult{Version: 1, File: args[0]})
+			if g.JSON {
+				return g.PrintJSON(checkResult{Version: 1, File: args[0]})
 			}
-			g.note("%s: nothing wrong", args[0])
+			g.Note("%s: nothing wrong", args[0])
 			return nil
 		},
 	}
-	addSet(cmd.Flags(), &settings)
+	site.AddSet(cmd.Flags(), &settings)
 	return cmd
 }
 
@@ -75,7 +75,7 @@ Secrets are never shown. Versions that are not given are the catalog's and not i
 	f.StringVarP(&o.inventory, "inventory", "i", "", "the inventory file, for --host")
 	f.StringVar(&o.host, "host", "", "as it is on this host")
 	f.StringVarP(&o.output, "output", "o", showTable, "table, yaml or json")
-	addSet(f, &o.settings)
+	site.AddSet(f, &o.settings)
 	return cmd
 }
 
@@ -93,20 +93,20 @@ func runConfigShow(g *globals, file string, o configShowOptions) error {
 		return err
 	}
 	if (o.inventory == "") != (o.host == "") {
-		return &usageError{errors.New("--host and -i go together: the host, and the inventory that it is in")}
+		return usage.Errorf("--host and -i go together: the host, and the inventory that it is in")
 	}
-	c, err := g.readCluster(file, o.settings)
+	c, err := site.ReadCluster(g.Console, file, o.settings)
 	if err != nil {
 		return err
 	}
 	if o.host != "" {
-		inv, err := g.readInventory(o.inventory)
+		inv, err := site.ReadInventory(g.Console, o.inventory)
 		if err != nil {
 			return err
 		}
 		h, err := inv.Host(o.host)
 		if err != nil {
-			return &usageError{fmt.Errorf("--host: %w", err)}
+			return usage.Errorf("--host: %w", err)
 		}
 		if c, err = c.ForHost(inv, h); err != nil {
 			return err
@@ -116,7 +116,7 @@ func runConfigShow(g *globals, file string, o configShowOptions) error {
 	case showYAML:
 		return g.printYAML(c.WithDefaults())
 	case showJSON:
-		return printJSON(g.Out, configResult{1, file, o.host, c.Values()})
+		return g.PrintJSON(configResult{1, file, o.host, c.Values()})
 	}
 	return printValues(g, c.Values())
 }
@@ -134,5 +134,5 @@ func printValues(g *globals, values []manifest.Value) error {
 		}
 		rows = append(rows, []string{v.Path, text, v.Origin.String()})
 	}
-	return printTable(g.Out, []string{"VALUE OF", "IS", "FROM"}, rows)
+	return g.PrintTable([]string{"VALUE OF", "IS", "FROM"}, rows)
 }

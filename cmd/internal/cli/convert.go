@@ -74,9 +74,9 @@ func runConvert(g *globals, files []string, o convertOptions) error {
 	complete(&r, files[0], o)
 	if o.strict && len(r.Notes) > 0 {
 		for _, n := range r.Notes {
-			g.note("%s", plain.Line(n.String()))
+			g.Note("%s", plain.Line(n.String()))
 		}
-		return &inputError{fmt.Errorf("not everything can be carried over (%s), and nothing was written; without --strict the rest is", plain.Count(len(r.Notes), "note"))}
+		return &build.InputError{Err: fmt.Errorf("not everything can be carried over (%s), and nothing was written; without --strict the rest is", plain.Count(len(r.Notes), "note"))}
 	}
 	out, err := convertedFiles(r, o.dir)
 	if err != nil {
@@ -89,13 +89,13 @@ func runConvert(g *globals, files []string, o convertOptions) error {
 	for _, f := range out {
 		result.Files = append(result.Files, f.path)
 	}
-	if g.json {
-		return printJSON(g.Out, result)
+	if g.JSON {
+		return g.PrintJSON(result)
 	}
 	for _, n := range r.Notes {
-		g.note("%s", plain.Line(n.String()))
+		g.Note("%s", plain.Line(n.String()))
 	}
-	return g.result("%s: %s, %s, %s, %s; wrote %s", plain.Line(strings.Join(r.Formats, ", ")),
+	return g.Result("%s: %s, %s, %s, %s; wrote %s", plain.Line(strings.Join(r.Formats, ", ")),
 		plain.Count(len(r.Bundle.Images), "image"), plain.Count(len(r.Bundle.Charts), "chart"), plain.Count(len(r.Bundle.Files), "file"),
 		plain.Count(len(r.Notes), "note"), plain.Line(strings.Join(result.Files, ", ")))
 }
@@ -108,7 +108,7 @@ func addConverted(r *convert.Result, file, dir string) error {
 	}
 	one, err := convert.Read(filepath.ToSlash(file), data)
 	if err != nil {
-		return &inputError{err}
+		return &build.InputError{Err: err}
 	}
 	if err := one.Move(func(path string) (string, error) {
 		return relative(dir, filepath.Join(filepath.Dir(file), path))
@@ -259,7 +259,7 @@ func clusterFile(c, first manifest.Cluster, taken []string) string {
 }
 
 func refusedConversion(err error) error {
-	return &inputError{fmt.Errorf("what the files say makes no manifest; nothing was written:\n%w", err)}
+	return &build.InputError{Err: fmt.Errorf("what the files say makes no manifest; nothing was written:\n%w", err)}
 }
 
 func written(v any, formats []string) ([]byte, error) {
@@ -277,7 +277,7 @@ func written(v any, formats []string) ([]byte, error) {
 func writeConverted(files []converted, o convertOptions) error {
 	for _, f := range files {
 		if !o.force && exists(f.path) {
-			return &inputError{fmt.Errorf("%s is there: name another directory with -o, or replace it with --force", f.path)}
+			return &build.InputError{Err: fmt.Errorf("%s is there: name another directory with -o, or replace it with --force", f.path)}
 		}
 	}
 	if err := os.MkdirAll(o.dir, 0o755); err != nil {

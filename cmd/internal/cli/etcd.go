@@ -11,6 +11,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kkbundle/kkbundle/build"
+	"github.com/kkbundle/kkbundle/cmd/internal/site"
+	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/installer"
 	"github.com/kkbundle/kkbundle/plain"
 )
@@ -28,7 +31,7 @@ With etcd.backup in the cluster file hosts of etcd save it by themselves, too.`,
 }
 
 type etcdBackupOptions struct {
-	siteFlags
+	site.Flags
 	output string
 }
 
@@ -45,34 +48,34 @@ Secrets in it; only you can read it. The cluster goes on meanwhile.`,
 			return runEtcdBackup(cmd.Context(), g, strings.Join(args, ""), o)
 		},
 	}
-	o.add(cmd.Flags())
+	o.Flags.Add(cmd.Flags())
 	g.addTrust(cmd.Flags())
 	cmd.Flags().StringVarP(&o.output, "output", "o", "", "the `file` to write (default CLUSTER-etcd-TIME.db)")
 	return cmd
 }
 
 func runEtcdBackup(ctx context.Context, g *globals, path string, o etcdBackupOptions) (err error) {
-	s, err := openSite(ctx, g, o.siteFlags, path)
+	s, err := g.openSite(ctx, o.Flags, path)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
 	if o.output == "" {
-		o.output = s.cluster.Metadata.Name + "-etcd-" + time.Now().UTC().Format("20060102T150405Z") + ".db"
+		o.output = s.Cluster.Metadata.Name + "-etcd-" + time.Now().UTC().Format("20060102T150405Z") + ".db"
 	}
-	p := g.newTaskPrinter()
-	options := s.options()
-	options.Progress = p.event
+	p := g.NewTaskPrinter()
+	options := s.Options()
+	options.Progress = p.Event
 	made, err := installer.BackupEtcd(ctx, options, o.output)
-	p.close()
+	p.Close()
 	if err != nil {
 		return err
 	}
-	if g.json {
+	if g.JSON {
 		return json.NewEncoder(g.Out).Encode(etcdResult{Version: 1, Backup: &etcdFile{made.Path, made.Size, made.SHA256, made.Host, made.Revision, made.Keys}})
 	}
-	g.note("saved revision %d with %s from %s, %s, sha256:%s", made.Revision, plain.Count(made.Keys, "key"), made.Host, plain.Size(made.Size), made.SHA256)
-	return g.result("%s", made.Path)
+	g.Note("saved revision %d with %s from %s, %s, sha256:%s", made.Revision, plain.Count(made.Keys, "key"), made.Host, plain.Size(made.Size), made.SHA256)
+	return g.Result("%s", made.Path)
 }
 
 // etcdResult is the last line that etcd's commands print with --json.
@@ -98,7 +101,7 @@ type etcdRestore struct {
 }
 
 type etcdRestoreOptions struct {
-	siteFlags
+	site.Flags
 	from    string
 	without []string
 	yes     bool
@@ -121,7 +124,7 @@ A restore that was interrupted is run again with the same command; until then co
 		},
 	}
 	f := cmd.Flags()
-	o.add(f)
+	o.Flags.Add(f)
 	g.addTrust(f)
 	f.StringVar(&o.from, "from", "", "the `file` with the copy, as etcd backup and the hosts of etcd save it (required)")
 	f.StringSliceVar(&o.without, "without", nil, "`hosts` that are lost and switched off")
@@ -131,45 +134,45 @@ A restore that was interrupted is run again with the same command; until then co
 
 func runEtcdRestore(ctx context.Context, g *globals, path string, o etcdRestoreOptions) (err error) {
 	if o.from == "" {
-		return &usageError{errors.New("name the copy to restore with --from")}
+		return usage.Errorf("name the copy to restore with --from")
 	}
 	snapshot, err := installer.ReadEtcdSnapshot(o.from)
 	if errors.Is(err, fs.ErrNotExist) {
-		err = fmt.Errorf("--from %s: %w", o.from, plainly(err))
+		err = fmt.Errorf("--from %s: %w", o.from, usage.FileError(err))
 	}
 	if err != nil {
-		return &inputError{err}
+		return &build.InputError{Err: err}
 	}
-	s, err := openSite(ctx, g, o.siteFlags, path)
+	s, err := g.openSite(ctx, o.Flags, path)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
 	if !o.yes {
 		question := fmt.Sprintf("Restore etcd of cluster %s from %s (%s, sha256:%s)? What was written to the cluster since then is gone.",
-			s.cluster.Metadata.Name, o.from, plain.Size(snapshot.Size), snapshot.SHA256)
-		if err := g.confirm(question); err != nil {
+			s.Cluster.Metadata.Name, o.from, plain.Size(snapshot.Size), snapshot.SHA256)
+		if err := g.Confirm(question); err != nil {
 			return err
 		}
 	}
-	p := g.newTaskPrinter()
-	options := s.options()
-	options.Progress = p.event
+	p := g.NewTaskPrinter()
+	options := s.Options()
+	options.Progress = p.Event
 	done, err := installer.RestoreEtcd(ctx, options, installer.EtcdRestore{From: o.from, Without: o.without})
-	p.close()
+	p.Close()
 	for _, dir := range done.Before {
-		g.note("what etcd had before is kept in %s", dir)
+		g.Note("what etcd had before is kept in %s", dir)
 	}
 	if err != nil {
 		if len(done.Members) > 0 {
-			g.note("after the cause is gone, run the same command again: it begins anew and finishes what was begun")
+			g.Note("after the cause is gone, run the same command again: it begins anew and finishes what was begun")
 		}
 		return err
 	}
-	if g.json {
+	if g.JSON {
 		from := etcdFile{Path: done.Snapshot.Path, Size: done.Snapshot.Size, SHA256: done.Snapshot.SHA256}
 		return json.NewEncoder(g.Out).Encode(etcdResult{Version: 1, Restore: &etcdRestore{from, done.Members, done.Before}})
 	}
-	g.note("restored on %s", strings.Join(done.Members, ", "))
+	g.Note("restored on %s", strings.Join(done.Members, ", "))
 	return nil
 }

@@ -11,6 +11,8 @@ import (
 
 	"github.com/kkbundle/kkbundle/build"
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/cmd/internal/terminal"
+	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/fetch"
 	"github.com/kkbundle/kkbundle/installer"
 	"github.com/kkbundle/kkbundle/installer/engine"
@@ -54,16 +56,6 @@ func interrupted(ctx context.Context, err error) error {
 	return errors.Join(what, err)
 }
 
-// A usageError is a command line that makes no sense.
-type usageError struct{ error }
-
-func (e *usageError) Unwrap() error { return e.error }
-
-// An inputError is a file that a user wrote and that cannot be read or used, other than by its syntax.
-type inputError struct{ error }
-
-func (e *inputError) Unwrap() error { return e.error }
-
 // A pushError is whatever kept a push from being complete.
 type pushError struct{ error }
 
@@ -82,11 +74,11 @@ func exitClasses() []exitClass {
 	return []exitClass{
 		{130, "interrupted", func(err error) bool { return errors.Is(err, errInterrupted) }},
 		{64, "wrong command line", func(err error) bool {
-			return asError[*usageError](err) || asError[*engine.SelectionError](err) || asError[*engine.LimitError](err)
+			return asError[*usage.Error](err) || asError[*engine.SelectionError](err) || asError[*engine.LimitError](err)
 		}},
 		{20, "bundle not signed by a trusted key", asError[*signatureError]},
 		{10, "manifest, cluster, inventory or lock missing or invalid", func(err error) bool {
-			return asError[manifest.Problems](err) || asError[*inputError](err) || asError[*build.InputError](err) || asError[*manifest.StaleError](err)
+			return asError[manifest.Problems](err) || asError[*build.InputError](err) || asError[*manifest.StaleError](err)
 		}},
 		{11, "bundle damaged or not readable by this version", func(err error) bool {
 			return errors.Is(err, bundle.ErrDamaged) || errors.Is(err, bundle.ErrUnsupported)
@@ -160,4 +152,17 @@ func hint(err error) string {
 		return "copy the bundle again from where it was built, or build it again, and check it with kkbundle verify"
 	}
 	return ""
+}
+
+// failed prints the error that ends the run as an event.
+func (g *globals) failed(err error) {
+	one := terminal.Event{Event: "error", Message: strings.TrimSpace(err.Error()), ExitCode: exitCode(err), Hint: hint(err)}
+	var items *fetch.Errors
+	if errors.As(err, &items) {
+		for _, f := range items.Failed {
+			name := terminal.ItemName{Kind: f.Kind, Ref: f.Ref, Platform: f.Platform}
+			one.Failed = append(one.Failed, terminal.FailedItem{ItemName: name, Message: f.Err.Error()})
+		}
+	}
+	g.Emit(one)
 }

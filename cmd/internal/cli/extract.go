@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -16,12 +15,15 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/extract"
 	"github.com/kkbundle/kkbundle/bundle/transfer"
+	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/disk"
 	"github.com/kkbundle/kkbundle/plain"
+	"github.com/kkbundle/kkbundle/registry/serve"
 )
 
-// What images and whole bundles can be extracted as.
+// Values of --format.
 const (
 	formatOCI        = "oci"
 	formatOCIArchive = "oci-archive"
@@ -35,7 +37,7 @@ type extractOptions struct {
 	items                               []string
 	unchecked                           bool
 	wanted                              transfer.Platforms
-	from, to                            int64 // of byteRange, both included; to is -1 where it has no end
+	part                                *extract.Range // of byteRange, nil without
 }
 
 func newExtractCmd(g *globals) *cobra.Command {
@@ -83,7 +85,7 @@ files/, and images/ as archives for ctr images import.
 	return cmd
 }
 
-// extractResult is what extract prints with --json: a file, or a directory of so many items.
+// extractResult is the output of --json.
 type extractResult struct {
 	Version int           `json:"version"` // 1
 	Path    string        `json:"path"`
@@ -92,7 +94,7 @@ type extractResult struct {
 	Items   int           `json:"items"`
 }
 
-// check refuses a command line that makes no sense.
+// check returns an error for a wrong command line.
 func (o *extractOptions) check(name string) error {
 	several := name == "" || len(o.items) > 0
 	formats := []string{"", formatOCI, formatOCIArchive, formatDocker, formatTree}
@@ -117,15 +119,17 @@ func (o *extractOptions) check(name string) error {
 		o.wanted, err = parsePlatforms([]string{o.platform})
 	}
 	if err == nil && o.byteRange != "" {
-		o.from, o.to, err = parseRange(o.byteRange)
+		if o.part, err = parseRange(o.byteRange); err == nil {
+			o.part.Unchecked = o.unchecked
+		}
 	}
 	if err != nil {
-		return &usageError{err}
+		return &usage.Error{Err: err}
 	}
 	return nil
 }
 
-func parseRange(text string) (from, to int64, err error) {
+func parseRange(text string) (*extract.Range, error) {
 	first, last, ok := strings.Cut(text, "-")
 	from, err1 := strconv.ParseInt(first, 10, 64)
 	to, err2 := int64(-1), error(nil)
@@ -133,31 +137,31 @@ func parseRange(text string) (from, to int64, err error) {
 		to, err2 = strconv.ParseInt(last, 10, 64)
 	}
 	if !ok || err1 != nil || err2 != nil || from < 0 || last != "" && to < from {
-		return 0, 0, fmt.Errorf("--range %s: want FIRST-LAST or FIRST-, in bytes", text)
+		return nil, fmt.Errorf("--range %s: want FIRST-LAST or FIRST-, in bytes", text)
 	}
-	return from, to, nil
+	return &extract.Range{From: from, To: to}, nil
 }
 
 func runExtract(ctx context.Context, g *globals, path, name string, o extractOptions) error {
 	if err := o.check(name); err != nil {
 		return err
 	}
+	e := &extraction{globals: g, extractOptions: o, bundle: path}
+	if o.host != "" {
+		return e.forHost(ctx)
+	}
 	r, err := g.openBundle(path)
 	if err != nil {
 		return err
 	}
 	defer r.Close()
-	e := &extraction{globals: g, extractOptions: o, r: r, bundle: path}
-	switch {
-	case o.host != "":
-		return e.forHost(ctx)
-	case name == "":
+	if e.r = r; name == "" {
 		return e.several(ctx)
 	}
 	if d := digest.Digest(name); d.Validate() == nil {
 		return e.blob(ctx, d)
 	}
-	item, err := findItem(r.Index().Items, name, o.wanted)
+	item, err := extract.Find(r.Index().Items, name, o.wanted)
 	if err != nil {
 		return err
 	}
@@ -167,7 +171,7 @@ func runExtract(ctx context.Context, g *globals, path, name string, o extractOpt
 	return e.file(ctx, item)
 }
 
-// An extraction takes something out of one bundle.
+// An extraction extracts items of one bundle.
 type extraction struct {
 	*globals
 	extractOptions
@@ -175,39 +179,10 @@ type extraction struct {
 	bundle string // its path
 }
 
-// findItem returns the one item that has this reference or short name.
-func findItem(items []bundle.Item, name string, wanted transfer.Platforms) (bundle.Item, error) {
-	all := transfer.Matching(items, name)
-	var found []bundle.Item
-	for _, it := range all {
-		if p := it.Descriptor.Platform; p == nil || wanted.Has(bundle.PlatformString(p)) {
-			found = append(found, it)
-		}
-	}
-	switch {
-	case len(found) == 1:
-		return found[0], nil
-	case len(found) == 0 && len(all) > 0:
-		return bundle.Item{}, fmt.Errorf("the bundle has no %s for %s; it has %s", name, wanted, listItems(all))
-	case len(found) == 0:
-		return bundle.Item{}, transfer.NewNoItemError(items, name)
-	}
-	return bundle.Item{}, fmt.Errorf("%q can be %s; give the reference or --platform", name, listItems(found))
-}
-
-func listItems(items []bundle.Item) string {
-	var refs []string
-	for _, it := range items {
-		refs = append(refs, it.String())
-	}
-	slices.Sort(refs)
-	return strings.Join(refs, " or ")
-}
-
 // image extracts an item as a layout or an archive.
 func (e *extraction) image(ctx context.Context, item bundle.Item) error {
 	if e.byteRange != "" {
-		return &usageError{errors.New("--range is of a file, chart or blob, and an image is many: name one of its blobs by digest")}
+		return usage.Errorf("--range is of a file, chart or blob, and an image is many: name one of its blobs by digest")
 	}
 	if len(e.wanted) > 0 || e.format == formatDocker {
 		wanted := e.wanted.Has
@@ -227,7 +202,7 @@ func (e *extraction) image(ctx context.Context, item bundle.Item) error {
 	case formatDocker:
 		return e.archive(base+".tar", 1, func(w io.Writer) error { return e.r.WriteDockerArchive(ctx, w, item) })
 	case formatTree:
-		return &usageError{errors.New("a tree is of several items: name them with --item")}
+		return usage.Errorf("a tree is of several items: name them with --item")
 	}
 	if e.output == "" {
 		e.output = base
@@ -237,7 +212,7 @@ func (e *extraction) image(ctx context.Context, item bundle.Item) error {
 
 func (e *extraction) layout(ctx context.Context, items []bundle.Item) error {
 	if e.output == "-" {
-		return &usageError{errors.New("a layout is a directory and cannot go to standard output: name one with -o, or use --format oci-archive")}
+		return usage.Errorf("a layout is a directory and cannot go to standard output: name one with -o, or use --format oci-archive")
 	}
 	if err := bundle.ExtractLayout(ctx, e.r, e.output, items); err != nil {
 		return err
@@ -245,7 +220,7 @@ func (e *extraction) layout(ctx context.Context, items []bundle.Item) error {
 	return e.done(extractResult{Version: 1, Path: e.output, Items: len(items)}, "%s as an OCI image layout", plain.Count(len(items), "item"))
 }
 
-// archive writes one to a file or standard output.
+// archive writes an archive to a file or standard output.
 func (e *extraction) archive(name string, items int, write func(io.Writer) error) error {
 	if e.output == "-" {
 		return write(e.Out)
@@ -259,12 +234,12 @@ func (e *extraction) archive(name string, items int, write func(io.Writer) error
 	return e.done(extractResult{Version: 1, Path: e.output, Items: items}, "%s as an archive", plain.Count(items, "item"))
 }
 
-// done says what was made.
+// done prints the result.
 func (e *extraction) done(r extractResult, format string, args ...any) error {
-	if e.json {
-		return printJSON(e.Out, r)
+	if e.JSON {
+		return e.PrintJSON(r)
 	}
-	e.note("%s: %s", r.Path, fmt.Sprintf(format, args...))
+	e.Note("%s: %s", r.Path, fmt.Sprintf(format, args...))
 	return nil
 }
 
@@ -275,7 +250,7 @@ func (e *extraction) file(ctx context.Context, item bundle.Item) error {
 		return err
 	}
 	if e.output == "" && e.byteRange == "" {
-		e.output = defaultFileName(item)
+		e.output = extract.FileName(item)
 	}
 	return e.content(ctx, layer)
 }
@@ -287,72 +262,68 @@ func (e *extraction) blob(ctx context.Context, d digest.Digest) error {
 		return fmt.Errorf("the bundle has no blob %s", d)
 	}
 	if e.format != "" {
-		return &usageError{errors.New("--format is for images, and a digest names a blob: name the image by its reference")}
+		return usage.Errorf("--format is for images, and a digest names a blob: name the image by its reference")
 	}
 	return e.content(ctx, ocispec.Descriptor{Digest: d, Size: size})
 }
 
-// content writes a blob, or a range of it, to the output: standard output where none is named.
+// content writes a blob, or a range of it, to -o or standard output.
 func (e *extraction) content(ctx context.Context, d ocispec.Descriptor) error {
-	offset, length := int64(0), d.Size
-	if e.byteRange != "" {
-		if e.from >= d.Size {
-			return fmt.Errorf("--range %s: it has %d bytes", e.byteRange, d.Size)
-		}
-		offset, length = e.from, d.Size-e.from
-		if e.to >= 0 {
-			length = min(length, e.to-e.from+1)
-		}
-		if err := e.checkWhole(ctx, d); err != nil {
-			return err
-		}
-	}
-	rc, err := e.r.Blob(ctx, d.Digest, offset)
+	content, length, err := extract.Content(ctx, e.r, d, e.part)
 	if err != nil {
 		return err
 	}
-	defer rc.Close()
-	var content io.Reader = rc
-	if length < d.Size-offset {
-		content = io.LimitReader(rc, length)
-	}
+	defer content.Close()
 	if e.output == "" || e.output == "-" {
 		_, err := io.Copy(e.Out, content)
 		return err
 	}
-	if err := disk.WriteFile(e.output, fileMode(d), content); err != nil {
+	if err := disk.WriteFile(e.output, extract.FileMode(d), content); err != nil {
 		return err
 	}
 	return e.done(extractResult{1, e.output, d.Digest, d.Size, 1}, "%s, %s", plain.Size(length), d.Digest)
 }
 
-// checkWhole reads a blob of which only a part is wanted: a part alone proves nothing.
-func (e *extraction) checkWhole(ctx context.Context, d ocispec.Descriptor) error {
-	if e.unchecked {
-		return nil
-	}
-	rc, err := e.r.Blob(ctx, d.Digest, 0)
+// several extracts all items or those of --item.
+func (e *extraction) several(ctx context.Context) error {
+	items, err := extract.Select(ctx, e.r, e.items, e.wanted)
 	if err != nil {
 		return err
 	}
-	_, err = io.Copy(io.Discard, rc)
-	return errors.Join(err, rc.Close())
+	format := e.format
+	if format == "" {
+		format = formatOCI
+		if len(e.items) > 0 {
+			format = formatTree
+		}
+	}
+	switch format {
+	case formatOCIArchive:
+		x := e.r.Index()
+		name := strings.TrimSuffix(bundle.FileName(x.Name, x.Version), ".kkb")
+		return e.archive(extract.PlainName(name)+".tar", len(items), func(w io.Writer) error { return e.r.WriteOCIArchive(ctx, w, items) })
+	case formatTree:
+		return e.tree(ctx, items)
+	}
+	return e.layout(ctx, items)
 }
 
-// defaultFileName is a plain name in the working directory: what a bundle says is not trusted to be one.
-func defaultFileName(item bundle.Item) string {
-	name := filepath.Base(filepath.Clean("/" + item.Name))
-	if item.Kind == bundle.KindChart {
-		name += "-" + filepath.Base(filepath.Clean("/"+item.Version)) + ".tgz"
+func (e *extraction) tree(ctx context.Context, items []bundle.Item) error {
+	if e.output == "-" {
+		return usage.Errorf("a tree is a directory and cannot go to standard output: name one with -o")
 	}
-	return name
-}
-
-// fileMode is the mode that the manifest gave, or that of a plain file.
-func fileMode(layer ocispec.Descriptor) fs.FileMode {
-	mode, err := strconv.ParseUint(layer.Annotations[bundle.AnnotationMode], 8, 32)
-	if err != nil {
-		return 0o644
+	if err := extract.Tree(ctx, e.r, e.output, items); err != nil {
+		return err
 	}
-	return fs.FileMode(mode) & fs.ModePerm
+	if extract.HasPackages(items) {
+		s, err := serve.New(ctx, serve.Options{Bundles: []string{e.bundle}, Logger: e.Logger(), Open: e.openBundle})
+		if err != nil {
+			return err
+		}
+		defer s.Close()
+		if err := extract.Repositories(ctx, s, e.output, items); err != nil {
+			return err
+		}
+	}
+	return e.done(extractResult{Version: 1, Path: e.output, Items: len(items)}, "%s", plain.Count(len(items), "item"))
 }

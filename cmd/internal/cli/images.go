@@ -57,8 +57,8 @@ func runImages(ctx context.Context, g *globals, file string, o imagesOptions) er
 }
 
 func (g *globals) printImages(r build.Images, names bool) error {
-	if g.json {
-		return printJSON(g.Out, r)
+	if g.JSON {
+		return g.PrintJSON(r)
 	}
 	var b strings.Builder
 	for _, image := range r.Images {

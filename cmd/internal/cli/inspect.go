@@ -12,6 +12,7 @@ import (
 	"github.com/kkbundle/kkbundle/build"
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/closure"
+	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/plain"
 )
 
@@ -39,7 +40,7 @@ With --sbom: the bill of materials that the bundle carries, CycloneDX 1.6 as JSO
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch {
 			case raw && closure, raw && sbom, closure && sbom:
-				return &usageError{errors.New("--index, --closure and --sbom each print one thing: leave out the others")}
+				return usage.Errorf("--index, --closure and --sbom each print one thing: leave out the others")
 			case raw:
 				return runInspectIndex(cmd.Context(), g, args[0], login)
 			case closure:
@@ -97,7 +98,7 @@ func runInspectSBOM(ctx context.Context, g *globals, path string, login loginFla
 
 // withCatalog calls f with a bundle here or in a registry.
 func (g *globals) withCatalog(ctx context.Context, path string, login loginFlags, f func(*bundle.Catalog) error) error {
-	if isOCI(path) {
+	if usage.IsAddress(path) {
 		r, end, err := g.openRemote(ctx, path, login)
 		if err != nil {
 			return err
@@ -141,8 +142,8 @@ func runInspect(ctx context.Context, g *globals, path string, login loginFlags) 
 	if err != nil {
 		return err
 	}
-	if g.json {
-		return printJSON(g.Out, x)
+	if g.JSON {
+		return g.PrintJSON(x)
 	}
 	rows := make([][]string, 0, len(x.Items))
 	for _, it := range x.Items {
@@ -152,8 +153,8 @@ func runInspect(ctx context.Context, g *globals, path string, login loginFlags) 
 	if err != nil {
 		return err
 	}
-	g.noteAll(warnings(shortfallsOf(x.index.Items)))
-	return printTable(g.Out, []string{"KIND", "NAME", "PLATFORMS", "SIZE", "DIGEST"}, rows)
+	g.NoteAll(warnings(shortfallsOf(x.index.Items)))
+	return g.PrintTable([]string{"KIND", "NAME", "PLATFORMS", "SIZE", "DIGEST"}, rows)
 }
 
 func (it inspectedItem) platformsText() string {
@@ -166,7 +167,7 @@ func (it inspectedItem) platformsText() string {
 
 // inspect reads a bundle here or in a registry.
 func (g *globals) inspect(ctx context.Context, path string, login loginFlags) (inspection, error) {
-	if isOCI(path) {
+	if usage.IsAddress(path) {
 		r, end, err := g.openRemote(ctx, path, login)
 		if err != nil {
 			return inspection{}, err
@@ -217,8 +218,8 @@ func shortDigest(d string) string {
 
 // printClosure prints the items with their users.
 func (g *globals) printClosure(r closure.Record) error {
-	if g.json {
-		return printJSON(g.Out, r)
+	if g.JSON {
+		return g.PrintJSON(r)
 	}
 	var rows [][]string
 	extra := 0
@@ -234,12 +235,12 @@ func (g *globals) printClosure(r closure.Record) error {
 		}
 		rows = append(rows, []string{e.Kind, e.Ref, strings.Join(e.Platforms, ","), by})
 	}
-	if err := printTable(g.Out, []string{"KIND", "NAME", "PLATFORMS", "NEEDED BY"}, rows); err != nil {
+	if err := g.PrintTable([]string{"KIND", "NAME", "PLATFORMS", "NEEDED BY"}, rows); err != nil {
 		return err
 	}
-	g.note("%s, %d that nobody needs (they are listed in the manifest); undecided: %d", plain.Count(len(rows), "item"), extra, len(r.Undecided))
+	g.Note("%s, %d that nobody needs (they are listed in the manifest); undecided: %d", plain.Count(len(rows), "item"), extra, len(r.Undecided))
 	for _, text := range r.Undecided {
-		g.note("undecided: %s", plain.Line(text))
+		g.Note("undecided: %s", plain.Line(text))
 	}
 	return nil
 }

@@ -11,13 +11,16 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kkbundle/kkbundle/build"
+	"github.com/kkbundle/kkbundle/cmd/internal/site"
+	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/installer"
 	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
 type installOptions struct {
-	siteFlags
+	site.Flags
 	rulesFlag
 	hooks         string
 	phases, limit []string
@@ -66,7 +69,7 @@ With --json each line on standard error is one event: {"time", "event": "task", 
 		},
 	}
 	f := cmd.Flags()
-	o.siteFlags.add(f)
+	o.Flags.Add(f)
 	f.Lookup("inventory").Usage = "the inventory `file` (without BUNDLE: default inventory.yaml here, or this host alone)"
 	o.rulesFlag.add(f)
 	g.addTrust(f)
@@ -90,44 +93,44 @@ func runInstall(ctx context.Context, g *globals, path string, o installOptions) 
 	if err := isDirectory("--hooks", o.hooks); err != nil {
 		return err
 	}
-	s, err := openSite(ctx, g, o.siteFlags, path)
+	s, err := g.openSite(ctx, o.Flags, path)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
-	p := g.newTaskPrinter(phasesOf(s.cluster, o.phases)...)
-	p.hosts, p.dryRun = hostNames(s.inv), o.dryRun
-	options := s.options()
+	p := g.NewTaskPrinter(phasesOf(s.Cluster, o.phases)...)
+	p.Hosts, p.DryRun = hostNames(s.Inventory), o.dryRun
+	options := s.Options()
 	options.From, options.Tags = o.from, o.tags
-	options.Rules, options.Judged = rules, p.judged
+	options.Rules, options.Judged = rules, p.Judged
 	options.HooksDir, options.Phases, options.Limit = o.hooks, o.phases, o.limit
-	options.DryRun, options.Force, options.Progress = o.dryRun, o.force, p.event
+	options.DryRun, options.Force, options.Progress = o.dryRun, o.force, p.Event
 	if o.list {
 		return g.listTasks(options)
 	}
 	report, err := installer.Run(ctx, options)
-	p.close()
+	p.Close()
 	if err != nil {
 		if report.Log != "" {
-			g.note("every command is in %s", report.Log)
+			g.Note("every command is in %s", report.Log)
 			if exists(report.Page) && !o.dryRun {
-				g.note("a report is in %s", report.Page)
+				g.Note("a report is in %s", report.Page)
 			}
 		}
 		if asError[*engine.TaskError](err) && ctx.Err() == nil {
-			g.note("after the cause is gone, run the same command again to continue")
+			g.Note("after the cause is gone, run the same command again to continue")
 		}
 		return err
 	}
-	if g.json {
-		return printJSON(g.Out, newInstallResult(report))
+	if g.JSON {
+		return g.PrintJSON(newInstallResult(report))
 	}
 	if o.dryRun {
-		p.wouldChange()
+		p.WouldChange()
 	}
-	g.noteOutcome(report, o.dryRun)
+	g.NoteOutcome(report, o.dryRun)
 	if report.Kubeconfig != "" && !o.dryRun {
-		return g.result("export KUBECONFIG=%s", report.Kubeconfig)
+		return g.Result("export KUBECONFIG=%s", report.Kubeconfig)
 	}
 	return nil
 }
@@ -139,10 +142,10 @@ func isDirectory(flag, name string) error {
 	}
 	info, err := os.Stat(name)
 	if err != nil {
-		return &inputError{fmt.Errorf("%s %s: %w", flag, name, plainly(err))}
+		return &build.InputError{Err: fmt.Errorf("%s %s: %w", flag, name, usage.FileError(err))}
 	}
 	if !info.IsDir() {
-		return &inputError{fmt.Errorf("%s %s: it is no directory", flag, name)}
+		return &build.InputError{Err: fmt.Errorf("%s %s: it is no directory", flag, name)}
 	}
 	return nil
 }

@@ -22,7 +22,7 @@ func (g *globals) listTasks(o engine.Options) error {
 	if err != nil {
 		return err
 	}
-	if g.json {
+	if g.JSON {
 		return json.NewEncoder(g.Out).Encode(taskList{Version: 1, Tasks: list})
 	}
 	w := tabwriter.NewWriter(g.Out, 0, 0, 2, ' ', 0)

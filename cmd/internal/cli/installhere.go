@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/plain"
 )
 
@@ -62,18 +63,18 @@ func oneBundle(dir string) (string, error) {
 	}
 	switch len(found) {
 	case 0:
-		return "", &usageError{errors.New("there is no bundle (*.kkb) in this directory: name one, with -i INVENTORY")}
+		return "", usage.Errorf("there is no bundle (*.kkb) in this directory: name one, with -i INVENTORY")
 	case 1:
 		return found[0], nil
 	}
 	slices.Sort(found)
-	return "", &usageError{fmt.Errorf("there are %d bundles in this directory (%s): name one, with -i INVENTORY", len(found), plain.Line(strings.Join(found, ", ")))}
+	return "", usage.Errorf("there are %d bundles in this directory (%s): name one, with -i INVENTORY", len(found), plain.Line(strings.Join(found, ", ")))
 }
 
 // inventoryOfThisHost is an inventory of this host alone, with all roles.
 func inventoryOfThisHost() ([]byte, error) {
 	if runtime.GOOS != "linux" {
-		return nil, &usageError{fmt.Errorf("there is no %s here, and this machine (%s) cannot be a cluster by itself: name the hosts with -i INVENTORY", defaultInventory, runtime.GOOS)}
+		return nil, usage.Errorf("there is no %s here, and this machine (%s) cannot be a cluster by itself: name the hosts with -i INVENTORY", defaultInventory, runtime.GOOS)
 	}
 	name, err := os.Hostname()
 	if err != nil {
@@ -122,16 +123,16 @@ func onlyAddress() netip.Addr {
 // next run, reset and nodes that are added later need it. A dry run keeps none and asks nothing; call done when it ends.
 func (g *globals) agreeHere(c *chosen, o installOptions) (done func() error, err error) {
 	done = func() error { return nil }
-	g.note("bundle: %s", plain.Line(c.bundle))
+	g.Note("bundle: %s", plain.Line(c.bundle))
 	if c.made == nil {
-		g.note("hosts:  those of %s", plain.Line(c.inventory))
+		g.Note("hosts:  those of %s", plain.Line(c.inventory))
 	} else {
-		g.note("hosts:  this one alone, as control plane, worker, etcd and image registry; there is no %s here", defaultInventory)
-		g.note("        It takes containerd, the kubelet, a Kubernetes control plane and a registry with the bundle's images as services of this\n" +
+		g.Note("hosts:  this one alone, as control plane, worker, etcd and image registry; there is no %s here", defaultInventory)
+		g.Note("        It takes containerd, the kubelet, a Kubernetes control plane and a registry with the bundle's images as services of this\n" +
 			"        machine, turns swap off, and sets kernel parameters. kkbundle reset takes all of it away again.")
 	}
 	if !o.yes && !o.dryRun && !o.list {
-		if err := g.confirm("Install?"); err != nil {
+		if err := g.Confirm("Install?"); err != nil {
 			return done, err
 		}
 	}
@@ -156,13 +157,13 @@ func (g *globals) agreeHere(c *chosen, o installOptions) (done func() error, err
 
 // chooseInstall returns the bundle of an install that names none, and completes its options; done is to be called at the end.
 func (g *globals) chooseInstall(o *installOptions) (bundle string, done func() error, err error) {
-	c, err := chooseHere(o.inventory)
+	c, err := chooseHere(o.InventoryFile)
 	if err != nil {
 		return "", nil, err
 	}
 	if done, err = g.agreeHere(&c, *o); err != nil {
 		return "", nil, errors.Join(err, done())
 	}
-	o.inventory = c.inventory
+	o.InventoryFile = c.inventory
 	return c.bundle, done, nil
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kkbundle/kkbundle/cmd/internal/site"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/plain"
 )
@@ -35,7 +36,7 @@ func newInventoryCheckCmd(g *globals) *cobra.Command {
 		Example: "  kkbundle inventory check inventory.yaml -c cluster.yaml",
 		Args:    takes("INVENTORY"),
 		RunE: func(_ *cobra.Command, args []string) error {
-			inv, err := g.readInventory(args[0])
+			inv, err := site.ReadInventory(g.Console, args[0])
 			if err != nil {
 				return err
 			}
@@ -46,10 +47,10 @@ func newInventoryCheckCmd(g *globals) *cobra.Command {
 				}
 			}
 			g.noteGaps(inv.CheckInstall())
-			if g.json {
-				return printJSON(g.Out, checkResult{Version: 1, File: args[0], Hosts: len(hosts)})
+			if g.JSON {
+				return g.PrintJSON(checkResult{Version: 1, File: args[0], Hosts: len(hosts)})
 			}
-			g.note("%s: %s, nothing wrong", args[0], plain.Count(len(hosts), "host"))
+			g.Note("%s: %s, nothing wrong", args[0], plain.Count(len(hosts), "host"))
 			return nil
 		},
 	}
@@ -59,7 +60,7 @@ func newInventoryCheckCmd(g *globals) *cobra.Command {
 
 // checkFit checks hosts against a cluster file, with what the inventory says of single hosts.
 func (g *globals) checkFit(inv *manifest.Inventory, hosts []manifest.Host, file string) error {
-	c, err := g.readCluster(file, nil)
+	c, err := site.ReadCluster(g.Console, file, nil)
 	if err != nil {
 		return err
 	}
@@ -85,7 +86,7 @@ the same host by host, also for files of KubeKey. Secrets are never shown.`,
 			if err != nil {
 				return err
 			}
-			inv, err := g.readInventory(args[0])
+			inv, err := site.ReadInventory(g.Console, args[0])
 			if err != nil {
 				return err
 			}
@@ -93,7 +94,7 @@ the same host by host, also for files of KubeKey. Secrets are never shown.`,
 			case showYAML:
 				return g.printYAML(inv.Resolved())
 			case showJSON:
-				return printJSON(g.Out, newInventoryResult(args[0], inv.Hosts()))
+				return g.PrintJSON(newInventoryResult(args[0], inv.Hosts()))
 			}
 			return printHosts(g, inv.Hosts())
 		},
@@ -125,7 +126,7 @@ func printHosts(g *globals, hosts []manifest.Host) error {
 		}
 		rows = append(rows, append(row, strings.Join(internal, ", "), strings.Join(roles, ", ")))
 	}
-	return printTable(g.Out, []string{"HOST", "ADDRESS", "USER", "LOGIN", "THROUGH", "INTERNAL", "ROLES"}, rows)
+	return g.PrintTable([]string{"HOST", "ADDRESS", "USER", "LOGIN", "THROUGH", "INTERNAL", "ROLES"}, rows)
 }
 
 // loginText says how somebody logs in, without any secret.

@@ -58,12 +58,12 @@ func runKeygen(ctx context.Context, g *globals, o keygenOptions) error {
 			return err
 		}
 	}
-	password, err := g.keyPassword(ctx, o.passwordStdin, true)
+	password, err := g.KeyPassword(ctx, o.passwordStdin, true)
 	if err != nil {
 		return err
 	}
 	if len(password) == 0 {
-		g.warn("the password is empty: whoever can read " + out.Private + " can sign")
+		g.Warn("the password is empty: whoever can read " + out.Private + " can sign")
 	}
 	pair, err := trust.GenerateKeyPair(password)
 	if err != nil {
@@ -77,11 +77,11 @@ func runKeygen(ctx context.Context, g *globals, o keygenOptions) error {
 		return err
 	}
 	out.Key = public.Fingerprint()
-	if g.json {
-		return printJSON(g.Out, out)
+	if g.JSON {
+		return g.PrintJSON(out)
 	}
-	g.note("%s is the private key, %s the public one", out.Private, out.Public)
-	return g.result("%s", out.Key)
+	g.Note("%s is the private key, %s the public one", out.Private, out.Public)
+	return g.Result("%s", out.Key)
 }
 
 // createFile writes a file that is not there yet, whole or not at all. Unlike writeFile it cannot replace one that somebody

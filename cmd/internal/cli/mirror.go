@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/build"
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/hostfile"
 	"github.com/kkbundle/kkbundle/pki"
 	"github.com/kkbundle/kkbundle/plain"
@@ -78,11 +78,11 @@ type mirrorResult struct {
 func runMirrorConfig(g *globals, args []string, o mirrorOptions) error {
 	switch {
 	case o.registry == "":
-		return &usageError{errors.New("say which registry with --registry HOST[/PREFIX]")}
+		return usage.Errorf("say which registry with --registry HOST[/PREFIX]")
 	case o.output == "" && !o.dryRun:
-		return &usageError{errors.New("say where with -o: / is this host, or name a directory; --dry-run prints")}
+		return usage.Errorf("say where with -o: / is this host, or name a directory; --dry-run prints")
 	case o.plainHTTP && o.ca != "":
-		return &usageError{errors.New("--plain-http and --ca exclude each other")}
+		return usage.Errorf("--plain-http and --ca exclude each other")
 	}
 	target, err := o.target(g.In)
 	if err != nil {
@@ -94,7 +94,7 @@ func runMirrorConfig(g *globals, args []string, o mirrorOptions) error {
 	}
 	config, err := mirror.Configure(mirror.Runtime(o.runtime), target, upstreams)
 	if err != nil {
-		return &usageError{err}
+		return &usage.Error{Err: err}
 	}
 	if o.output == "" {
 		o.output = "/"
@@ -109,8 +109,8 @@ func runMirrorConfig(g *globals, args []string, o mirrorOptions) error {
 			return err
 		}
 	}
-	if g.json {
-		return printJSON(g.Out, mirrorResult{1, o.registry, mirror.Runtime(o.runtime), upstreams, o.dryRun, changes, config.Notes})
+	if g.JSON {
+		return g.PrintJSON(mirrorResult{1, o.registry, mirror.Runtime(o.runtime), upstreams, o.dryRun, changes, config.Notes})
 	}
 	return g.printChanges(changes, config.Notes, o.dryRun)
 }
@@ -118,17 +118,17 @@ func runMirrorConfig(g *globals, args []string, o mirrorOptions) error {
 // printChanges says what was done to files, or with all lines what would be.
 func (g *globals) printChanges(changes []hostfile.Change, notes []string, dryRun bool) error {
 	for _, c := range changes {
-		if err := g.result("%-8s %s", c.State, plain.Line(c.Path)); err != nil {
+		if err := g.Result("%-8s %s", c.State, plain.Line(c.Path)); err != nil {
 			return err
 		}
 		if dryRun && c.Diff != "" {
-			if err := g.result("%s", plain.Lines(strings.TrimRight(c.Diff, "\n"))); err != nil {
+			if err := g.Result("%s", plain.Lines(strings.TrimRight(c.Diff, "\n"))); err != nil {
 				return err
 			}
 		}
 	}
 	for _, n := range notes {
-		g.note("note: %s", plain.Line(n))
+		g.Note("note: %s", plain.Line(n))
 	}
 	return nil
 }
@@ -137,14 +137,14 @@ func (g *globals) printChanges(changes []hostfile.Change, notes []string, dryRun
 func (o *mirrorOptions) target(stdin io.Reader) (mirror.Registry, error) {
 	r, err := mirror.Parse(o.registry)
 	if err != nil {
-		return r, &usageError{err}
+		return r, &usage.Error{Err: err}
 	}
 	r.PlainHTTP, r.Username = o.plainHTTP, o.username
 	if (o.username == "") == o.passwordStdin {
-		return r, &usageError{errors.New("--username and --password-stdin go together; passwords are never taken from the command line")}
+		return r, usage.Errorf("--username and --password-stdin go together; passwords are never taken from the command line")
 	}
 	if strings.ContainsRune(o.username, ':') {
-		return r, &usageError{errors.New("a user's name has no colon")}
+		return r, usage.Errorf("a user's name has no colon")
 	}
 	if o.passwordStdin {
 		if r.Password, err = readPassword(stdin); err != nil {
@@ -158,7 +158,7 @@ func (o *mirrorOptions) target(stdin io.Reader) (mirror.Registry, error) {
 		return r, err
 	}
 	if _, err := pki.ParseCertificate(r.CA); err != nil {
-		return r, &inputError{fmt.Errorf("CA file %s: %w", o.ca, err)}
+		return r, &build.InputError{Err: fmt.Errorf("CA file %s: %w", o.ca, err)}
 	}
 	return r, nil
 }
@@ -175,7 +175,7 @@ func (o *mirrorOptions) allUpstreams(g *globals, args []string) ([]string, error
 		all = append(all, bundleUpstreams(r)...)
 	}
 	if len(all) == 0 {
-		return nil, &usageError{errors.New("name the upstreams: a BUNDLE with images, or --upstream HOST")}
+		return nil, usage.Errorf("name the upstreams: a BUNDLE with images, or --upstream HOST")
 	}
 	slices.Sort(all)
 	return slices.Compact(all), nil

@@ -10,6 +10,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kkbundle/kkbundle/cmd/internal/site"
+	"github.com/kkbundle/kkbundle/cmd/internal/terminal"
+	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/installer"
 	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/host"
@@ -23,7 +26,7 @@ func newNodesCmd(g *globals) *cobra.Command {
 }
 
 type nodesAddOptions struct {
-	siteFlags
+	site.Flags
 	rulesFlag
 	hooks              string
 	dryRun, force, yes bool
@@ -46,7 +49,7 @@ of their own, it learns of new control planes. Other hosts may be down. Interrup
 		},
 	}
 	f := cmd.Flags()
-	o.siteFlags.add(f)
+	o.Flags.Add(f)
 	o.rulesFlag.add(f)
 	g.addTrust(f)
 	f.StringVar(&o.hooks, "hooks", "", "`directory` of scripts to run on the new hosts before and after (pre_install*.sh, post_install*.sh)")
@@ -61,35 +64,35 @@ func runNodesAdd(ctx context.Context, g *globals, bundle string, hosts []string,
 	if err != nil {
 		return err
 	}
-	s, err := openSite(ctx, g, o.siteFlags, bundle)
+	s, err := g.openSite(ctx, o.Flags, bundle)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
-	p := g.newTaskPrinter()
-	options := s.options()
-	options.Rules, options.Judged, options.HooksDir = rules, p.judged, o.hooks
-	options.DryRun, options.Force, options.Progress = o.dryRun, o.force, p.event
+	p := g.NewTaskPrinter()
+	options := s.Options()
+	options.Rules, options.Judged, options.HooksDir = rules, p.Judged, o.hooks
+	options.DryRun, options.Force, options.Progress = o.dryRun, o.force, p.Event
 	agreed := false
 	report, err := installer.AddNodes(ctx, options, hosts, func(plan []string) error {
 		agreed = true
 		return g.agree(p, plan, "Add them?", o.yes || o.dryRun)
 	})
-	p.close()
+	p.Close()
 	if err != nil {
 		return err
 	}
 	if !agreed {
-		g.note("all hosts of the inventory are nodes")
+		g.Note("all hosts of the inventory are nodes")
 	}
 	if o.dryRun {
-		p.wouldChange()
+		p.WouldChange()
 	}
 	return g.nodesDone(report)
 }
 
 type nodesDeleteOptions struct {
-	siteFlags
+	site.Flags
 	installer.Deletion
 	bundle                string
 	withData, dryRun, yes bool
@@ -118,13 +121,13 @@ Afterwards, take the hosts out of the inventory: the next install would make nod
 				o.Hosts, o.bundle = args[:last], args[last]
 			}
 			if len(o.Hosts) == 0 {
-				return &usageError{errors.New("say which nodes to delete")}
+				return usage.Errorf("say which nodes to delete")
 			}
 			return runNodesDelete(cmd.Context(), g, o)
 		},
 	}
 	f := cmd.Flags()
-	o.add(f)
+	o.Flags.Add(f)
 	g.addTrust(f)
 	f.BoolVar(&o.Unreachable, "unreachable", false, "the hosts are gone for good: only tell the cluster")
 	f.DurationVar(&o.DrainTimeout, "drain-timeout", 5*time.Minute, "how long pods may take to leave a node")
@@ -141,48 +144,48 @@ func isFile(name string) bool {
 }
 
 func runNodesDelete(ctx context.Context, g *globals, o nodesDeleteOptions) (err error) {
-	s, err := openSite(ctx, g, o.siteFlags, o.bundle)
+	s, err := g.openSite(ctx, o.Flags, o.bundle)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
-	p := g.newTaskPrinter()
-	options := s.options()
-	options.WithData, options.DryRun, options.Progress = o.withData, o.dryRun, p.event
+	p := g.NewTaskPrinter()
+	options := s.Options()
+	options.WithData, options.DryRun, options.Progress = o.withData, o.dryRun, p.Event
 	report, err := installer.DeleteNodes(ctx, options, o.Deletion, func(plan []string) error {
 		return g.agree(p, plan, "Delete them?", o.yes || o.dryRun)
 	})
-	p.close()
+	p.Close()
 	if asError[*host.UnreachableError](err) && !o.Unreachable {
-		g.note("if a host is gone for good, say --unreachable: then only the cluster is told")
+		g.Note("if a host is gone for good, say --unreachable: then only the cluster is told")
 	}
 	if err != nil || o.dryRun {
 		return err
 	}
-	for _, h := range s.inv.Hosts() {
+	for _, h := range s.Inventory.Hosts() {
 		if slices.Contains(o.Hosts, h.Name) {
-			g.note("take %s out of %s now: the next install would make a node of it again", h.Name, o.inventory)
+			g.Note("take %s out of %s now: the next install would make a node of it again", h.Name, o.InventoryFile)
 		}
 	}
 	return g.nodesDone(report)
 }
 
 // agree shows what will be done, and asks unless that was answered already.
-func (g *globals) agree(p *taskPrinter, plan []string, question string, yes bool) error {
-	p.close()
+func (g *globals) agree(p *terminal.TaskPrinter, plan []string, question string, yes bool) error {
+	p.Close()
 	for _, line := range plan {
-		g.note("%s", plain.Lines(line))
+		g.Note("%s", plain.Lines(line))
 	}
 	if yes {
 		return nil
 	}
-	return g.confirm(question)
+	return g.Confirm(question)
 }
 
 func (g *globals) nodesDone(report engine.Report) error {
-	if g.json {
+	if g.JSON {
 		return json.NewEncoder(g.Out).Encode(newInstallResult(report))
 	}
-	g.note("%d changed, %d as they should be, in %s", report.Changed, report.Done, report.Duration.Round(100*time.Millisecond))
+	g.Note("%d changed, %d as they should be, in %s", report.Changed, report.Done, report.Duration.Round(100*time.Millisecond))
 	return nil
 }

@@ -49,16 +49,9 @@ func lockShortfalls(l *manifest.Lock) []shortfall {
 	return list
 }
 
-// noteAll prints warnings.
-func (g *globals) noteAll(lines []string) {
-	for _, line := range lines {
-		g.note("warning: %s", plain.Line(line))
-	}
-}
-
 // assumed prints the assumptions of the catalog.
 func (g *globals) assumed(lines []string) {
 	for _, line := range lines {
-		g.note("assumed: %s", plain.Line(line))
+		g.Note("assumed: %s", plain.Line(line))
 	}
 }

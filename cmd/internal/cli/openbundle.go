@@ -9,27 +9,30 @@ import (
 	"os"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/cmd/internal/site"
+	"github.com/kkbundle/kkbundle/cmd/internal/terminal"
+	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/plain"
 )
 
 // openBundle opens a bundle, in one file or in parts, and checks who signed it before anything else is read. It prints what is
 // missing without keeping it from being read. Commands open bundles here and in openStream, and nowhere else.
 func (g *globals) openBundle(path string) (*bundle.Reader, error) {
-	if err := notOCI(path); err != nil {
+	if err := usage.CheckFile(path); err != nil {
 		return nil, err
 	}
 	r, err := bundle.Open(path)
 	if errors.Is(err, fs.ErrNotExist) && !exists(path) {
-		return nil, fmt.Errorf("bundle %s: %w", path, plainly(err))
+		return nil, fmt.Errorf("bundle %s: %w", path, usage.FileError(err))
 	}
 	if err != nil {
 		return nil, err
 	}
 	for _, w := range r.Warnings() {
-		if g.watched() {
-			g.logger().Warn("a file of the bundle is missing", "reason", w)
+		if g.Watched() {
+			g.Logger().Warn("a file of the bundle is missing", "reason", w)
 		}
-		g.note("warning: %s", plain.Line(w))
+		g.Note("warning: %s", plain.Line(w))
 	}
 	if _, err := g.checkTrust(path, r.Index()); err != nil {
 		return nil, errors.Join(err, r.Close())
@@ -49,12 +52,14 @@ func (g *globals) openStream(ctx context.Context, path string, pipe io.Reader, j
 	return s, nil
 }
 
-// plainly returns the error of a file that does not exist without the operation. The caller names the file.
-func plainly(err error) error {
-	if errors.Is(err, fs.ErrNotExist) {
-		return errors.New("there is no such file")
-	}
-	return err
+// openSite opens the site and the bundle; path is "" without a bundle.
+func (g *globals) openSite(ctx context.Context, f site.Flags, path string) (*site.Site, error) {
+	return site.Open(ctx, g.Console, f, func() (*bundle.Reader, error) {
+		if path == "" {
+			return nil, nil //nolint:nilnil // there is no bundle
+		}
+		return g.openBundle(path)
+	})
 }
 
 // standardStream is what stands for standard input or output in place of a file's name.
@@ -64,8 +69,8 @@ const standardStream = "-"
 // Closing it is up to the caller.
 func (g *globals) openPipe(path string) (io.ReadCloser, error) {
 	if path == standardStream {
-		if isTerminal(g.In) {
-			return nil, &usageError{errors.New("a bundle is read from a pipe, not from a terminal: kkbundle ... - < FILE, or name the file")}
+		if terminal.IsTerminal(g.In) {
+			return nil, usage.Errorf("a bundle is read from a pipe, not from a terminal: kkbundle ... - < FILE, or name the file")
 		}
 		return io.NopCloser(g.In), nil
 	}

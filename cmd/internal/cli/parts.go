@@ -55,9 +55,9 @@ type partResult struct {
 }
 
 func runPartsVerify(ctx context.Context, g *globals, path string) error {
-	m := g.newMeter("verify")
-	reports, err := bundle.VerifyParts(ctx, path, 0, m.set)
-	m.stop()
+	m := g.NewMeter("verify")
+	reports, err := bundle.VerifyParts(ctx, path, 0, m.Set)
+	m.Stop()
 	if len(reports) == 0 {
 		return err
 	}
@@ -73,19 +73,19 @@ func runPartsVerify(ctx context.Context, g *globals, path string) error {
 		out.Size += r.Size
 		out.Parts = append(out.Parts, p)
 	}
-	if g.json {
-		if printErr := printJSON(g.Out, out); printErr != nil {
+	if g.JSON {
+		if printErr := g.PrintJSON(out); printErr != nil {
 			return printErr
 		}
 		return err
 	}
 	for _, p := range out.Parts {
-		if err := g.result("%-8s %s", p.State, plain.Line(filepath.Base(p.Path))); err != nil {
+		if err := g.Result("%-8s %s", p.State, plain.Line(filepath.Base(p.Path))); err != nil {
 			return err
 		}
 	}
 	if err == nil {
-		g.note("%s, %s: all good", plain.Count(good, "part"), plain.Size(out.Size))
+		g.Note("%s, %s: all good", plain.Count(good, "part"), plain.Size(out.Size))
 	}
 	return err
 }

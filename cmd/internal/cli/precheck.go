@@ -3,19 +3,19 @@ package cli
 import (
 	"context"
 	"errors"
-	"fmt"
-	"slices"
 
 	"github.com/spf13/cobra"
 
+	"github.com/kkbundle/kkbundle/build"
+	"github.com/kkbundle/kkbundle/cmd/internal/site"
+	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/installer"
 	"github.com/kkbundle/kkbundle/installer/precheck"
-	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/plain"
 )
 
 type precheckOptions struct {
-	siteFlags
+	site.Flags
 	rulesFlag
 	precheck.Selection
 	outputs                []string
@@ -23,7 +23,7 @@ type precheckOptions struct {
 }
 
 func newPrecheckCmd(g *globals) *cobra.Command {
-	o := precheckOptions{siteFlags: siteFlags{clusterOptional: true}}
+	o := precheckOptions{Flags: site.Flags{ClusterOptional: true}}
 	cmd := &cobra.Command{
 		Use:   "precheck -i INVENTORY [BUNDLE]",
 		Short: "Check hosts before an install, and change nothing",
@@ -53,7 +53,7 @@ blocks; 22 warnings, with --fail-on warn.`,
 		},
 	}
 	f := cmd.Flags()
-	o.siteFlags.add(f)
+	o.Flags.Add(f)
 	o.rulesFlag.add(f)
 	g.addTrust(f)
 	f.StringSliceVarP(&o.outputs, "output", "o", nil, "FORMAT or FORMAT=FILE: table, json, junit, html, markdown (default table)")
@@ -69,13 +69,13 @@ blocks; 22 warnings, with --fail-on warn.`,
 // check finds what makes no sense before anything is done.
 func (o *precheckOptions) check(g *globals) (reportOutputs, error) {
 	if o.failOn != string(precheck.Block) && o.failOn != string(precheck.Warn) {
-		return reportOutputs{}, &usageError{fmt.Errorf("--fail-on takes block or warn, not %q", o.failOn)}
+		return reportOutputs{}, usage.Errorf("--fail-on takes block or warn, not %q", o.failOn)
 	}
 	if o.record != "" && o.replay != "" {
-		return reportOutputs{}, &usageError{errors.New("--record keeps what hosts say and --facts asks none; name one of them")}
+		return reportOutputs{}, usage.Errorf("--record keeps what hosts say and --facts asks none; name one of them")
 	}
 	if err := o.Check(); err != nil {
-		return reportOutputs{}, &usageError{err}
+		return reportOutputs{}, &usage.Error{Err: err}
 	}
 	return parseReportOutputs(g, o.outputs)
 }
@@ -89,12 +89,12 @@ func runPrecheck(ctx context.Context, g *globals, path string, o precheckOptions
 	if err != nil {
 		return err
 	}
-	s, err := openSite(ctx, g, o.siteFlags, path)
+	s, err := g.openSite(ctx, o.Flags, path)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
-	options := s.options()
+	options := s.Options()
 	options.Rules, options.Selection = rules, o.Selection
 	if o.record != "" {
 		options.Selection = precheck.Selection{} // another selection may be made from what is recorded
@@ -102,17 +102,17 @@ func runPrecheck(ctx context.Context, g *globals, path string, o precheckOptions
 	}
 	if o.replay != "" {
 		if options.Recorded, err = precheck.OpenRecording(o.replay); err != nil {
-			return &inputError{err}
+			return &build.InputError{Err: err}
 		}
 	}
-	p := g.newVisitPrinter(s.visits(), o.replay == "")
-	options.Progress = p.event
+	p := g.NewVisitPrinter(s.Visits(), o.replay == "")
+	options.Progress = p.Event
 	report, err := installer.Precheck(ctx, options)
-	p.stop()
+	p.Stop()
 	if err != nil {
 		return err
 	}
-	s.describe(&report)
+	s.Describe(&report)
 	report = report.Select(o.Selection)
 	if err := out.write(report); err != nil {
 		return err
@@ -132,43 +132,4 @@ type precheckWarnedError struct{ warnings int }
 // Error counts them.
 func (e *precheckWarnedError) Error() string {
 	return "precheck: " + plain.Count(e.warnings, "warning") + ", and --fail-on warn"
-}
-
-// anyCluster is what is checked without a cluster file: what every cluster needs, whoever installs it. A pod network and
-// a registry are somebody else's.
-func anyCluster(inv *manifest.Inventory) *manifest.Cluster {
-	c := &manifest.Cluster{}
-	c.CNI.Type = manifest.NetworkNone
-	if len(inv.Groups.Registry) == 0 {
-		c.ImageRegistry.Type = manifest.RegistryNone
-	}
-	return c.WithDefaults()
-}
-
-// visits counts the hosts that a precheck looks at.
-func (s *site) visits() int {
-	return len(slices.DeleteFunc(s.inv.Hosts(), func(h manifest.Host) bool { return len(h.Roles) == 0 }))
-}
-
-// describe says in the report what it was made for, and what was not looked at.
-func (s *site) describe(r *precheck.Report) {
-	r.Cluster = s.cluster.Metadata.Name
-	if s.bundle != nil {
-		index := s.bundle.Index()
-		r.Bundle = index.Name + " " + index.Version
-	} else {
-		r.Notes = append(r.Notes, "no bundle was named: space, architectures and packages were not checked")
-	}
-	if s.anyCluster {
-		r.Notes = append(r.Notes, "no cluster file was named: it was checked what any cluster needs; pod network, versions and what the inventory sets of the cluster were not")
-	}
-	var idle []string
-	for _, h := range s.inv.Hosts() {
-		if len(h.Roles) == 0 {
-			idle = append(idle, h.Name)
-		}
-	}
-	if len(idle) > 0 {
-		r.Notes = append(r.Notes, plain.Count(len(idle), "host")+" in no group and so not checked: "+precheck.Ranges(idle))
-	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/installer/precheck"
 )
 
@@ -20,7 +21,7 @@ func newPrecheckListCmd(g *globals) *cobra.Command {
   kkbundle precheck list network -o markdown`,
 		Args: takes("[CHECK|GROUP]"),
 		RunE: func(_ *cobra.Command, args []string) error {
-			if g.json {
+			if g.JSON {
 				format = "json"
 			}
 			return runPrecheckList(g, format, args)
@@ -33,17 +34,17 @@ func newPrecheckListCmd(g *globals) *cobra.Command {
 func runPrecheckList(g *globals, format string, names []string) error {
 	selection := precheck.Selection{Only: names}
 	if err := selection.Check(); err != nil {
-		return &usageError{err}
+		return &usage.Error{Err: err}
 	}
 	checks := selection.Of(precheck.List())
 	switch format {
 	case "json":
-		return printJSON(g.Out, checks)
+		return g.PrintJSON(checks)
 	case "markdown":
 		return precheck.WriteListMarkdown(g.Out, checks)
 	case "table":
 	default:
-		return &usageError{fmt.Errorf("-o takes table, json or markdown, not %q", format)}
+		return usage.Errorf("-o takes table, json or markdown, not %q", format)
 	}
 	if len(names) == 1 && len(checks) == 1 {
 		return describeCheck(g.Out, checks[0])
@@ -52,7 +53,7 @@ func runPrecheckList(g *globals, format string, names []string) error {
 	for i, c := range checks {
 		rows[i] = []string{c.ID, string(c.Level), strings.Join(c.Groups, ","), c.Title}
 	}
-	return printTable(g.Out, []string{"CHECK", "LEVEL", "GROUPS", "WANTED"}, rows)
+	return g.PrintTable([]string{"CHECK", "LEVEL", "GROUPS", "WANTED"}, rows)
 }
 
 func describeCheck(w io.Writer, c precheck.Check) error {

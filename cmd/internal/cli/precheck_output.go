@@ -2,7 +2,6 @@ package cli
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"slices"
 	"strings"
@@ -10,6 +9,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/kkbundle/kkbundle/build"
+	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/disk"
 	"github.com/kkbundle/kkbundle/installer/precheck"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -27,31 +27,31 @@ type reportFile struct{ format, path string }
 // parseReportOutputs reads what -o and --json say. Files that cannot be written are refused before anything is done.
 func parseReportOutputs(g *globals, list []string) (reportOutputs, error) {
 	o := reportOutputs{out: g.Out}
-	if g.json {
+	if g.JSON {
 		o.format = "json"
 	}
 	for _, one := range list {
 		format, path, isFile := strings.Cut(one, "=")
 		switch {
 		case !slices.Contains(precheck.Formats(), format):
-			return o, &usageError{fmt.Errorf("-o takes %s, each with =FILE or without, not %q", strings.Join(precheck.Formats(), ", "), one)}
+			return o, usage.Errorf("-o takes %s, each with =FILE or without, not %q", strings.Join(precheck.Formats(), ", "), one)
 		case isFile && path == "":
-			return o, &usageError{fmt.Errorf("-o %s names no file behind =", one)}
+			return o, usage.Errorf("-o %s names no file behind =", one)
 		case isFile:
 			if slices.ContainsFunc(o.files, func(f reportFile) bool { return f.path == path }) {
-				return o, &usageError{fmt.Errorf("-o writes %s twice", path)}
+				return o, usage.Errorf("-o writes %s twice", path)
 			}
 			if err := disk.CheckOutput(path); err != nil {
 				return o, err
 			}
 			o.files = append(o.files, reportFile{format, path})
 		case o.format != "" && o.format != format:
-			return o, &usageError{fmt.Errorf("standard output takes one format, not %s and %s: write -o %s=FILE", o.format, format, format)}
+			return o, usage.Errorf("standard output takes one format, not %s and %s: write -o %s=FILE", o.format, format, format)
 		default:
 			o.format = format
 		}
 	}
-	if o.format == "" && !(g.quiet && len(o.files) > 0) {
+	if o.format == "" && !(g.Quiet && len(o.files) > 0) {
 		o.format = "table"
 	}
 	return o, nil

@@ -63,7 +63,7 @@ func readProvenanceFile(file string) (provenanceFile, error) {
 		return provenanceFile{statement, data}, nil
 	}
 	_, err = provenance.Parse(data)
-	return provenanceFile{}, &inputError{fmt.Errorf("%s: %w", file, err)}
+	return provenanceFile{}, &build.InputError{Err: fmt.Errorf("%s: %w", file, err)}
 }
 
 // builtResult is the provenance in the output of verify.
@@ -119,7 +119,7 @@ func (g *globals) checkProvenance(ctx context.Context, path, file string, identi
 		err = s.About(identity)
 	}
 	if err != nil {
-		return nil, &inputError{fmt.Errorf("%s: %w", file, err)}
+		return nil, &build.InputError{Err: fmt.Errorf("%s: %w", file, err)}
 	}
 	d := s.Predicate.BuildDefinition
 	r.Manifest = digest.NewDigestFromEncoded(digest.SHA256, d.ExternalParameters.Manifest.Digest["sha256"])
@@ -171,7 +171,7 @@ func signProvenance(ctx context.Context, g *globals, path string, o signOptions)
 		err = s.About(out.Digest)
 	}
 	if err != nil {
-		return &inputError{fmt.Errorf("%s: %w", base+provenanceSuffix, err)}
+		return &build.InputError{Err: fmt.Errorf("%s: %w", base+provenanceSuffix, err)}
 	}
 	if exists(out.Path) && !o.force {
 		return fmt.Errorf("%s is there: move it away, or replace it with --force", out.Path)
@@ -188,9 +188,9 @@ func signProvenance(ctx context.Context, g *globals, path string, o signOptions)
 		return err
 	}
 	out.Key = key.Public().Fingerprint()
-	if g.json {
-		return printJSON(g.Out, out)
+	if g.JSON {
+		return g.PrintJSON(out)
 	}
-	g.note("how %s was built is signed with the key %s", path, out.Key)
-	return g.result("%s", out.Path)
+	g.Note("how %s was built is signed with the key %s", path, out.Key)
+	return g.Result("%s", out.Path)
 }

@@ -9,20 +9,21 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kkbundle/kkbundle/build"
+	"github.com/kkbundle/kkbundle/cmd/internal/site"
 	"github.com/kkbundle/kkbundle/installer"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/provision"
 )
 
 type provisionOptions struct {
-	siteFlags
+	site.Flags
 	phases        []string
 	dryRun, check bool
 }
 
 func newProvisionCmd(g *globals) *cobra.Command {
 	var o provisionOptions
-	o.clusterOptional = true
+	o.ClusterOptional = true
 	cmd := &cobra.Command{
 		Use:   "provision -i INVENTORY HOST FILE [BUNDLE]",
 		Short: "Apply a cloud-init or Ignition document to one host",
@@ -43,7 +44,7 @@ container-manager; then comes provisioning. kkbundle reset --limit HOST takes th
 		},
 	}
 	f := cmd.Flags()
-	o.add(f)
+	o.Flags.Add(f)
 	g.addTrust(f)
 	f.StringSliceVar(&o.phases, "phase", nil, "only these `phases`")
 	f.BoolVar(&o.dryRun, "dry-run", false, "look, and say what would be done")
@@ -58,26 +59,26 @@ func runProvision(ctx context.Context, g *globals, args []string, o provisionOpt
 	}
 	if o.check {
 		for _, s := range program.Steps {
-			if err := g.result("%s", s); err != nil {
+			if err := g.Result("%s", s); err != nil {
 				return err
 			}
 		}
 		return nil
 	}
-	s, err := openSite(ctx, g, o.siteFlags, first(args[2:]))
+	s, err := g.openSite(ctx, o.Flags, first(args[2:]))
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
-	p := g.newTaskPrinter()
-	options := s.options()
-	options.Phases, options.DryRun, options.Progress = o.phases, o.dryRun, p.event
+	p := g.NewTaskPrinter()
+	options := s.Options()
+	options.Phases, options.DryRun, options.Progress = o.phases, o.dryRun, p.Event
 	report, err := installer.Provision(ctx, options, args[0], program)
-	p.close()
+	p.Close()
 	if err != nil {
 		return err
 	}
-	g.noteOutcome(report, o.dryRun)
+	g.NoteOutcome(report, o.dryRun)
 	return nil
 }
 
@@ -96,7 +97,7 @@ func readProgram(g *globals, file, hostname string) (*provision.Program, error) 
 	}
 	program, err := provision.Parse(file, data, hostname)
 	if err != nil {
-		return nil, &inputError{err}
+		return nil, &build.InputError{Err: err}
 	}
 	return program, nil
 }

@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -13,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/plain"
 	"github.com/kkbundle/kkbundle/registry"
 )
@@ -56,7 +56,7 @@ type publishResult struct {
 
 func runPublish(ctx context.Context, g *globals, path, address string, o publishOptions) error {
 	start := time.Now()
-	to, err := parseOCI(address)
+	to, err := usage.ParseAddress(address)
 	if err != nil {
 		return err
 	}
@@ -72,44 +72,44 @@ func runPublish(ctx context.Context, g *globals, path, address string, o publish
 	if options.Signatures, err = signaturesBeside(path); err != nil {
 		return err
 	}
-	if to.tag == "" {
-		to.tag = defaultTag(r)
+	if to.Tag == "" {
+		to.Tag = defaultTag(r)
 	}
-	options.Tags = append([]string{to.tag}, options.Tags...)
-	m := g.newMeter("publish")
-	options.Progress = m.set
+	options.Tags = append([]string{to.Tag}, options.Tags...)
+	m := g.NewMeter("publish")
+	options.Progress = m.Set
 	sum, err := registry.Publish(ctx, r, options)
-	m.stop()
+	m.Stop()
 	if err != nil {
 		return &pushError{err}
 	}
 	took := time.Since(start)
-	if g.json {
-		return printJSON(g.Out, publishResult{Version: 1, PublishSummary: sum, Duration: took})
+	if g.JSON {
+		return g.PrintJSON(publishResult{Version: 1, PublishSummary: sum, Duration: took})
 	}
 	for _, tag := range sum.Tags {
 		if before, moved := sum.Moved[tag]; moved {
-			g.note("tag %s was moved from %s", tag, before)
+			g.Note("tag %s was moved from %s", tag, before)
 		}
 	}
-	g.note("%s: %s sent, %s there already (%s)", to, plain.Size(sum.BytesSent), plain.Size(sum.BytesPresent), took.Round(100*time.Millisecond))
-	return g.result("%s%s@%s", ociScheme, sum.Repository, sum.Digest)
+	g.Note("%s: %s sent, %s there already (%s)", to, plain.Size(sum.BytesSent), plain.Size(sum.BytesPresent), took.Round(100*time.Millisecond))
+	return g.Result("%s%s@%s", usage.Scheme, sum.Repository, sum.Digest)
 }
 
 // library turns flags into what registry.Publish takes.
-func (o *publishOptions) library(g *globals, to ociAddress) (registry.PublishOptions, error) {
+func (o *publishOptions) library(g *globals, to usage.Address) (registry.PublishOptions, error) {
 	options := registry.PublishOptions{
-		Repository: to.repository, Tags: o.tags, PlainHTTP: o.plainHTTP, Jobs: o.jobs, Logger: g.logger(),
+		Repository: to.Repository, Tags: o.tags, PlainHTTP: o.plainHTTP, Jobs: o.jobs, Logger: g.Logger(),
 	}
-	if to.digest != "" {
-		return options, &usageError{errors.New("a digest is what publishing results in: name a tag instead")}
+	if to.Digest != "" {
+		return options, usage.Errorf("a digest is what publishing results in: name a tag instead")
 	}
 	if err := o.registryFlags.check(); err != nil {
 		return options, err
 	}
 	for _, tag := range o.tags {
 		if err := registry.CheckTag(tag); err != nil {
-			return options, &usageError{fmt.Errorf("--tag: %w", err)}
+			return options, usage.Errorf("--tag: %w", err)
 		}
 	}
 	var err error

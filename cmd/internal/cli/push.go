@@ -3,11 +3,11 @@ package cli
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/plain"
 	"github.com/kkbundle/kkbundle/registry"
 )
@@ -76,19 +76,19 @@ func runPush(ctx context.Context, g *globals, path string, o pushOptions) error 
 	if options.Select, err = itemSelection(o.items, from.items); err != nil {
 		return err
 	}
-	m := g.newMeter("push")
-	options.Progress = func(e registry.Event) { m.set(e.Done, e.Total) }
+	m := g.NewMeter("push")
+	options.Progress = func(e registry.Event) { m.Set(e.Done, e.Total) }
 	sum, err := from.push(ctx, options)
-	m.stop()
+	m.Stop()
 	if err != nil {
 		err = &pushError{err}
 	}
 	err = errors.Join(err, o.harbor.handOver(g, &sum))
-	if g.json {
-		return errors.Join(err, printJSON(g.Out, pushResult{Version: 1, PushSummary: sum}))
+	if g.JSON {
+		return errors.Join(err, g.PrintJSON(pushResult{Version: 1, PushSummary: sum}))
 	}
 	for _, w := range sum.Warnings {
-		g.note("warning: %s", plain.Line(w))
+		g.Note("warning: %s", plain.Line(w))
 	}
 	if err != nil {
 		return err
@@ -105,13 +105,13 @@ type pushResult struct {
 // check says what is wrong with the command line before anything is opened.
 func (o *pushOptions) check() error {
 	if o.registry == "" {
-		return &usageError{errors.New("say where to with --registry HOST[/PREFIX]")}
+		return usage.Errorf("say where to with --registry HOST[/PREFIX]")
 	}
 	if err := o.registryFlags.check(); err != nil {
 		return err
 	}
 	if err := registry.CheckTarget(o.registry); err != nil {
-		return &usageError{err}
+		return &usage.Error{Err: err}
 	}
 	return o.harbor.check()
 }
@@ -119,7 +119,7 @@ func (o *pushOptions) check() error {
 // library turns flags into what registry.Push takes, but for what depends on the bundle.
 func (o *pushOptions) library(g *globals) (registry.PushOptions, error) {
 	options := registry.PushOptions{
-		Registry: o.registry, PlainHTTP: o.plainHTTP, Jobs: o.jobs, DryRun: o.dryRun, Recheck: o.recheck, Harbor: o.harbor.options(), Logger: g.logger(),
+		Registry: o.registry, PlainHTTP: o.plainHTTP, Jobs: o.jobs, DryRun: o.dryRun, Recheck: o.recheck, Harbor: o.harbor.options(), Logger: g.Logger(),
 	}
 	var errs []error
 	for _, text := range o.renames {
@@ -128,7 +128,7 @@ func (o *pushOptions) library(g *globals) (registry.PushOptions, error) {
 		options.Rename = append(options.Rename, rule)
 	}
 	if err := errors.Join(errs...); err != nil {
-		return options, &usageError{fmt.Errorf("--rename: %w", err)}
+		return options, usage.Errorf("--rename: %w", err)
 	}
 	var err error
 	if options.Platforms, err = platformFlags(o.platforms); err != nil {
@@ -148,9 +148,9 @@ func (o *pushOptions) print(g *globals, sum registry.PushSummary, took time.Dura
 		switch {
 		case it.State == registry.StateSkipped:
 		case o.dryRun:
-			err = g.result("%s %s@%s", it.State, it.Destination, it.Digest)
+			err = g.Result("%s %s@%s", it.State, it.Destination, it.Digest)
 		default:
-			err = g.result("%s@%s", it.Destination, it.Digest)
+			err = g.Result("%s@%s", it.Destination, it.Digest)
 		}
 		if err != nil {
 			return err
@@ -159,16 +159,16 @@ func (o *pushOptions) print(g *globals, sum registry.PushSummary, took time.Dura
 	if sum.Harbor != nil {
 		for _, p := range sum.Harbor.Projects {
 			if p.State != registry.ProjectExists {
-				g.note("project %s: %s", p.Name, p.State)
+				g.Note("project %s: %s", p.Name, p.State)
 			}
 		}
 	}
 	if o.dryRun {
-		g.note("dry run: %s to %s would be sent: %s; %s there already. Nothing was changed",
+		g.Note("dry run: %s to %s would be sent: %s; %s there already. Nothing was changed",
 			plain.Count(sum.ItemsMissing, "item"), o.registry, plain.Size(sum.BytesMissing), plain.Count(sum.ItemsPresent, "item"))
 		return nil
 	}
-	g.note("%s in %s: %s sent, %s mounted, %d there already (%s)",
+	g.Note("%s in %s: %s sent, %s mounted, %d there already (%s)",
 		plain.Count(sum.ItemsPushed+sum.ItemsPresent, "item"), o.registry, plain.Size(sum.BytesSent), plain.Count(sum.BlobsMounted, "blob"), sum.BlobsPresent, took.Round(100*time.Millisecond))
 	return nil
 }

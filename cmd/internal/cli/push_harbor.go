@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/disk"
 	"github.com/kkbundle/kkbundle/plain"
 	"github.com/kkbundle/kkbundle/registry"
@@ -17,12 +18,12 @@ import (
 // harborFlags are what push does at Harbor beyond making projects.
 type harborFlags struct {
 	public           bool
-	quota            sizeFlag
+	quota            usage.Size
 	robot, robotFile string
 }
 
 func (h *harborFlags) add(f *pflag.FlagSet) {
-	h.quota.least = 1
+	h.quota.Least = 1
 	f.BoolVar(&h.public, "harbor-public", false, "Harbor: projects that are made are public (default private)")
 	f.Var(&h.quota, "harbor-quota", "Harbor: storage quota of projects that are made, such as 50GiB (default Harbor's)")
 	f.StringVar(&h.robot, "harbor-robot", "", "Harbor: make a robot account of this name that may pull what was pushed; its secret is shown once")
@@ -31,13 +32,13 @@ func (h *harborFlags) add(f *pflag.FlagSet) {
 
 func (h *harborFlags) check() error {
 	if h.robot == "" && h.robotFile != "" {
-		return &usageError{errors.New("--robot-file is for the account of --harbor-robot NAME")}
+		return usage.Errorf("--robot-file is for the account of --harbor-robot NAME")
 	}
 	if h.robot == "" {
 		return nil
 	}
 	if err := harbor.CheckRobot(h.robot); err != nil {
-		return &usageError{fmt.Errorf("--harbor-robot: %w", err)}
+		return usage.Errorf("--harbor-robot: %w", err)
 	}
 	if h.robotFile != "" {
 		return disk.CheckOutput(h.robotFile)
@@ -46,7 +47,7 @@ func (h *harborFlags) check() error {
 }
 
 func (h *harborFlags) options() *registry.HarborOptions {
-	return &registry.HarborOptions{Public: h.public, Quota: h.quota.bytes, Robot: h.robot}
+	return &registry.HarborOptions{Public: h.public, Quota: h.quota.Bytes, Robot: h.robot}
 }
 
 // handOver gives the robot account's secret to whoever asked for it: to the file, or to standard output. It is in no log, and it
@@ -57,7 +58,7 @@ func (h *harborFlags) handOver(g *globals, sum *registry.PushSummary) error {
 	}
 	r := sum.Harbor.Robot
 	if r.Secret == "" {
-		g.note("robot account %s was there already and may pull from all projects; Harbor tells no secret twice", r.Name)
+		g.Note("robot account %s was there already and may pull from all projects; Harbor tells no secret twice", r.Name)
 		return nil
 	}
 	if h.robotFile != "" {
@@ -67,22 +68,22 @@ func (h *harborFlags) handOver(g *globals, sum *registry.PushSummary) error {
 		}
 		if err == nil {
 			r.Secret = ""
-			g.note("robot account %s may pull; its secret is in %s", r.Name, h.robotFile)
+			g.Note("robot account %s may pull; its secret is in %s", r.Name, h.robotFile)
 			return nil
 		}
-		if g.json {
+		if g.JSON {
 			return err // the document has the secret
 		}
 		return errors.Join(err, printRobot(g, r))
 	}
-	if g.json {
+	if g.JSON {
 		return nil
 	}
 	return printRobot(g, r)
 }
 
 func printRobot(g *globals, r *registry.HarborRobot) error {
-	g.note("robot account that may pull, and its secret, which is not shown again:")
+	g.Note("robot account that may pull, and its secret, which is not shown again:")
 	_, err := fmt.Fprintf(g.Out, "%s %s\n", plain.Line(r.Name), plain.Line(r.Secret))
 	return err
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/registry"
 )
 
@@ -42,7 +43,7 @@ func (g *globals) openPushSource(ctx context.Context, path string, jobs int) (pu
 // checkPipe refuses what would need standard input twice.
 func (o *pushOptions) checkPipe(path string) error {
 	if path == standardStream && o.passwordStdin {
-		return &usageError{errors.New("the password and the bundle cannot both come on standard input: run docker login before, or name the bundle's file or pipe")}
+		return usage.Errorf("the password and the bundle cannot both come on standard input: run docker login before, or name the bundle's file or pipe")
 	}
 	return nil
 }

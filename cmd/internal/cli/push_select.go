@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -52,7 +53,7 @@ func itemSelection(texts []string, items []bundle.Item) (func(bundle.Item) bool,
 		patterns = append(patterns, p)
 	}
 	if err := errors.Join(errs...); err != nil {
-		return nil, &usageError{err}
+		return nil, &usage.Error{Err: err}
 	}
 	return func(it bundle.Item) bool {
 		return len(patterns) == 0 || slices.ContainsFunc(patterns, func(p itemPattern) bool { return p.fits(it) })
@@ -69,7 +70,7 @@ func platformFlags(texts []string) ([]string, error) {
 		out = append(out, p)
 	}
 	if err := errors.Join(errs...); err != nil {
-		return nil, &usageError{fmt.Errorf("--platform: %w", err)}
+		return nil, usage.Errorf("--platform: %w", err)
 	}
 	return out, nil
 }

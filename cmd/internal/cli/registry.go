@@ -3,12 +3,12 @@ package cli
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"path/filepath"
 
 	"github.com/spf13/cobra"
 
+	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/plain"
 	"github.com/kkbundle/kkbundle/registry/embedded"
 	"github.com/kkbundle/kkbundle/registry/serve"
@@ -65,7 +65,7 @@ continue after a restart. For S3 and other storage, run the registry program: kk
 
 func runRegistryServe(ctx context.Context, g *globals, o registryServeOptions) error {
 	if o.dir == "" {
-		return &usageError{errors.New("say where content is kept with --dir DIR")}
+		return usage.Errorf("say where content is kept with --dir DIR")
 	}
 	if o.auto && o.tlsDir == "" {
 		o.tlsDir = filepath.Join(o.dir, "tls")
@@ -76,10 +76,10 @@ func runRegistryServe(ctx context.Context, g *globals, o registryServeOptions) e
 	}
 	if o.metrics != "" {
 		if err := serve.CheckListen(o.metrics, false, o.plainHTTP); err != nil {
-			return &usageError{fmt.Errorf("--metrics %w", err)}
+			return usage.Errorf("--metrics %w", err)
 		}
 	}
-	r, err := embedded.Open(ctx, embedded.Options{Dir: o.dir, Users: o.users, Delete: o.delete, ReadOnly: o.readOnly, Logger: g.logger()})
+	r, err := embedded.Open(ctx, embedded.Options{Dir: o.dir, Users: o.users, Delete: o.delete, ReadOnly: o.readOnly, Logger: g.Logger()})
 	if err != nil {
 		return err
 	}
@@ -108,7 +108,7 @@ func (g *globals) runRegistry(ctx context.Context, r *embedded.Registry, c *cert
 		runs = append(runs, func() error { return r.RunMetrics(ctx, m) })
 	}
 	if o.users == "" && !o.readOnly {
-		g.note("warning: without --htpasswd, everybody who reaches it may push")
+		g.Note("warning: without --htpasswd, everybody who reaches it may push")
 	}
 	defer g.onHangup(ctx, reloadRegistry{r}, c)()
 	done := make(chan error, len(runs))
@@ -145,9 +145,9 @@ cannot be read, nothing is removed.`,
 		Args: takes(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.Dir == "" {
-				return &usageError{errors.New("say which registry's directory with --dir DIR")}
+				return usage.Errorf("say which registry's directory with --dir DIR")
 			}
-			o.Logger = g.logger()
+			o.Logger = g.Logger()
 			return runRegistryGC(cmd.Context(), g, o)
 		},
 	}
@@ -170,12 +170,12 @@ func runRegistryGC(ctx context.Context, g *globals, o embedded.CollectOptions) e
 	if err != nil {
 		return err
 	}
-	if g.json {
-		return printJSON(g.Out, collectedResult{1, o.DryRun, c})
+	if g.JSON {
+		return g.PrintJSON(collectedResult{1, o.DryRun, c})
 	}
 	verb := "removed"
 	if o.DryRun {
 		verb = "would remove"
 	}
-	return g.result("%s %s and %s, %s", verb, plain.Count(c.Manifests, "manifest"), plain.Count(c.Blobs, "blob"), plain.Size(c.Bytes))
+	return g.Result("%s %s and %s, %s", verb, plain.Count(c.Manifests, "manifest"), plain.Count(c.Blobs, "blob"), plain.Size(c.Bytes))
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/spf13/pflag"
 
+	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/registry"
 )
 
@@ -42,14 +43,14 @@ func (f *registryFlags) add(fs *pflag.FlagSet) {
 
 func (f *loginFlags) check() error {
 	if (f.cert == "") != (f.key == "") {
-		return &usageError{errors.New("--cert and --key go together")}
+		return usage.Errorf("--cert and --key go together")
 	}
 	return nil
 }
 
 func (f *registryFlags) check() error {
 	if f.jobs < 0 {
-		return &usageError{fmt.Errorf("--jobs %d: at least 1 transfer has to run", f.jobs)}
+		return usage.Errorf("--jobs %d: at least 1 transfer has to run", f.jobs)
 	}
 	return f.loginFlags.check()
 }
@@ -69,7 +70,7 @@ func (f *loginFlags) keychain(stdin io.Reader) (authn.Keychain, error) {
 		return authn.DefaultKeychain, nil
 	}
 	if f.username == "" || !f.passwordStdin {
-		return nil, &usageError{errors.New("--username and --password-stdin go together; passwords are never taken from the command line")}
+		return nil, usage.Errorf("--username and --password-stdin go together; passwords are never taken from the command line")
 	}
 	password, err := readPassword(stdin)
 	if err != nil {
@@ -92,7 +93,7 @@ func readPassword(r io.Reader) (string, error) {
 	}
 	line = strings.TrimRight(line, "\r\n")
 	if line == "" {
-		return "", &usageError{errors.New("no password came on standard input")}
+		return "", usage.Errorf("no password came on standard input")
 	}
 	return line, nil
 }

@@ -8,11 +8,13 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kkbundle/kkbundle/cmd/internal/site"
+	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/installer"
 )
 
 type resetOptions struct {
-	siteFlags
+	site.Flags
 	limit                  []string
 	withData, foreign, yes bool
 	dryRun                 bool
@@ -35,7 +37,7 @@ on, use kkbundle nodes delete.`,
 			return runReset(cmd.Context(), g, first(args), o)
 		},
 	}
-	o.add(cmd.Flags())
+	o.Flags.Add(cmd.Flags())
 	g.addTrust(cmd.Flags())
 	cmd.Flags().BoolVar(&o.withData, "with-data", false, "remove what cannot be made again, too: the registry's images, volumes, backups of etcd")
 	cmd.Flags().StringSliceVar(&o.limit, "limit", nil, "only these `hosts`")
@@ -47,35 +49,35 @@ on, use kkbundle nodes delete.`,
 
 func runReset(ctx context.Context, g *globals, path string, o resetOptions) (err error) {
 	if o.foreign && len(o.limit) == 0 {
-		return &usageError{errors.New("--foreign wants the hosts by name, with --limit")}
+		return usage.Errorf("--foreign wants the hosts by name, with --limit")
 	}
-	s, err := openSite(ctx, g, o.siteFlags, path)
+	s, err := g.openSite(ctx, o.Flags, path)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
 	if !o.yes && !o.dryRun {
-		question := fmt.Sprintf("Remove cluster %s from %d hosts?", s.cluster.Metadata.Name, len(s.inv.Hosts()))
+		question := fmt.Sprintf("Remove cluster %s from %d hosts?", s.Cluster.Metadata.Name, len(s.Inventory.Hosts()))
 		if len(o.limit) > 0 {
-			question = fmt.Sprintf("Remove what is there of cluster %s from %s?", s.cluster.Metadata.Name, strings.Join(o.limit, ", "))
+			question = fmt.Sprintf("Remove what is there of cluster %s from %s?", s.Cluster.Metadata.Name, strings.Join(o.limit, ", "))
 		}
 		if o.foreign {
 			question = fmt.Sprintf("Remove whatever cluster there is, with its data, from %s?", strings.Join(o.limit, ", "))
 		}
-		if err := g.confirm(question); err != nil {
+		if err := g.Confirm(question); err != nil {
 			return err
 		}
 	}
-	p := g.newTaskPrinter()
-	options := s.options()
+	p := g.NewTaskPrinter()
+	options := s.Options()
 	options.WithData, options.Foreign, options.Limit = o.withData, o.foreign, o.limit
-	options.DryRun, options.Progress = o.dryRun, p.event
+	options.DryRun, options.Progress = o.dryRun, p.Event
 	err = installer.Reset(ctx, options)
-	p.close()
-	if err == nil && p.did == 0 {
-		g.note("there is nothing of kkbundle's to remove")
+	p.Close()
+	if err == nil && p.Changed == 0 {
+		g.Note("there is nothing of kkbundle's to remove")
 	} else if err == nil && !o.dryRun {
-		g.note("%s is removed; what cannot be made again stays unless --with-data", s.cluster.Metadata.Name)
+		g.Note("%s is removed; what cannot be made again stays unless --with-data", s.Cluster.Metadata.Name)
 	}
 	return err
 }

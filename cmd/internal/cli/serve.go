@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/plain"
 	"github.com/kkbundle/kkbundle/registry/serve"
 )
@@ -93,9 +94,9 @@ func runServe(ctx context.Context, g *globals, paths []string, o serveOptions) e
 	}
 	debug.SetGCPercent(serveGC)
 	if o.verify {
-		g.note("checking every byte of %s", plain.Count(len(paths), "bundle"))
+		g.Note("checking every byte of %s", plain.Count(len(paths), "bundle"))
 	}
-	s, err := serve.New(ctx, serve.Options{Bundles: paths, Verify: o.verify, Users: o.users, Logger: g.logger(), Open: g.openBundle})
+	s, err := serve.New(ctx, serve.Options{Bundles: paths, Verify: o.verify, Users: o.users, Logger: g.Logger(), Open: g.openBundle})
 	if err != nil {
 		return err
 	}
@@ -110,7 +111,7 @@ func runServe(ctx context.Context, g *globals, paths []string, o serveOptions) e
 		return err
 	}
 	if o.users != "" && o.plainHTTP {
-		g.note("warning: without TLS, passwords can be read by whoever sees the network")
+		g.Note("warning: without TLS, passwords can be read by whoever sees the network")
 	}
 	stop := g.onHangup(ctx, s, c)
 	defer stop()
@@ -128,13 +129,13 @@ func (g *globals) announce(l net.Listener, c *certificates) error {
 		pair := c.pair.Load()
 		x.CA, x.Fingerprint = pair.CA, pair.Fingerprint
 	}
-	if g.json {
-		return printJSON(g.Out, x)
+	if g.JSON {
+		return g.PrintJSON(x)
 	}
 	if x.CA != "" {
-		g.note("clients have to trust %s\n  SHA-256 %s", x.CA, x.Fingerprint)
+		g.Note("clients have to trust %s\n  SHA-256 %s", x.CA, x.Fingerprint)
 	}
-	return g.result("%s", x.URL)
+	return g.Result("%s", x.URL)
 }
 
 // A reloader takes up files that were replaced. What could not be taken up stays as it was.
@@ -162,7 +163,7 @@ func (g *globals) onHangup(ctx context.Context, s reloader, c *certificates) (st
 				printError(g.Err, fmt.Errorf("what could not be taken up stays as it was: %w", err))
 				continue
 			}
-			g.note("took up what was replaced")
+			g.Note("took up what was replaced")
 		}
 	}()
 	return func() { signal.Stop(signals); cancel() }
@@ -177,11 +178,11 @@ type certificates struct {
 // certificates says what kind of certificates the flags ask for; nil is plain HTTP. Nothing is read yet.
 func (o *serveOptions) certificates() (*certificates, error) {
 	if (o.cert == "") != (o.key == "") || o.cert != "" && o.auto {
-		return nil, &usageError{errors.New("give --tls-cert and --tls-key, or --tls-auto")}
+		return nil, usage.Errorf("give --tls-cert and --tls-key, or --tls-auto")
 	}
 	secure := o.cert != "" || o.auto
 	if err := serve.CheckListen(o.listen, secure, o.plainHTTP); err != nil {
-		return nil, &usageError{err}
+		return nil, &usage.Error{Err: err}
 	}
 	if !secure {
 		return nil, nil

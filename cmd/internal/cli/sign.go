@@ -12,6 +12,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/build"
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/disk"
 	"github.com/kkbundle/kkbundle/trust"
 )
@@ -68,13 +69,13 @@ the bundle is checked. The content is not read: check it with kkbundle verify.`,
 func (o *signOptions) check() error {
 	switch {
 	case o.key == "":
-		return &usageError{errors.New("say with which private key with --key")}
+		return usage.Errorf("say with which private key with --key")
 	case o.signer != "" && o.provenance:
-		return &usageError{errors.New("--name is for signatures of the bundle, and --provenance for its provenance: leave out one of them")}
+		return usage.Errorf("--name is for signatures of the bundle, and --provenance for its provenance: leave out one of them")
 	case o.signer != "" && o.output != "":
-		return &usageError{errors.New("--name and --output both say where the signature goes: leave out one of them")}
+		return usage.Errorf("--name and --output both say where the signature goes: leave out one of them")
 	case o.signer != "" && !signerName(o.signer):
-		return &usageError{fmt.Errorf("--name %q: want lower-case letters, digits and -, a letter first, at most 63", o.signer)}
+		return usage.Errorf("--name %q: want lower-case letters, digits and -, a letter first, at most 63", o.signer)
 	}
 	return nil
 }
@@ -117,11 +118,11 @@ func runSign(ctx context.Context, g *globals, path string, o signOptions) error 
 			return err
 		}
 	}
-	if g.json {
-		return printJSON(g.Out, out)
+	if g.JSON {
+		return g.PrintJSON(out)
 	}
-	g.note("%s, which is %s, is signed with the key %s", path, out.Digest, out.Key)
-	return g.result("%s", out.Path)
+	g.Note("%s, which is %s, is signed with the key %s", path, out.Digest, out.Key)
+	return g.Result("%s", out.Path)
 }
 
 // indexOf returns a bundle's index.json. Whoever is about to sign a bundle needs nobody else's signature.
@@ -140,13 +141,13 @@ func (g *globals) readPrivateKey(ctx context.Context, file string, stdin bool) (
 	if err != nil {
 		return nil, err
 	}
-	key, err := trust.ParsePrivateKey(data, func() ([]byte, error) { return g.keyPassword(ctx, stdin, false) })
-	var usage *usageError
+	key, err := trust.ParsePrivateKey(data, func() ([]byte, error) { return g.KeyPassword(ctx, stdin, false) })
+	var wrong *usage.Error
 	switch {
-	case errors.As(err, &usage), ctx.Err() != nil:
+	case errors.As(err, &wrong), ctx.Err() != nil:
 		return nil, err
 	case err != nil:
-		return nil, &inputError{fmt.Errorf("private key %s: %w", file, err)}
+		return nil, &build.InputError{Err: fmt.Errorf("private key %s: %w", file, err)}
 	case key.Encrypted():
 		return key, nil
 	}
@@ -155,7 +156,7 @@ func (g *globals) readPrivateKey(ctx context.Context, file string, stdin bool) (
 	if info, err := os.Stat(file); err == nil && info.Mode().Perm()&others != 0 {
 		text = fmt.Sprintf("%s is not encrypted, and others can read it (mode %04o): chmod 600 %s", file, info.Mode().Perm(), file)
 	}
-	g.warn(text)
+	g.Warn(text)
 	return key, nil
 }
 
@@ -213,10 +214,10 @@ func (g *globals) noteSignatures(sources []bundle.From, r copyResult, x bundle.I
 			continue
 		}
 		if to := sidecarName(r.Path, ""); !exists(to) {
-			g.note("%s has the same identity, so the signature of %s holds for it: copy it to %s", r.Path, from.Name, to)
+			g.Note("%s has the same identity, so the signature of %s holds for it: copy it to %s", r.Path, from.Name, to)
 		}
 	}
 	for _, line := range staleSignatures(r.Path, x) {
-		g.warn(line)
+		g.Warn(line)
 	}
 }

@@ -14,7 +14,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/build"
 	"github.com/kkbundle/kkbundle/bundle"
-	"github.com/kkbundle/kkbundle/plain"
+	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/trust"
 )
 
@@ -117,7 +117,7 @@ func (g *globals) checkSignatures(n signaturesOf, index bundle.Index) (*signed, 
 	}
 	if len(keys) == 0 {
 		if g.trust.require {
-			return nil, &usageError{errors.New("--require-signature needs to know whose: name a public key with --trust")}
+			return nil, usage.Errorf("--require-signature needs to know whose: name a public key with --trust")
 		}
 		return nil, nil //nolint:nilnil // nobody is asked to vouch
 	}
@@ -137,7 +137,7 @@ func (g *globals) checkSignatures(n signaturesOf, index bundle.Index) (*signed, 
 			key, err = checkSidecar(keys, file, data, artifact)
 		}
 		if err == nil {
-			g.logger().Info("signature checked", "bundle", n.name, "signature", file, "key", key.Fingerprint())
+			g.Logger().Info("signature checked", "bundle", n.name, "signature", file, "key", key.Fingerprint())
 			return &signed{Key: key.Fingerprint(), Path: file}, nil
 		}
 		e.tried = append(e.tried, err)
@@ -148,16 +148,8 @@ func (g *globals) checkSignatures(n signaturesOf, index bundle.Index) (*signed, 
 	if len(e.tried) > 0 || g.trust.require {
 		return nil, e
 	}
-	g.warn(fmt.Sprintf("%s is not signed (%s), so nobody vouches for what it holds; --require-signature refuses it", e.bundle, e.place))
+	g.Warn(fmt.Sprintf("%s is not signed (%s), so nobody vouches for what it holds; --require-signature refuses it", e.bundle, e.place))
 	return nil, nil //nolint:nilnil // as documented
-}
-
-// warn tells about what does not keep a command from working: people the whole text, programs as an event.
-func (g *globals) warn(text string) {
-	if g.watched() {
-		g.logger().Warn("warning", "reason", text)
-	}
-	g.note("warning: %s", plain.Line(text))
 }
 
 // load reads the keys that are trusted: those that flags name, or the user's own.
@@ -178,7 +170,7 @@ func (o *trustOptions) load() ([]*trust.PublicKey, error) {
 		}
 		list, err := trust.ParsePublicKeys(data)
 		if err != nil {
-			return nil, &inputError{fmt.Errorf("trusted keys: %s: %w", file, err)}
+			return nil, &build.InputError{Err: fmt.Errorf("trusted keys: %s: %w", file, err)}
 		}
 		keys = append(keys, list...)
 	}
@@ -200,7 +192,7 @@ func ownTrust() (string, error) {
 	case errors.Is(err, fs.ErrNotExist):
 		return "", nil
 	case err != nil: // it may be there, so nothing is used without it
-		return "", &inputError{fmt.Errorf("trusted keys: %w: name another file with $%s, or none with an empty one", err, envTrust)}
+		return "", &build.InputError{Err: fmt.Errorf("trusted keys: %w: name another file with $%s, or none with an empty one", err, envTrust)}
 	}
 	return file, nil
 }
@@ -227,7 +219,7 @@ func (o *trustOptions) sidecars(path string) ([]string, error) {
 		}
 	}
 	if len(files) > maxSidecars {
-		return nil, &inputError{fmt.Errorf("%s has %d signatures beside it; at most %d are read: name one with --signature", path, len(files), maxSidecars)}
+		return nil, &build.InputError{Err: fmt.Errorf("%s has %d signatures beside it; at most %d are read: name one with --signature", path, len(files), maxSidecars)}
 	}
 	return files, nil
 }

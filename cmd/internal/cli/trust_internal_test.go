@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/spf13/cobra"
+
+	"github.com/kkbundle/kkbundle/cmd/internal/terminal"
 )
 
 // TestOneWayIn finds commands that would use a bundle that nobody vouches for: bundles are opened where trust is checked.
@@ -79,7 +81,7 @@ func TestTrustFlags(t *testing.T) {
 			checked++
 		}
 	}
-	walk(newRootCmd(newGlobals(Streams{In: strings.NewReader(""), Out: io.Discard, Err: io.Discard})))
+	walk(newRootCmd(&globals{Console: terminal.NewConsole(terminal.Streams{In: strings.NewReader(""), Out: io.Discard, Err: io.Discard})}))
 	if checked < 5 {
 		t.Errorf("only %d commands use a bundle", checked)
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/kkbundle/kkbundle/cmd/internal/cli"
+	"github.com/kkbundle/kkbundle/cmd/internal/terminal"
 	"github.com/kkbundle/kkbundle/trust/trusttest"
 )
 
@@ -33,7 +34,7 @@ func signing(t *testing.T) (path string, sign func() (log string), public string
 		t.Helper()
 		var out, log strings.Builder
 		args := []string{"sign", "--key", filepath.Join(dir, "a.key"), path}
-		if code := cli.Main(t.Context(), args, cli.Streams{Out: &out, Err: &log}); code != 0 || out.String() != path+".sigstore.json\n" {
+		if code := cli.Main(t.Context(), args, terminal.Streams{Out: &out, Err: &log}); code != 0 || out.String() != path+".sigstore.json\n" {
 			t.Fatal(code, out.String(), log.String())
 		}
 		return log.String()

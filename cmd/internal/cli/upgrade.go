@@ -11,12 +11,14 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kkbundle/kkbundle/cmd/internal/site"
+	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/installer"
 	"github.com/kkbundle/kkbundle/plain"
 )
 
 type upgradeOptions struct {
-	siteFlags
+	site.Flags
 	rulesFlag
 	batch              string
 	drainTimeout       time.Duration
@@ -44,7 +46,7 @@ With --json events are lines on standard error and the result is one document on
 		RunE: func(cmd *cobra.Command, args []string) error { return runUpgrade(cmd.Context(), g, args[0], o) },
 	}
 	f := cmd.Flags()
-	o.siteFlags.add(f)
+	o.Flags.Add(f)
 	o.rulesFlag.add(f)
 	g.addTrust(f)
 	f.StringVar(&o.batch, "batch", "", "workers upgraded at the same time, a number or a part such as 20% (default a tenth, at least 1)")
@@ -63,48 +65,48 @@ func runUpgrade(ctx context.Context, g *globals, path string, o upgradeOptions) 
 	}
 	batch, err := installer.ParseBatch(o.batch)
 	if err != nil {
-		return &usageError{fmt.Errorf("--batch: %w", err)}
+		return usage.Errorf("--batch: %w", err)
 	}
-	s, err := openSite(ctx, g, o.siteFlags, path)
+	s, err := g.openSite(ctx, o.Flags, path)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
-	p := g.newTaskPrinter()
+	p := g.NewTaskPrinter()
 	var planned installer.UpgradePlan
 	options := installer.UpgradeOptions{
-		Options: s.options(), Batch: batch, DrainTimeout: o.drainTimeout, DisableEviction: o.disableEviction,
+		Options: s.Options(), Batch: batch, DrainTimeout: o.drainTimeout, DisableEviction: o.disableEviction,
 		Planned: func(plan installer.UpgradePlan) {
-			p.close()
+			p.Close()
 			planned = plan
-			if !g.json && !g.quiet {
+			if !g.JSON && !g.Quiet {
 				writeUpgrade(g.Err, plan)
 			}
 		},
 	}
-	options.Rules, options.Judged, options.Progress = rules, p.judged, p.event
+	options.Rules, options.Judged, options.Progress = rules, p.Judged, p.Event
 	options.DryRun, options.Force = o.dryRun, o.force
 	if !o.yes {
 		options.Approve = func(plan installer.UpgradePlan) error {
-			p.close()
-			return g.confirm(fmt.Sprintf("Upgrade cluster %s to %s?", plan.Cluster, plan.To))
+			p.Close()
+			return g.Confirm(fmt.Sprintf("Upgrade cluster %s to %s?", plan.Cluster, plan.To))
 		}
 	}
 	report, err := installer.Upgrade(ctx, options)
-	p.close()
+	p.Close()
 	if err != nil {
 		if report.Log != "" {
-			g.note("every command is in %s", report.Log)
+			g.Note("every command is in %s", report.Log)
 		}
 		return err
 	}
-	if g.json {
-		return printJSON(g.Out, upgradeResult{newInstallResult(report), newUpgradePlan(planned)})
+	if g.JSON {
+		return g.PrintJSON(upgradeResult{newInstallResult(report), newUpgradePlan(planned)})
 	}
 	if o.dryRun {
-		g.note("nothing was changed")
+		g.Note("nothing was changed")
 	} else {
-		g.note("%d changed, %d as they should be, in %s", report.Changed, report.Done, report.Duration.Round(100*time.Millisecond))
+		g.Note("%d changed, %d as they should be, in %s", report.Changed, report.Done, report.Duration.Round(100*time.Millisecond))
 	}
 	return nil
 }

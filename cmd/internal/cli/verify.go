@@ -2,13 +2,13 @@ package cli
 
 import (
 	"context"
-	"errors"
 
 	"github.com/opencontainers/go-digest"
 	"github.com/spf13/cobra"
 
 	"github.com/kkbundle/kkbundle/build"
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/plain"
 )
 
@@ -39,7 +39,7 @@ With - the bundle is read from standard input, in one pass and without a tempora
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if key != "" {
 				if len(g.trust.keys) > 0 {
-					return &usageError{errors.New("--key and --trust both say who is trusted: leave out one of them")}
+					return usage.Errorf("--key and --trust both say who is trusted: leave out one of them")
 				}
 				g.trust.keys, g.trust.require = []string{key}, true
 			}
@@ -60,11 +60,11 @@ type verifyOptions struct {
 
 func runVerify(ctx context.Context, g *globals, path string, o verifyOptions) error {
 	if (o.closure || o.provenance != "") && (path == standardStream || isNamedPipe(path)) {
-		return &usageError{errors.New("--closure and --provenance need a file: name one in place of a pipe")}
+		return usage.Errorf("--closure and --provenance need a file: name one in place of a pipe")
 	}
 	r := verifyResult{Version: 1}
-	m := g.newMeter("verify")
-	report, err := verify(ctx, g, path, bundle.VerifyOptions{Progress: m.set, Accept: func(x bundle.Index) (err error) {
+	m := g.NewMeter("verify")
+	report, err := verify(ctx, g, path, bundle.VerifyOptions{Progress: m.Set, Accept: func(x bundle.Index) (err error) {
 		r.Signature, err = g.checkTrust(path, x)
 		return err
 	}}, func(c *bundle.Catalog) (err error) {
@@ -73,7 +73,7 @@ func runVerify(ctx context.Context, g *globals, path string, o verifyOptions) er
 		}
 		return err
 	})
-	m.stop()
+	m.Stop()
 	if err == nil && o.provenance != "" {
 		r.Provenance, err = g.checkProvenance(ctx, path, o.provenance, report.Digest)
 	}
@@ -81,20 +81,20 @@ func runVerify(ctx context.Context, g *globals, path string, o verifyOptions) er
 		return err
 	}
 	r.Digest, r.Size, r.Items, r.Blobs = report.Digest, report.Size, report.Items, report.Blobs
-	if g.json {
-		return printJSON(g.Out, r)
+	if g.JSON {
+		return g.PrintJSON(r)
 	}
-	g.note("%s: %s, %s, %s: all whole", bundleName(path), plain.Count(report.Items, "item"), plain.Count(report.Blobs, "blob"), plain.Size(report.Size))
+	g.Note("%s: %s, %s, %s: all whole", bundleName(path), plain.Count(report.Items, "item"), plain.Count(report.Blobs, "blob"), plain.Size(report.Size))
 	if by := r.Signature; by != nil {
-		g.note("signed with the key %s (%s)", by.Key, by.Path)
+		g.Note("signed with the key %s (%s)", by.Key, by.Path)
 	}
 	if o.closure {
-		g.note("everything that is needed is there: %s", plain.Count(r.Needed, "item"))
+		g.Note("everything that is needed is there: %s", plain.Count(r.Needed, "item"))
 	}
 	if r.Provenance != nil {
-		g.note("%s", r.Provenance)
+		g.Note("%s", r.Provenance)
 	}
-	return g.result("%s", report.Digest)
+	return g.Result("%s", report.Digest)
 }
 
 // verify reads from a file, from parts or from a pipe. What is whole is handed to then.
@@ -107,7 +107,7 @@ func verify(ctx context.Context, g *globals, path string, o bundle.VerifyOptions
 		defer pipe.Close()
 		return bundle.VerifyStream(ctx, pipe, o)
 	}
-	if err := notOCI(path); err != nil {
+	if err := usage.CheckFile(path); err != nil {
 		return bundle.Report{}, err
 	}
 	r, err := bundle.Open(path) // a warning would be an error here

@@ -1,4 +1,4 @@
-package cli
+package site
 
 import (
 	"bytes"
@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/kkbundle/kkbundle/cmd/internal/terminal"
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/host/hosttest"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -56,7 +57,7 @@ groups: {kube_control_plane: [node1], kube_worker: [node2]}
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &site{siteFlags: siteFlags{knownHosts: []string{known}}, g: newGlobals(Streams{Out: io.Discard, Err: io.Discard}), bastions: host.NewBastions()}
+	s := &Site{Flags: Flags{knownHosts: []string{known}}, console: terminal.NewConsole(terminal.Streams{Out: io.Discard, Err: io.Discard}), bastions: host.NewBastions()}
 	for _, h := range inv.Hosts() {
 		if len(h.Hops) == 0 {
 			continue

@@ -1,53 +1,51 @@
-package cli
+package terminal
 
 import (
 	"encoding/json"
-	"errors"
 	"io"
 	"log/slog"
-	"strings"
 	"sync"
 	"time"
 
-	"github.com/kkbundle/kkbundle/fetch"
 	"github.com/kkbundle/kkbundle/plain"
 )
 
-// eventInterval is the least time between two progress events of one phase.
+// eventInterval is the shortest time between two progress events of a phase.
 const eventInterval = time.Second
 
-// An event is a line of JSON on standard error, for programs that watch a run with --json. Standard output has the result
-// alone, as one document.
-type event struct {
+// An Event is a line of JSON that --json prints on standard error. Standard output has only the result, as one document.
+type Event struct {
 	Time  time.Time `json:"time"`
 	Event string    `json:"event"` // progress, item, task, log or error
 	Phase string    `json:"phase,omitempty"`
-	// A task of the installer, on a host or here, and what became of it; only Phase and State of a phase as a whole.
+	// Task, on Host or on this machine, ended or changed to State. An event of a whole phase has only Phase and State.
 	Task     string        `json:"task,omitempty"`
 	Host     string        `json:"host,omitempty"`
 	State    string        `json:"state,omitempty"`
-	Duration time.Duration `json:"duration,omitempty"` // nanoseconds, of what has ended
-	// Done and Total are bytes, of progress.
+	Duration time.Duration `json:"duration,omitempty"` // nanoseconds, of an ended task
+	// Done and Total are bytes; set for progress.
 	Done  *int64 `json:"done,omitempty"`
 	Total *int64 `json:"total,omitempty"`
-	// An item is finished, or failed if there is a message.
-	itemName
-	Level    string         `json:"level,omitempty"` // of log: WARN, or DEBUG and INFO with --verbose
+	// An item is finished; it failed if Message is set.
+	ItemName
+	Level    string         `json:"level,omitempty"` // of log: WARN; also DEBUG and INFO with --verbose
 	Message  string         `json:"message,omitempty"`
 	Attrs    map[string]any `json:"attrs,omitempty"`    // of log
-	ExitCode int            `json:"exitCode,omitempty"` // of error, which is the last event of a run that failed
+	ExitCode int            `json:"exitCode,omitempty"` // of error, the last event of a failed run
 	Hint     string         `json:"hint,omitempty"`
-	Failed   []failedItem   `json:"failed,omitempty"` // of error: everything that could not be fetched
+	Failed   []FailedItem   `json:"failed,omitempty"` // of error: items that could not be fetched
 }
 
-type itemName struct {
+// An ItemName identifies an item of a bundle.
+type ItemName struct {
 	Kind     string `json:"kind,omitempty"`
 	Ref      string `json:"ref,omitempty"`
 	Platform string `json:"platform,omitempty"`
 }
 
-type failedItem struct {
-	itemName
+// A FailedItem is an item that could not be fetched.
+type FailedItem struct {
+	ItemName
 	Message string `json:"message"`
 }
 
@@ -57,56 +55,44 @@ type events struct {
 	out io.Writer
 }
 
-func (e *events) emit(one event) {
+func (e *events) emit(one Event) {
 	one.Time = time.Now().UTC()
 	line, err := json.Marshal(one)
 	if err != nil {
-		return // attributes that JSON does not know; the text of what matters is in the error
+		return // a log attribute that JSON cannot encode
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	_, _ = e.out.Write(append(line, '\n'))
 }
 
-// watched reports whether events are printed.
-func (g *globals) watched() bool { return g.json && !g.quiet }
+// Emit prints an event, even with --quiet.
+func (c *Console) Emit(e Event) { c.events.emit(e) }
 
-// item prints that an item is done, or failed.
-func (g *globals) item(phase string, name itemName, err error) {
+// Item reports that an item is finished, or failed with err.
+func (c *Console) Item(phase string, name ItemName, err error) {
 	switch {
-	case g.watched():
-		one := event{Event: "item", Phase: phase, itemName: name}
+	case c.Watched():
+		one := Event{Event: "item", Phase: phase, ItemName: name}
 		if err != nil {
 			one.Message = err.Error()
 		}
-		g.events.emit(one)
-	case err == nil && g.verbose:
-		g.note("%s %s", name.Kind, plain.Line(name.Ref))
+		c.events.emit(one)
+	case err == nil && c.Verbose:
+		c.Note("%s %s", name.Kind, plain.Line(name.Ref))
 	}
 }
 
-// failed reports the error that ends the run.
-func (g *globals) failed(err error) {
-	one := event{Event: "error", Message: strings.TrimSpace(err.Error()), ExitCode: exitCode(err), Hint: hint(err)}
-	var items *fetch.Errors
-	if errors.As(err, &items) {
-		for _, f := range items.Failed {
-			one.Failed = append(one.Failed, failedItem{itemName{f.Kind, f.Ref, f.Platform}, f.Err.Error()})
-		}
-	}
-	g.events.emit(one)
-}
-
-// A logWriter takes what a slog handler writes as JSON.
+// A logWriter turns log records in JSON into events.
 type logWriter struct{ events *events }
 
-// Write turns a line of slog's JSON into an event.
+// Write implements io.Writer: line is one record.
 func (w logWriter) Write(line []byte) (int, error) {
 	attrs := map[string]any{}
 	if err := json.Unmarshal(line, &attrs); err != nil {
 		return 0, err
 	}
-	one := event{Event: "log", Attrs: attrs}
+	one := Event{Event: "log", Attrs: attrs}
 	for key, to := range map[string]*string{slog.LevelKey: &one.Level, slog.MessageKey: &one.Message} {
 		*to, _ = attrs[key].(string)
 		delete(attrs, key)

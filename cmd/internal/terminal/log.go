@@ -1,4 +1,4 @@
-package cli
+package terminal
 
 import (
 	"context"
@@ -11,7 +11,7 @@ import (
 	"github.com/kkbundle/kkbundle/plain"
 )
 
-// A sentenceHandler writes what libraries report as lines for people: the message and, in brackets, what it is about.
+// A sentenceHandler writes log records as lines for people: the message, then the attributes in brackets.
 type sentenceHandler struct {
 	out   io.Writer
 	level slog.Level

@@ -1,4 +1,4 @@
-package cli
+package terminal
 
 import (
 	"bytes"
@@ -18,8 +18,8 @@ import (
 	"github.com/kkbundle/kkbundle/plain"
 )
 
-// A matrix shows a run of the installer on a terminal: hosts down, phases across, and what each host is at. What is
-// written to the console meanwhile appears above it. Its last picture stays.
+// A matrix shows a run of the installer on a terminal: a row for each host with its phases and its current task. Text written
+// to the console appears above it. The last picture stays.
 type matrix struct {
 	out  io.Writer
 	size func() (width, height int)
@@ -27,17 +27,17 @@ type matrix struct {
 
 	mu    sync.Mutex
 	view  matrixView
-	drawn int // lines on the screen
+	drawn int // number of lines on the screen
 	end   func()
 }
 
-// redraw is how often running times move on.
+// redraw is the time between two pictures.
 const redraw = 250 * time.Millisecond
 
-// newMatrix starts to show a run of these phases on these hosts, or returns nil where there is no terminal that can be drawn on.
-func (g *globals) newMatrix(phases, hosts []string) *matrix {
-	f, isTerminal := g.terminal()
-	if !isTerminal || g.quiet || g.json || g.verbose || len(phases) == 0 || os.Getenv("TERM") == "dumb" {
+// newMatrix starts a matrix, or returns nil without a terminal that can redraw.
+func (c *Console) newMatrix(phases, hosts []string) *matrix {
+	f, isTerminal := c.File()
+	if !isTerminal || c.Quiet || c.JSON || c.Verbose || len(phases) == 0 || os.Getenv("TERM") == "dumb" {
 		return nil
 	}
 	m := &matrix{
@@ -46,7 +46,7 @@ func (g *globals) newMatrix(phases, hosts []string) *matrix {
 		size: func() (int, int) {
 			width, height, err := term.GetSize(int(f.Fd()))
 			if err != nil || width <= 0 || height <= 0 {
-				return 80, 24 // what terminals have been since the VT100
+				return 80, 24 // the size of a VT100
 			}
 			return width, height
 		},
@@ -59,23 +59,23 @@ func (g *globals) newMatrix(phases, hosts []string) *matrix {
 		for {
 			select {
 			case <-tick.C:
-				_ = m.write(nil) // a picture that cannot be drawn stops no work
+				_ = m.write(nil) // a failed picture must not stop the run
 			case <-stop:
 				return
 			}
 		}
 	}()
-	g.console.matrix.Store(m)
+	c.screen.matrix.Store(m)
 	m.end = sync.OnceFunc(func() {
 		close(stop)
 		<-stopped
 		_ = m.write(nil)
-		g.console.matrix.Store(nil)
+		c.screen.matrix.Store(nil)
 	})
 	return m
 }
 
-// event takes an event into the picture.
+// event updates the picture.
 func (m *matrix) event(e task.Event) {
 	m.mu.Lock()
 	m.view.event(e, m.now())
@@ -90,7 +90,7 @@ func (m *matrix) write(p []byte) error {
 	defer m.mu.Unlock()
 	var b bytes.Buffer
 	if m.drawn > 0 {
-		fmt.Fprintf(&b, "\x1b[%dA", m.drawn) // up, and then over what is there: what is cleared first flickers
+		fmt.Fprintf(&b, "\x1b[%dA", m.drawn) // overwrite the old picture: clearing it first flickers
 	}
 	if len(p) > 0 {
 		b.WriteString("\x1b[J")
@@ -110,25 +110,25 @@ func (m *matrix) write(p []byte) error {
 	return err
 }
 
-// stop leaves the last picture and lets others write.
+// stop draws the last picture and ends the redrawing.
 func (m *matrix) stop() { m.end() }
 
-// A matrixView is the picture without the terminal.
+// A matrixView is the content of a matrix.
 type matrixView struct {
 	phases []string
 	hosts  []string // in the order of the inventory
 	colour bool
 	begin  time.Time
 	rows   []*matrixRow
-	at     int // the phase that runs
+	at     int // index of the current phase
 	counts map[task.State]int
 }
 
-// A matrixRow is a host, or this machine.
+// A matrixRow is the state of a host or of this machine.
 type matrixRow struct {
 	name    string
-	cells   []task.State // by phase, "" before it did anything
-	task    string       // that runs
+	cells   []task.State // by phase; "" before its first task
+	task    string       // current task
 	started time.Time
 	bytes   int64
 	total   int64
@@ -151,7 +151,7 @@ func (v *matrixView) event(e task.Event, now time.Time) {
 	case task.Progress:
 		row.bytes, row.total = e.Bytes, e.Total
 		return
-	case task.Waiting: // the row shows the task and since when; what it does is said above
+	case task.Waiting: // the row shows the task already; the reason is printed above
 		return
 	case task.Started:
 		row.task, row.started, row.bytes, row.total = e.Task, now, 0, 0
@@ -167,7 +167,7 @@ func (v *matrixView) event(e task.Event, now time.Time) {
 	}
 }
 
-// worse orders states: a phase of a host shows the worst of its tasks.
+// worse returns the rank of a state. A cell shows the state of the highest rank among its tasks.
 func worse(s task.State) int {
 	return slices.Index([]task.State{
 		"", task.Started, task.Skipped, task.Done, task.Would, task.Changed, task.Warned,
@@ -184,7 +184,7 @@ func (v *matrixView) row(host string) *matrixRow {
 	}
 	r := &matrixRow{name: name, cells: make([]task.State, len(v.phases))}
 	v.rows = append(v.rows, r)
-	// This machine comes first, and hosts as they are in the inventory, whoever has said something first.
+	// This machine comes first, then hosts in the order of the inventory, not of their first event.
 	place := func(r *matrixRow) int { return slices.Index(v.hosts, r.name) }
 	slices.SortStableFunc(v.rows, func(a, b *matrixRow) int { return cmp.Compare(place(a), place(b)) })
 	return r
@@ -197,7 +197,7 @@ const (
 	gap       = 2
 )
 
-// lines draws the picture into a window.
+// lines draws the picture for a window.
 func (v *matrixView) lines(width, height int, now time.Time) []string {
 	if len(v.rows) == 0 || width < 1 {
 		return nil
@@ -214,7 +214,7 @@ func (v *matrixView) lines(width, height int, now time.Time) []string {
 		head += pad("", gap) + pad(p, column(p))
 	}
 	list := []string{cut(head, width)}
-	rows, folded := v.fold(max(height-4, 1)) // the head, what is folded, the last line, and where the cursor is
+	rows, folded := v.fold(max(height-4, 1)) // reserved: head, folded hosts, summary, cursor
 	for _, r := range rows {
 		list = append(list, v.line(r, place, now))
 	}
@@ -224,7 +224,7 @@ func (v *matrixView) lines(width, height int, now time.Time) []string {
 	return append(list, cut(v.summary(now), width))
 }
 
-// columns says from which phase on there is room for columns, and how wide each is.
+// columns returns the first phase that is shown and the width of each column.
 func (v *matrixView) columns(room int) (first int, column func(phase string) int) {
 	const word, short = 7, 4 // "changed", "FAIL"
 	for _, least := range []int{word, short} {
@@ -245,7 +245,7 @@ func (v *matrixView) columns(room int) (first int, column func(phase string) int
 	return v.at, column
 }
 
-// A layout is what goes where in a line.
+// A layout has the columns of a line.
 type layout struct {
 	name, first, width int
 	column             func(phase string) int
@@ -276,7 +276,7 @@ func (v *matrixView) line(r *matrixRow, l layout, now time.Time) string {
 	return text
 }
 
-// wordOf is what a cell says in so many characters.
+// wordOf returns the text of a cell of n characters.
 func wordOf(s task.State, n int) string {
 	words := map[task.State][2]string{
 		"": {"-", "-"}, task.Started: {"...", "..."}, task.Skipped: {"skipped", "skip"}, task.Done: {"ok", "ok"},
@@ -289,7 +289,7 @@ func wordOf(s task.State, n int) string {
 	return words[1]
 }
 
-// paint colours a cell where colours are wanted; what it says is in its word.
+// paint colours a cell. The text alone has the meaning.
 func (v *matrixView) paint(s task.State, text string) string {
 	code := map[task.State]string{
 		task.Started: "36", task.Done: "32", task.Changed: "32", task.Would: "33", task.Warned: "33",
@@ -356,13 +356,13 @@ func (v *matrixView) summary(now time.Time) string {
 	return text
 }
 
-// pad makes text n characters long.
+// pad cuts or extends s to n characters.
 func pad(s string, n int) string {
 	s = cut(s, n)
 	return s + strings.Repeat(" ", n-utf8.RuneCountInString(s))
 }
 
-// cut takes what is too much off the end.
+// cut returns at most n characters of s.
 func cut(s string, n int) string {
 	if utf8.RuneCountInString(s) <= n {
 		return s

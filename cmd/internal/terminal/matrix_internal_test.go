@@ -1,4 +1,4 @@
-package cli
+package terminal
 
 import (
 	"bytes"
@@ -70,15 +70,15 @@ func TestMatrixOrder(t *testing.T) {
 func TestDryRunSaysWhy(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
-	g := newGlobals(Streams{Err: &out})
-	p := g.newTaskPrinter("init")
-	p.hosts, p.dryRun = []string{"host1", "host2"}, true
+	g := NewConsole(Streams{Err: &out})
+	p := g.NewTaskPrinter("init")
+	p.Hosts, p.DryRun = []string{"host1", "host2"}, true
 	for _, host := range []string{"host2", "host1", ""} {
-		p.event(task.Event{Phase: "init", Task: "kernel", Host: host, State: task.Would, Duration: time.Second, Message: "it was not applied yet"})
+		p.Event(task.Event{Phase: "init", Task: "kernel", Host: host, State: task.Would, Duration: time.Second, Message: "it was not applied yet"})
 	}
-	p.event(task.Event{Phase: "verify", Task: "verify-nodes", Host: "host1", State: task.Skipped, Duration: time.Second})
-	p.close()
-	p.wouldChange()
+	p.Event(task.Event{Phase: "verify", Task: "verify-nodes", Host: "host1", State: task.Skipped, Duration: time.Second})
+	p.Close()
+	p.WouldChange()
 	const line = "would    %-14s kernel: it was not applied yet\n"
 	want := "== init\n" + fmt.Sprintf(line+line+line, "host2", "host1", "") + "== verify\n" +
 		"this machine would change 1 thing: kernel\nhost1 would change 1 thing: kernel\nhost2 would change 1 thing: kernel\n"
@@ -155,7 +155,7 @@ func TestMatrixKeepsWhoIsWaitedFor(t *testing.T) {
 	if got := v.lines(120, 30, now); strings.Join(got, "\n") != strings.Join(before, "\n") {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(before, "\n"))
 	}
-	line := (&taskPrinter{globals: &globals{}}).line(task.Event{Phase: "install", Task: "containerd", Host: "host1", State: task.Waiting, Message: "silent for 2m: $ x"})
+	line := (&TaskPrinter{Console: &Console{}}).line(task.Event{Phase: "install", Task: "containerd", Host: "host1", State: task.Waiting, Message: "silent for 2m: $ x"})
 	if want := "waiting  host1          containerd: silent for 2m: $ x"; line != want {
 		t.Errorf("got %q, want %q", line, want)
 	}

@@ -1,4 +1,4 @@
-package cli
+package terminal
 
 import (
 	"io"
@@ -14,8 +14,8 @@ import (
 func TestMatrixOnTerminal(t *testing.T) {
 	t.Setenv("TERM", "xterm")
 	screen, terminal := openTerminal(t)
-	g := newGlobals(Streams{Err: terminal})
-	p := g.newTaskPrinter("init", "install")
+	g := NewConsole(Streams{Err: terminal})
+	p := g.NewTaskPrinter("init", "install")
 	all := make(chan string, 1)
 	go func() {
 		var seen strings.Builder
@@ -29,7 +29,7 @@ func TestMatrixOnTerminal(t *testing.T) {
 		}
 		all <- seen.String()
 	}()
-	p.event(task.Event{Phase: "init", State: task.Started})
+	p.Event(task.Event{Phase: "init", State: task.Started})
 	if p.matrix == nil {
 		t.Fatal("no matrix on a terminal")
 	}
@@ -37,14 +37,14 @@ func TestMatrixOnTerminal(t *testing.T) {
 	for _, host := range []string{"host1", "host2"} {
 		wait.Go(func() {
 			p.matrix.event(task.Event{Phase: "init", Task: "kernel", Host: host, State: task.Started})
-			g.note("a line of %s", host)
+			g.Note("a line of %s", host)
 			p.matrix.event(task.Event{Phase: "init", Task: "kernel", Host: host, State: task.Changed, Duration: 1})
 		})
 	}
 	wait.Wait()
-	p.event(task.Event{Phase: "init", Task: "kernel", Host: "host1", State: task.Warned, Message: "something to look at"})
-	p.close()
-	g.note("after it")
+	p.Event(task.Event{Phase: "init", Task: "kernel", Host: "host1", State: task.Warned, Message: "something to look at"})
+	p.Close()
+	g.Note("after it")
 	_, _ = io.WriteString(terminal, "the end")
 	text := <-all
 	for _, want := range []string{"a line of host1", "a line of host2", "something to look at", "warning", "changed", "2 changed"} {
@@ -64,9 +64,9 @@ func TestDryRunOnTerminal(t *testing.T) {
 	t.Setenv("TERM", "xterm")
 	screen, terminal := openTerminal(t)
 	go func() { _, _ = io.Copy(io.Discard, screen) }()
-	p := newGlobals(Streams{Err: terminal}).newTaskPrinter("init")
-	p.dryRun = true
-	p.event(task.Event{Phase: "init", State: task.Started})
+	p := NewConsole(Streams{Err: terminal}).NewTaskPrinter("init")
+	p.DryRun = true
+	p.Event(task.Event{Phase: "init", State: task.Started})
 	if p.matrix != nil {
 		t.Error("there is a matrix")
 	}

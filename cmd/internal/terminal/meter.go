@@ -1,11 +1,9 @@
-package cli
+package terminal
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/vbauerster/mpb/v8"
@@ -14,58 +12,37 @@ import (
 	"github.com/kkbundle/kkbundle/plain"
 )
 
-// plainInterval is how often progress is printed where no terminal can redraw a line: often enough to see that it lives,
-// rare enough for a CI log.
+// plainInterval is the time between two lines of progress without a terminal: a sign of life that does not fill a CI log.
 const plainInterval = 10 * time.Second
 
-// A meter shows how far a transfer of bytes is: one live line on a terminal, a line now and then elsewhere, events with
-// --json, nothing with --quiet. Its methods may be called concurrently.
-type meter struct {
-	name  string
+// A Meter shows the progress of a transfer: a live line on a terminal, otherwise a line every plainInterval, events with
+// --json, nothing with --quiet. Its methods are safe for concurrent use.
+type Meter struct {
+	Name  string
 	now   func() time.Time
 	start time.Time
 	bar   *mpb.Bar  // nil without a terminal
-	end   func()    // takes the live line away
-	out   io.Writer // plain lines; nil prints none
+	end   func()    // removes the live line
+	out   io.Writer // for plain lines; nil prints none
 	watch *events   // nil emits none
 
-	mu       sync.Mutex // of lines only: the bar calls back while it is told something, and has locks of its own
+	mu       sync.Mutex // guards plain lines; the bar has its own locks and calls back while it is updated
 	last     time.Time
 	lastDone int64
 }
 
-// A console is a stream that may be a terminal with a live line at its end: what is written meanwhile appears above that.
-type console struct {
-	out  io.Writer
-	live atomic.Pointer[mpb.Progress]
-	// matrix is the live picture of a run of the installer.
-	matrix atomic.Pointer[matrix]
-}
-
-// Write implements io.Writer.
-func (c *console) Write(p []byte) (int, error) {
-	if m := c.matrix.Load(); m != nil {
-		return m.Write(p)
-	}
-	if live := c.live.Load(); live != nil {
-		if n, err := live.Write(p); !errors.Is(err, mpb.ErrDone) {
-			return n, err
-		}
-	}
-	return c.out.Write(p)
-}
-
-func (g *globals) newMeter(name string) *meter {
+// NewMeter starts a meter for a phase. Stop it at the end.
+func (c *Console) NewMeter(name string) *Meter {
 	m := startMeter(name, time.Now)
-	if g.watched() {
-		m.watch = g.events
+	if c.Watched() {
+		m.watch = c.events
 	}
-	if g.quiet || g.json {
+	if c.Quiet || c.JSON {
 		return m
 	}
-	f, isTerminal := g.terminal()
+	f, isTerminal := c.File()
 	if !isTerminal {
-		m.out = g.Err
+		m.out = c.Err
 		return m
 	}
 	pool := mpb.New(mpb.WithOutput(f), mpb.WithWidth(40), mpb.WithRefreshRate(200*time.Millisecond))
@@ -76,25 +53,25 @@ func (g *globals) newMeter(name string) *meter {
 			decor.AverageSpeed(decor.SizeB1024(0), "% .1f "),
 			decor.Any(func(s decor.Statistics) string { return "ETA " + m.eta(s.Current, s.Total) }),
 		))
-	g.console.live.Store(pool)
+	c.screen.live.Store(pool)
 	m.end = sync.OnceFunc(func() {
 		m.bar.Abort(true)
 		pool.Wait()
-		g.console.live.Store(nil)
+		c.screen.live.Store(nil)
 	})
 	return m
 }
 
-func startMeter(name string, now func() time.Time) *meter {
+func startMeter(name string, now func() time.Time) *Meter {
 	start := now()
-	return &meter{name: name, now: now, start: start, last: start, end: func() {}}
+	return &Meter{Name: name, now: now, start: start, last: start, end: func() {}}
 }
 
-// set says that done of total bytes are there. The total may grow as more becomes known.
-func (m *meter) set(done, total int64) {
+// Set reports that done of total bytes are transferred. The total may grow.
+func (m *Meter) Set(done, total int64) {
 	switch {
 	case m.bar != nil:
-		m.bar.SetTotal(max(total, done+1), false) // never complete before stop
+		m.bar.SetTotal(max(total, done+1), false) // a complete bar ends before Stop
 		m.bar.SetCurrent(done)
 	case m.out != nil:
 		m.plain(done, total)
@@ -103,16 +80,16 @@ func (m *meter) set(done, total int64) {
 	}
 }
 
-func (m *meter) emit(done, total int64) {
+func (m *Meter) emit(done, total int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if now := m.now(); now.Sub(m.last) >= eventInterval {
 		m.last = now
-		m.watch.emit(event{Event: "progress", Phase: m.name, Done: &done, Total: &total})
+		m.watch.emit(Event{Event: "progress", Phase: m.Name, Done: &done, Total: &total})
 	}
 }
 
-func (m *meter) plain(done, total int64) {
+func (m *Meter) plain(done, total int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := m.now()
@@ -121,11 +98,11 @@ func (m *meter) plain(done, total int64) {
 	}
 	speed := float64(max(done-m.lastDone, 0)) / now.Sub(m.last).Seconds()
 	m.last, m.lastDone = now, done
-	_, _ = fmt.Fprintf(m.out, "%s: %s of %s, %s/s, ETA %s\n", m.name, plain.Size(done), plain.Size(total), plain.Size(int64(speed)), m.eta(done, total))
+	_, _ = fmt.Fprintf(m.out, "%s: %s of %s, %s/s, ETA %s\n", m.Name, plain.Size(done), plain.Size(total), plain.Size(int64(speed)), m.eta(done, total))
 }
 
-// eta extrapolates from the whole run, which no single stalled or cached item distorts much.
-func (m *meter) eta(done, total int64) string {
+// eta extrapolates from the whole run, so that a stalled or cached item distorts it little.
+func (m *Meter) eta(done, total int64) string {
 	elapsed := m.now().Sub(m.start)
 	if done <= 0 || total <= done || elapsed < time.Second {
 		return "-"
@@ -134,5 +111,27 @@ func (m *meter) eta(done, total int64) string {
 	return left.Round(time.Second).String()
 }
 
-// stop takes the live line away; a second call does nothing.
-func (m *meter) stop() { m.end() }
+// Stop removes the live line. A second call does nothing.
+func (m *Meter) Stop() { m.end() }
+
+// Phases returns a function that shows the progress of successive phases. Call stop at the end.
+func (c *Console) Phases() (progress func(phase string, done, total int64), stop func()) {
+	var mu sync.Mutex
+	var m *Meter
+	progress = func(phase string, done, total int64) {
+		mu.Lock()
+		defer mu.Unlock()
+		if m == nil || m.Name != phase {
+			if m != nil {
+				m.Stop()
+			}
+			m = c.NewMeter(phase)
+		}
+		m.Set(done, total)
+	}
+	return progress, func() {
+		if m != nil {
+			m.Stop()
+		}
+	}
+}

@@ -1,4 +1,4 @@
-package cli
+package terminal
 
 import (
 	"bytes"
@@ -11,7 +11,7 @@ import (
 )
 
 // testMeter is a meter whose time passes when the test says so.
-func testMeter(name string) (m *meter, out *bytes.Buffer, pass func(time.Duration)) {
+func testMeter(name string) (m *Meter, out *bytes.Buffer, pass func(time.Duration)) {
 	now := time.Unix(0, 0)
 	m = startMeter(name, func() time.Time { return now })
 	out = &bytes.Buffer{}
@@ -23,23 +23,23 @@ func TestMeterPlainLines(t *testing.T) {
 	t.Parallel()
 	m, out, pass := testMeter("fetch")
 	pass(time.Minute)
-	m.set(0, 0) // nothing is known yet
+	m.Set(0, 0) // nothing is known yet
 	m.last, m.start = m.now(), m.now()
-	m.set(0, 100<<20) // it just began
+	m.Set(0, 100<<20) // it just began
 	pass(9 * time.Second)
-	m.set(10<<20, 100<<20)
+	m.Set(10<<20, 100<<20)
 	pass(time.Second)
-	m.set(20<<20, 100<<20) // ten seconds are over
-	m.set(21<<20, 100<<20)
+	m.Set(20<<20, 100<<20) // ten seconds are over
+	m.Set(21<<20, 100<<20)
 	pass(9 * time.Second)
-	m.set(22<<20, 100<<20)
+	m.Set(22<<20, 100<<20)
 	pass(11 * time.Second)
-	m.set(60<<20, 120<<20) // the total grew; the speed is that of the last 20 seconds
+	m.Set(60<<20, 120<<20) // the total grew; the speed is that of the last 20 seconds
 	pass(30 * time.Second)
-	m.set(60<<20, 120<<20) // stalled: still a sign of life
+	m.Set(60<<20, 120<<20) // stalled: still a sign of life
 	pass(10 * time.Second)
-	m.set(120<<20, 120<<20)
-	m.stop()
+	m.Set(120<<20, 120<<20)
+	m.Stop()
 	want := []string{
 		"fetch: 20.0 MiB of 100.0 MiB, 2.0 MiB/s, ETA 40s",
 		"fetch: 60.0 MiB of 120.0 MiB, 2.0 MiB/s, ETA 30s",
@@ -77,13 +77,13 @@ func TestMeterETA(t *testing.T) {
 
 func TestMeterWithoutTerminal(t *testing.T) {
 	t.Parallel()
-	for what, g := range map[string]*globals{"quiet": {quiet: true}, "json": {json: true}} {
-		if m := g.newMeter("x"); m.out != nil || m.bar != nil {
+	for what, g := range map[string]*Console{"quiet": {Quiet: true}, "json": {JSON: true}} {
+		if m := g.NewMeter("x"); m.out != nil || m.bar != nil {
 			t.Errorf("%s: the meter would print", what)
 		}
 	}
 	var out bytes.Buffer
-	if m := newGlobals(Streams{Err: &out}).newMeter("x"); m.out == nil || m.bar != nil {
+	if m := NewConsole(Streams{Err: &out}).NewMeter("x"); m.out == nil || m.bar != nil {
 		t.Error("no plain lines without a terminal")
 	}
 	f, err := os.Open(os.DevNull)
@@ -91,7 +91,7 @@ func TestMeterWithoutTerminal(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	if m := newGlobals(Streams{Err: f}).newMeter("x"); m.bar != nil {
+	if m := NewConsole(Streams{Err: f}).NewMeter("x"); m.bar != nil {
 		t.Error("a bar on a file that is no terminal")
 	}
 }

@@ -1,4 +1,4 @@
-package cli
+package terminal
 
 import (
 	"bytes"
@@ -26,24 +26,24 @@ func TestAskSecret(t *testing.T) {
 	t.Setenv(envPassword, "from the environment")
 	ctx, cancel := context.WithCancel(t.Context())
 	shown := &prompted{then: func() {}}
-	g := newGlobals(Streams{In: terminal, Err: shown})
-	if got, err := g.keyPassword(ctx, false, true); err != nil || string(got) != "from the environment" {
+	g := NewConsole(Streams{In: terminal, Err: shown})
+	if got, err := g.KeyPassword(ctx, false, true); err != nil || string(got) != "from the environment" {
 		t.Errorf("%q, %v", got, err)
 	}
 	if _, err := io.WriteString(screen, "open sesame\n"); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := g.askSecret(ctx, "password"); err != nil || got != "open sesame" {
+	if got, err := g.AskSecret(ctx, "password"); err != nil || got != "open sesame" {
 		t.Errorf("%q, %v", got, err)
 	}
 	shown.then = cancel
-	if _, err := g.askSecret(ctx, "password"); !errors.Is(err, context.Canceled) {
+	if _, err := g.AskSecret(ctx, "password"); !errors.Is(err, context.Canceled) {
 		t.Errorf("interrupted: %v", err)
 	}
 	if got := shown.String(); got != "password: \npassword: \n" {
 		t.Errorf("shown: %q", got)
 	}
-	if _, err := g.askSecret(ctx, "password"); !errors.Is(err, context.Canceled) {
+	if _, err := g.AskSecret(ctx, "password"); !errors.Is(err, context.Canceled) {
 		t.Errorf("interrupted before: %v", err)
 	}
 }

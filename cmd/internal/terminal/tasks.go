@@ -1,59 +1,57 @@
-package cli
+package terminal
 
 import (
 	"bufio"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"time"
 
-	"golang.org/x/term"
-
+	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/precheck"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/plain"
 )
 
-// A taskPrinter prints what an installer run does: on a terminal a matrix of hosts and phases, elsewhere a line for each task
-// that did something and a meter while bytes are sent, and with --json every event as a line.
-type taskPrinter struct {
-	*globals
-	phase  string
-	meter  *meter
-	would  []task.Event // what a dry run found
-	phases []string
-	hosts  []string // in the order of the inventory
-	dryRun bool
-	matrix *matrix
-	asked  bool // whether there is a matrix
-	did    int  // how many tasks changed something, or would
+// A TaskPrinter prints the events of an installer run: a matrix of hosts and phases on a terminal, otherwise a line for each
+// task that changed something and a meter for transfers. With --json, every event is a line.
+type TaskPrinter struct {
+	*Console
+	phase   string
+	meter   *Meter
+	would   []task.Event // changes that a dry run would make
+	phases  []string
+	Hosts   []string // in the order of the inventory
+	DryRun  bool
+	Changed int // number of tasks that changed something, or would
+	matrix  *matrix
+	asked   bool // the matrix was started, or cannot be
 }
 
-// newTaskPrinter makes one for a run of these phases; without them there is no matrix.
-func (g *globals) newTaskPrinter(phases ...string) *taskPrinter {
-	return &taskPrinter{globals: g, phases: phases}
+// NewTaskPrinter returns a TaskPrinter for a run of these phases. Without phases, it shows no matrix.
+func (c *Console) NewTaskPrinter(phases ...string) *TaskPrinter {
+	return &TaskPrinter{Console: c, phases: phases}
 }
 
-// event is called with one event at a time.
-func (p *taskPrinter) event(e task.Event) {
+// Event prints one event. Calls must not overlap.
+func (p *TaskPrinter) Event(e task.Event) {
 	if e.Task != "" && (e.State == task.Changed || e.State == task.Would) {
-		p.did++
+		p.Changed++
 	}
-	if p.json {
+	if p.JSON {
 		p.task(e)
 		return
 	}
-	if !p.asked && !p.dryRun { // and not before: who is asked for a password reads the line that asks
+	if !p.asked && !p.DryRun { // not earlier: the matrix would hide a prompt for a password
 		p.asked = true
-		p.matrix = p.newMatrix(p.phases, p.hosts)
+		p.matrix = p.newMatrix(p.phases, p.Hosts)
 	}
 	if p.matrix != nil {
 		p.matrix.event(e)
 		if line := p.line(e); line != "" && (e.State == task.Warned || e.State == task.Failed || e.State == task.Waiting) {
-			p.note("%s", line)
+			p.Note("%s", line)
 		}
 		return
 	}
@@ -67,47 +65,47 @@ func (p *taskPrinter) event(e task.Event) {
 	p.stop()
 	if e.Phase != p.phase && e.Phase != "" {
 		p.phase = e.Phase
-		p.note("== %s", e.Phase)
+		p.Note("== %s", e.Phase)
 	}
 	if line := p.line(e); line != "" {
-		p.note("%s", line)
+		p.Note("%s", line)
 	}
 }
 
-// judged shows the precheck's report to people; programs have an event for each finding.
-func (p *taskPrinter) judged(r precheck.Report) {
-	if !p.json && !p.quiet || r.Err() != nil && !p.json {
+// Judged prints the precheck's report for people. Programs get an event for each finding.
+func (p *TaskPrinter) Judged(r precheck.Report) {
+	if !p.JSON && !p.Quiet || r.Err() != nil && !p.JSON {
 		p.stop()
 		_ = r.WriteTable(p.Err)
 	}
 }
 
-// line is what people see of an event; most have nothing to say.
-func (p *taskPrinter) line(e task.Event) string {
+// line returns the text of an event for people, "" for most events.
+func (p *TaskPrinter) line(e task.Event) string {
 	switch {
-	case e.Phase == "precheck" && e.Task == "precheck" && e.Host != "": // a finding, which judged has shown
+	case e.Phase == "precheck" && e.Task == "precheck" && e.Host != "": // a finding that Judged printed
 		return ""
-	case e.Task == "" || e.State == task.Started && !p.verbose || e.State == task.Done && !p.verbose:
+	case e.Task == "" || e.State == task.Started && !p.Verbose || e.State == task.Done && !p.Verbose:
 		return ""
-	case e.State == task.Skipped && e.Message == "" && !p.verbose:
+	case e.State == task.Skipped && e.Message == "" && !p.Verbose:
 		return ""
 	}
-	if e.State == task.Changed && !p.verbose {
-		e.Message = "" // why it had to be done
+	if e.State == task.Changed && !p.Verbose {
+		e.Message = "" // the reason for the change
 	}
 	line := fmt.Sprintf("%-8s %-14s %s", e.State, plain.Line(e.Host), plain.Line(e.Task))
-	if e.Message != "" && e.State != task.Failed && e.State != task.Stopped { // the error that ends the run says why
+	if e.Message != "" && e.State != task.Failed && e.State != task.Stopped { // the error at the end of the run has the reason
 		line += ": " + plain.Lines(e.Message)
 	}
-	if e.Duration > 0 && e.State != task.Would && e.State != task.Skipped { // how long looking took tells nobody anything
+	if e.Duration > 0 && e.State != task.Would && e.State != task.Skipped {
 		line += fmt.Sprintf(" (%s)", e.Duration.Round(100*time.Millisecond))
 	}
 	return line
 }
 
-// wouldChange sums up what a dry run found, a line for each host.
-func (p *taskPrinter) wouldChange() {
-	hosts := append([]string{"this machine"}, p.hosts...)
+// WouldChange prints a summary of a dry run, a line for each host.
+func (p *TaskPrinter) WouldChange() {
+	hosts := append([]string{"this machine"}, p.Hosts...)
 	tasks := map[string][]string{}
 	for _, e := range p.would {
 		name := e.Host
@@ -123,31 +121,31 @@ func (p *taskPrinter) wouldChange() {
 		if len(tasks[name]) == 0 {
 			continue
 		}
-		p.note("%s would change %s: %s", plain.Line(name), plain.Count(len(tasks[name]), "thing"), plain.Line(strings.Join(tasks[name], ", ")))
+		p.Note("%s would change %s: %s", plain.Line(name), plain.Count(len(tasks[name]), "thing"), plain.Line(strings.Join(tasks[name], ", ")))
 	}
 }
 
-func (p *taskPrinter) transfer(e task.Event) {
+func (p *TaskPrinter) transfer(e task.Event) {
 	if p.meter == nil {
-		p.meter = p.newMeter("send")
+		p.meter = p.NewMeter("send")
 	}
-	p.meter.set(e.Bytes, e.Total)
+	p.meter.Set(e.Bytes, e.Total)
 }
 
-// task is an event of a run for programs.
-func (p *taskPrinter) task(e task.Event) {
-	if !p.watched() {
+// task emits an event for programs.
+func (p *TaskPrinter) task(e task.Event) {
+	if !p.Watched() {
 		return
 	}
-	one := event{Event: "task", Phase: e.Phase, Task: e.Task, Host: e.Host, State: string(e.State), Duration: e.Duration, Message: e.Message}
+	one := Event{Event: "task", Phase: e.Phase, Task: e.Task, Host: e.Host, State: string(e.State), Duration: e.Duration, Message: e.Message}
 	if e.State == task.Progress {
 		one.Done, one.Total = &e.Bytes, &e.Total
 	}
 	p.events.emit(one)
 }
 
-// close takes the meter away and leaves the last picture of the matrix.
-func (p *taskPrinter) close() {
+// Close removes the meter and leaves the last picture of the matrix.
+func (p *TaskPrinter) Close() {
 	p.stop()
 	if p.matrix != nil {
 		p.matrix.stop()
@@ -155,31 +153,30 @@ func (p *taskPrinter) close() {
 	}
 }
 
-// stop takes the meter away.
-func (p *taskPrinter) stop() {
+// stop removes the meter.
+func (p *TaskPrinter) stop() {
 	if p.meter != nil {
-		p.meter.stop()
+		p.meter.Stop()
 		p.meter = nil
 	}
 }
 
-// noteOutcome says what a run came to.
-func (g *globals) noteOutcome(r engine.Report, dryRun bool) {
+// NoteOutcome prints the summary of a run.
+func (c *Console) NoteOutcome(r engine.Report, dryRun bool) {
 	verb := "changed"
 	if dryRun {
 		verb = "would change"
 	}
-	g.note("%d %s, %d as they should be, in %s", r.Changed, verb, r.Done, r.Duration.Round(100*time.Millisecond))
+	c.Note("%d %s, %d as they should be, in %s", r.Changed, verb, r.Done, r.Duration.Round(100*time.Millisecond))
 }
 
-// confirm asks for a yes on the terminal; elsewhere --yes has to be given.
-func (g *globals) confirm(question string) error {
-	in, ok := g.In.(*os.File)
-	if !ok || !term.IsTerminal(int(in.Fd())) {
-		return &usageError{errors.New("without a terminal to ask on, say --yes")}
+// Confirm asks a question on the terminal. Any answer but yes is an error.
+func (c *Console) Confirm(question string) error {
+	if !IsTerminal(c.In) {
+		return usage.Errorf("without a terminal to ask on, say --yes")
 	}
-	_, _ = fmt.Fprintf(g.Err, "%s [y/N] ", question)
-	answer, err := bufio.NewReader(in).ReadString('\n')
+	_, _ = fmt.Fprintf(c.Err, "%s [y/N] ", question)
+	answer, err := bufio.NewReader(c.In).ReadString('\n')
 	if err != nil {
 		return err
 	}

@@ -1,4 +1,4 @@
-package cli
+package terminal
 
 import (
 	"fmt"
@@ -41,8 +41,8 @@ func openTerminal(t *testing.T) (screen, terminal *os.File) {
 func TestMeterOnTerminal(t *testing.T) {
 	t.Parallel()
 	screen, terminal := openTerminal(t)
-	g := newGlobals(Streams{Err: terminal})
-	m := g.newMeter("fetch")
+	g := NewConsole(Streams{Err: terminal})
+	m := g.NewMeter("fetch")
 	if m.bar == nil {
 		t.Fatal("no bar on a terminal")
 	}
@@ -72,17 +72,17 @@ func TestMeterOnTerminal(t *testing.T) {
 				case <-enough:
 					return
 				default:
-					m.set(i, 1<<30)
+					m.Set(i, 1<<30)
 					if i%1000 == 0 {
-						g.note("worker %d was here", w)
+						g.Note("worker %d was here", w)
 					}
 				}
 			}
 		})
 	}
 	workers.Wait()
-	m.stop()
-	g.note("line after")
+	m.Stop()
+	g.Note("line after")
 	_, _ = io.WriteString(terminal, "the end")
 	got := <-all
 	for _, want := range []string{"fetch ", " / 1.0 GiB", "line after\r\n"} {

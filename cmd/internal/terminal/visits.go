@@ -1,4 +1,4 @@
-package cli
+package terminal
 
 import (
 	"errors"
@@ -13,12 +13,12 @@ import (
 	"github.com/kkbundle/kkbundle/plain"
 )
 
-// A visitPrinter shows how many hosts have answered: a live line on a terminal, a line now and then elsewhere, and with
-// --json an event for each host.
-type visitPrinter struct {
-	*globals
+// A VisitPrinter shows the number of hosts that answered: a live line on a terminal, otherwise a line every plainInterval.
+// With --json, each host is an event.
+type VisitPrinter struct {
+	*Console
 	total int
-	timer *meter // for the time that is left
+	timer *Meter // for the remaining time
 
 	mu                sync.Mutex
 	asked, done, lost int
@@ -27,32 +27,32 @@ type visitPrinter struct {
 	end               func()
 }
 
-// newVisitPrinter starts it for a number of hosts. Unless they are asked there is nothing to show.
-func (g *globals) newVisitPrinter(hosts int, asks bool) *visitPrinter {
-	p := &visitPrinter{globals: g, total: hosts, timer: startMeter("hosts", time.Now), end: func() {}}
+// NewVisitPrinter starts a VisitPrinter. It prints nothing if asks is false: a replay connects to no host.
+func (c *Console) NewVisitPrinter(hosts int, asks bool) *VisitPrinter {
+	p := &VisitPrinter{Console: c, total: hosts, timer: startMeter("hosts", time.Now), end: func() {}}
 	p.last = p.timer.start
-	f, isTerminal := g.terminal()
+	f, isTerminal := c.File()
 	switch {
-	case g.quiet || g.json || !asks:
+	case c.Quiet || c.JSON || !asks:
 	case isTerminal:
 		pool := mpb.New(mpb.WithOutput(f), mpb.WithWidth(40), mpb.WithRefreshRate(200*time.Millisecond))
-		p.bar = pool.AddBar(int64(hosts)+1, mpb.BarRemoveOnComplete(), // never complete before stop
+		p.bar = pool.AddBar(int64(hosts)+1, mpb.BarRemoveOnComplete(), // a complete bar ends before Stop
 			mpb.PrependDecorators(decor.Name("hosts ")),
 			mpb.AppendDecorators(decor.Any(func(decor.Statistics) string { return p.line() })))
-		g.console.live.Store(pool)
+		c.screen.live.Store(pool)
 		p.end = sync.OnceFunc(func() {
 			p.bar.Abort(true)
 			pool.Wait()
-			g.console.live.Store(nil)
+			c.screen.live.Store(nil)
 		})
 	default:
-		g.note("asking %s", plain.Count(hosts, "host"))
+		c.Note("asking %s", plain.Count(hosts, "host"))
 	}
 	return p
 }
 
-// event is called with one event at a time.
-func (p *visitPrinter) event(e task.Event) {
+// Event counts one event. Calls must not overlap.
+func (p *VisitPrinter) Event(e task.Event) {
 	if e.Host == "" || e.State == task.Progress {
 		return
 	}
@@ -76,18 +76,18 @@ func (p *visitPrinter) event(e task.Event) {
 		if e.State == task.Failed {
 			err = errors.New(e.Message)
 		}
-		p.item("precheck", itemName{Kind: "host", Ref: e.Host}, err)
+		p.Item("precheck", ItemName{Kind: "host", Ref: e.Host}, err)
 	}
 	switch {
 	case p.bar != nil:
 		p.bar.SetCurrent(int64(answered))
 	case due:
-		p.note("hosts: %s", p.line())
+		p.Note("hosts: %s", p.line())
 	}
 }
 
-// line is how far it is.
-func (p *visitPrinter) line() string {
+// line returns the counts.
+func (p *VisitPrinter) line() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	text := fmt.Sprintf("%d of %d answered", p.done, p.total)
@@ -100,5 +100,5 @@ func (p *visitPrinter) line() string {
 	return text + ", ETA " + p.timer.eta(int64(p.done+p.lost), int64(p.total))
 }
 
-// stop takes the live line away.
-func (p *visitPrinter) stop() { p.end() }
+// Stop removes the live line.
+func (p *VisitPrinter) Stop() { p.end() }

@@ -1,8 +1,6 @@
-package cli
+package usage
 
 import (
-	"errors"
-	"fmt"
 	"strings"
 
 	"github.com/google/go-containerregistry/pkg/name"
@@ -12,88 +10,90 @@ import (
 	"github.com/kkbundle/kkbundle/registry"
 )
 
-// ociScheme is what the address of a bundle in a registry begins with.
-const ociScheme = "oci://"
+// Scheme begins the address of a bundle in a registry.
+const Scheme = "oci://"
 
-// An ociAddress is where a bundle is in a registry.
-type ociAddress struct {
-	repository string        // host[:port]/path
-	tag        string        // "" where none is named
-	digest     digest.Digest // of the manifest; "" where none is named
+// An Address names a bundle in a registry.
+type Address struct {
+	Repository string        // host[:port]/path
+	Tag        string        // "" if absent
+	Digest     digest.Digest // of the manifest; "" if absent
 }
 
-// isOCI says that a bundle is named by its place in a registry and not by a file.
-func isOCI(path string) bool { return strings.HasPrefix(path, ociScheme) }
+// IsAddress reports whether path is the address of a bundle in a registry, not a file.
+func IsAddress(path string) bool { return strings.HasPrefix(path, Scheme) }
 
-// parseOCI reads oci://HOST[:PORT]/PATH[:TAG][@DIGEST].
-func parseOCI(text string) (ociAddress, error) {
-	rest, ok := strings.CutPrefix(text, ociScheme)
+// ParseAddress parses oci://HOST[:PORT]/PATH[:TAG][@DIGEST].
+func ParseAddress(text string) (Address, error) {
+	rest, ok := strings.CutPrefix(text, Scheme)
 	if !ok {
-		return ociAddress{}, &usageError{fmt.Errorf("%s: a place in a registry is wanted: oci://HOST[:PORT]/PATH[:TAG]", plain.Line(text))}
+		return Address{}, Errorf("%s: want an address in a registry: oci://HOST[:PORT]/PATH[:TAG]", plain.Line(text))
 	}
-	fail := func(err error) (ociAddress, error) {
-		return ociAddress{}, &usageError{fmt.Errorf("%s: %w", ociScheme+plain.Line(rest[strings.LastIndexByte(rest, '@')+1:]), err)}
+	fail := func(err error) (Address, error) {
+		return Address{}, Errorf("%s: %w", Scheme+plain.Line(rest[strings.LastIndexByte(rest, '@')+1:]), err)
 	}
-	a := ociAddress{repository: rest}
+	a := Address{Repository: rest}
 	if before, pinned, ok := strings.Cut(rest, "@sha256:"); ok {
-		a.repository, a.digest = before, digest.Digest("sha256:"+pinned)
-		if err := a.digest.Validate(); err != nil {
+		a.Repository, a.Digest = before, digest.Digest("sha256:"+pinned)
+		if err := a.Digest.Validate(); err != nil {
 			return fail(err)
 		}
 	}
-	if i := strings.LastIndexByte(a.repository, ':'); i > strings.IndexByte(a.repository, '/') && strings.Contains(a.repository, "/") {
-		a.repository, a.tag = a.repository[:i], a.repository[i+1:]
-		if err := registry.CheckTag(a.tag); err != nil {
+	if i := strings.LastIndexByte(a.Repository, ':'); i > strings.IndexByte(a.Repository, '/') && strings.Contains(a.Repository, "/") {
+		a.Repository, a.Tag = a.Repository[:i], a.Repository[i+1:]
+		if err := registry.CheckTag(a.Tag); err != nil {
 			return fail(err)
 		}
 	}
-	if err := registry.CheckRepository(a.repository); err != nil {
+	if err := registry.CheckRepository(a.Repository); err != nil {
 		return fail(err)
 	}
 	return a, nil
 }
 
-// String is the address as users write it.
-func (a ociAddress) String() string {
-	text := ociScheme + a.repository
-	if a.tag != "" {
-		text += ":" + a.tag
+// String returns the address in the form that ParseAddress reads.
+func (a Address) String() string {
+	text := Scheme + a.Repository
+	if a.Tag != "" {
+		text += ":" + a.Tag
 	}
-	if a.digest != "" {
-		text += "@" + a.digest.String()
+	if a.Digest != "" {
+		text += "@" + a.Digest.String()
 	}
 	return text
 }
 
-// reference is what names the bundle in its repository: a digest pins, whatever the tag.
-func (a ociAddress) reference() string {
+// Reference returns the digest, else the tag, else the default tag.
+func (a Address) Reference() string {
 	switch {
-	case a.digest != "":
-		return a.digest.String()
-	case a.tag != "":
-		return a.tag
+	case a.Digest != "":
+		return a.Digest.String()
+	case a.Tag != "":
+		return a.Tag
 	}
 	return name.DefaultTag
 }
 
-func (a ociAddress) host() string {
-	host, _, _ := strings.Cut(a.repository, "/")
+// Host returns the registry's host and port.
+func (a Address) Host() string {
+	host, _, _ := strings.Cut(a.Repository, "/")
 	return host
 }
 
-func (a ociAddress) repo() (name.Repository, error) {
-	host, path, _ := strings.Cut(a.repository, "/")
+// Repo returns the repository for requests.
+func (a Address) Repo() (name.Repository, error) {
+	host, path, _ := strings.Cut(a.Repository, "/")
 	r, err := name.NewRegistry(host)
 	if err != nil {
-		return name.Repository{}, &usageError{err}
+		return name.Repository{}, &Error{Err: err}
 	}
 	return r.Repo(path), nil
 }
 
-// notOCI refuses a place in a registry where a file is needed.
-func notOCI(path string) error {
-	if isOCI(path) {
-		return &usageError{errors.New("a bundle in a registry is not read in place: bring it first with `kkbundle pull " + plain.Line(path) + "`")}
+// CheckFile returns an error if path is an address in a registry.
+func CheckFile(path string) error {
+	if IsAddress(path) {
+		return Errorf("a bundle in a registry cannot be read in place: run `kkbundle pull %s` first", plain.Line(path))
 	}
 	return nil
 }

@@ -1,4 +1,4 @@
-package cli
+package usage
 
 import (
 	"fmt"
@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// parseAge reads a duration of weeks, days, hours, minutes and seconds, each a whole number and at most once: 30d, 1d12h.
-func parseAge(s string) (time.Duration, error) {
+// ParseAge parses a duration of weeks, days, hours, minutes and seconds, each a whole number and at most once: 30d, 1d12h.
+func ParseAge(s string) (time.Duration, error) {
 	wrong := fmt.Errorf("%q is no time span: want a number with w, d, h, m or s, such as 30d", s)
 	units := []struct {
 		name string
@@ -33,8 +33,8 @@ func parseAge(s string) (time.Duration, error) {
 	return total, nil
 }
 
-// age prints how long ago something was, in the one unit that fits.
-func age(d time.Duration) string {
+// FormatAge returns d in whole seconds, minutes, hours or days.
+func FormatAge(d time.Duration) string {
 	day := 24 * time.Hour
 	switch {
 	case d < time.Minute:

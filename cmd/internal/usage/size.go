@@ -1,4 +1,4 @@
-package cli
+package usage
 
 import (
 	"fmt"
@@ -9,11 +9,11 @@ import (
 	"github.com/kkbundle/kkbundle/plain"
 )
 
-// sizeGrammar is a whole number and a unit: binary, decimal, or none for bytes.
+// sizeGrammar matches a whole number and a unit: binary, decimal, or none for bytes.
 var sizeGrammar = regexp.MustCompile(`^([0-9]{1,19})([KMGT]i?)?B?$`)
 
-// parseSize reads a number of bytes as people write it: 4GiB is 4 * 2^30, 4GB is 4 * 10^9.
-func parseSize(text string) (int64, error) {
+// ParseSize parses a number of bytes: 4GiB is 4 * 2^30, 4GB is 4 * 10^9.
+func ParseSize(text string) (int64, error) {
 	m := sizeGrammar.FindStringSubmatch(text)
 	if m == nil {
 		return 0, fmt.Errorf("%q is not a size: write a whole number and a unit, such as 700MB, 4GB (4,000,000,000 bytes) or 4GiB (4,294,967,296 bytes)", text)
@@ -28,28 +28,29 @@ func parseSize(text string) (int64, error) {
 	return 0, fmt.Errorf("%q is larger than any file", text)
 }
 
-// A sizeFlag is a flag whose value is a size; 0 is none.
-type sizeFlag struct {
-	bytes int64
-	text  string // as it was given
-	least int64
+// A Size is the value of a flag for a number of bytes; 0 if it is not set.
+type Size struct {
+	Bytes int64
+	Least int64 // smallest valid size
+
+	text string // as it was given
 }
 
 // String implements pflag.Value.
-func (f *sizeFlag) String() string { return f.text }
+func (f *Size) String() string { return f.text }
 
 // Type implements pflag.Value.
-func (*sizeFlag) Type() string { return "SIZE" }
+func (*Size) Type() string { return "SIZE" }
 
 // Set implements pflag.Value.
-func (f *sizeFlag) Set(text string) error {
-	n, err := parseSize(text)
+func (f *Size) Set(text string) error {
+	n, err := ParseSize(text)
 	if err != nil {
 		return err
 	}
-	if n < f.least {
-		return fmt.Errorf("%s is too little: at least %s are needed", text, plain.Size(f.least))
+	if n < f.Least {
+		return fmt.Errorf("%s is too little: at least %s are needed", text, plain.Size(f.Least))
 	}
-	f.bytes, f.text = n, text
+	f.Bytes, f.text = n, text
 	return nil
 }

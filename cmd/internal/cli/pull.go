@@ -1,0 +1,186 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kkbundle/kkbundle/build"
+	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/pull"
+	"github.com/kkbundle/kkbundle/cmd/internal/terminal"
+	"github.com/kkbundle/kkbundle/cmd/internal/usage"
+	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/plain"
+)
+
+type pullOptions struct {
+	loginFlags
+	fetchFlags
+	output           string
+	split            usage.Size
+	haves            []string
+	items, platforms []string
+	levelGiven       bool
+}
+
+func newPullCmd(g *globals) *cobra.Command {
+	o := pullOptions{split: usage.Size{Least: minSplit}}
+	cmd := &cobra.Command{
+		Use:   "pull oci://HOST/PATH[:TAG|@DIGEST]",
+		Short: "Pull a published bundle from an OCI registry",
+		Long: `Brings a bundle from a registry that publish put it into, and writes it as a file, with its signatures beside it. Only what
+neither the cache nor the bundles named with --have hold is transferred; a pull that was interrupted continues at the byte
+when run again. Every blob's digest is checked. The file has the bytes of the one that was published if this kkbundle has the same
+encoder, and in any case the same identity.
+
+With --trust (or keys that are trusted already) the bundle must be signed by one of them, which is checked before any of its
+content comes. With --item or --platform only that part of it comes, as copy would make it. ` + itemsHelp,
+		Example: `  kkbundle pull oci://registry.corp.example/bundles/site:1.4.0
+  kkbundle pull --have site-1.3.0.kkb oci://registry.corp.example/bundles/site:1.4.0
+  kkbundle pull --item 'chart/*' -o charts.kkb oci://registry.corp.example/bundles/site@sha256:6d1f…`,
+		Args: takes("oci://HOST/PATH[:TAG|@DIGEST]"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.levelGiven = cmd.Flags().Changed("level")
+			return runPull(cmd.Context(), g, args[0], o)
+		},
+	}
+	f := cmd.Flags()
+	o.loginFlags.add(f)
+	o.fetchFlags.add(f)
+	f.Lookup("level").Usage = "compression: fast, default, better or best (default that of the published file)"
+	g.addTrust(f)
+	f.StringVarP(&o.output, "output", "o", "", "the file to write (default NAME-VERSION.kkb)")
+	f.Var(&o.split, "split", "write parts of this size, such as 4GB, 4GiB or 700MB")
+	f.StringArrayVar(&o.haves, "have", nil, "a bundle that is here already: what it holds is not transferred (repeated)")
+	f.StringArrayVar(&o.items, "item", nil, "bring only this item (may be repeated; * stands for any characters)")
+	f.StringSliceVar(&o.platforms, "platform", nil, "bring only this platform (may be repeated)")
+	return cmd
+}
+
+func runPull(ctx context.Context, g *globals, address string, o pullOptions) (err error) {
+	options, err := o.library(g, address)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, closeAll(options.Have)) }()
+	r, err := pull.Pull(ctx, options)
+	if err != nil {
+		return err
+	}
+	if g.JSON {
+		return g.PrintJSON(r)
+	}
+	for _, text := range r.LeftOut {
+		g.Note("left out: %s", plain.Line(text))
+	}
+	if r.OtherEncoder != "" {
+		g.Note("%s has the identity of the published bundle but not its bytes, which another encoder made (%s)", r.Path, plain.Line(r.OtherEncoder))
+	}
+	g.Note("%s: %s, %s (%s fetched, %s here already) in %s", r.Path, plain.Size(r.Size), plain.Count(r.Items, "item"), plain.Size(r.Fetched), plain.Size(r.Cached),
+		r.Duration.Round(100*time.Millisecond))
+	return g.Result("%s", r.Digest)
+}
+
+func closeAll(list []bundle.From) error {
+	var errs []error
+	for _, f := range list {
+		errs = append(errs, f.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// A pullView shows a pull on the console.
+type pullView struct{ *globals }
+
+// Meter implements pull.View.
+func (v pullView) Meter(phase string) (set func(done, total int64), stop func()) {
+	m := v.NewMeter(phase)
+	return m.Set, m.Stop
+}
+
+// Item implements pull.View.
+func (v pullView) Item(phase, kind, ref, platform string, err error) {
+	v.globals.Item(phase, terminal.ItemName{Kind: kind, Ref: ref, Platform: platform}, err)
+}
+
+// library returns the options of package pull. Close Have afterwards.
+func (o *pullOptions) library(g *globals, address string) (lib pull.Options, err error) {
+	at, err := usage.ParseAddress(address)
+	if err != nil {
+		return lib, err
+	}
+	lib = pull.Options{
+		Name: at.String(), Reference: at.Reference(), Items: o.items, Level: o.level, LevelGiven: o.levelGiven, PartSize: o.split.Bytes, View: pullView{g},
+		OpenCache: func(level string) (*bundle.Cache, string, error) {
+			flags := o.fetchFlags
+			flags.level = level
+			return flags.openCache()
+		},
+		Check: func(x bundle.Index, signatures []string, read func(string) ([]byte, error)) error {
+			if len(g.trust.signatures) > 0 {
+				signatures, read = g.trust.signatures, build.ReadFile
+			}
+			n := signaturesOf{name: at.String(), none: "it was published without a signature", read: read, list: func() ([]string, error) { return signatures, nil }}
+			_, err := g.checkSignatures(n, x)
+			return err
+		},
+		Output: func(x bundle.Index) (string, error) { return o.file(g, x) },
+	}
+	if lib.Platforms, err = parsePlatforms(o.platforms); err != nil {
+		return lib, err
+	}
+	if o.output == standardStream {
+		return lib, usage.Errorf("a bundle is pulled into a file: name one with -o")
+	}
+	if o.output != "" {
+		if err := checkBundleOutput(g, o.output, o.split.Bytes); err != nil {
+			return lib, err
+		}
+	}
+	if lib.Fetch.Keychain, err = o.keychain(g.In); err != nil {
+		return lib, err
+	}
+	if err := o.loginFlags.check(); err != nil {
+		return lib, err
+	}
+	if lib.Repository, err = at.Repo(); err != nil {
+		return lib, err
+	}
+	lib.Fetch.Sources = []manifest.Source{{Host: at.Host(), CA: o.ca, Cert: o.cert, Key: o.key, PlainHTTP: o.plainHTTP, MaxConcurrent: o.jobs}}
+	lib.Fetch.Jobs, lib.Fetch.Logger = o.jobs, g.Logger()
+	for _, path := range o.haves {
+		r, err := g.openBundle(path)
+		if err != nil {
+			return lib, errors.Join(err, closeAll(lib.Have))
+		}
+		lib.Have = append(lib.Have, bundle.From{Name: path, Reader: r})
+	}
+	return lib, nil
+}
+
+// file returns the path to write: -o, or the bundle's name if that is safe.
+func (o *pullOptions) file(g *globals, x bundle.Index) (string, error) {
+	if o.output != "" {
+		return o.output, nil
+	}
+	name := bundle.FileName(x.Name, x.Version)
+	if x.Name == "" || strings.HasPrefix(name, ".") || strings.ContainsAny(name, `/\`) || name != plain.Line(name) || !filepath.IsLocal(name) {
+		return "", usage.Errorf("the bundle's name %q is not valid as a file name: name a file with -o", plain.Line(x.Name))
+	}
+	return name, checkBundleOutput(g, name, o.split.Bytes)
+}
+
+// openRemote opens a bundle in a registry. Call the returned function afterwards.
+func (g *globals) openRemote(ctx context.Context, address string, login loginFlags) (*bundle.Remote, func(), error) {
+	o := pullOptions{loginFlags: login, fetchFlags: fetchFlags{level: bundle.LevelDefault.String()}}
+	options, err := o.library(g, address)
+	if err != nil {
+		return nil, nil, err
+	}
+	return pull.Open(ctx, options)
+}
