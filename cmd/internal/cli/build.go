@@ -72,23 +72,23 @@ Texts that may be images are reported; --strict makes them an error. See kkbundl
 	return cmd
 }
 
-// buildResult is what build prints with --json.
+// buildResult is the JSON output of build.
 type buildResult struct {
 	Version  int           `json:"version"` // 1
 	Path     string        `json:"path"`
 	Digest   string        `json:"digest"`
 	Size     int64         `json:"size"`            // bytes, as are the others
-	Parts    int           `json:"parts,omitempty"` // files that it is in, with --split
+	Parts    int           `json:"parts,omitempty"` // files, with --split
 	Items    int           `json:"items"`
 	Blobs    int           `json:"blobs"`
-	Content  int64         `json:"content"`  // what it unpacks to
-	Fetched  int64         `json:"fetched"`  // that were not in the cache
-	Cached   int64         `json:"cached"`   // that were
+	Content  int64         `json:"content"`  // unpacked
+	Fetched  int64         `json:"fetched"`  // downloaded
+	Cached   int64         `json:"cached"`   // found in the cache
 	Duration time.Duration `json:"duration"` // nanoseconds
 	Warnings []string      `json:"warnings,omitempty"`
-	// Undecided is what may be an image and is none of the items.
+	// Undecided lists texts that may be images and are not in the bundle.
 	Undecided []string `json:"undecided,omitempty"`
-	// Assumed is what the catalog does not know and took for granted.
+	// Assumed lists assumptions of the catalog.
 	Assumed []string `json:"assumed,omitempty"`
 }
 
@@ -146,11 +146,11 @@ func (o *buildOptions) options(g *globals) (build.Options, error) {
 func (g *globals) printBuild(r buildResult) error {
 	switch {
 	case g.JSON && r.Path == standardStream:
-		return json.NewEncoder(g.Err).Encode(r) // a line, as the events there are
+		return json.NewEncoder(g.Err).Encode(r) // a line like the events
 	case g.JSON:
 		return g.PrintJSON(r)
 	case r.Path == standardStream:
-		g.Out = g.Err // standard output is the bundle's
+		g.Out = g.Err // standard output has the bundle
 	}
 	g.NoteAll(r.Warnings)
 	g.Note("%s: %s, %s (%s unpacked) in %s", r.name(), plain.Size(r.Size), plain.Count(r.Items, "item"), plain.Size(r.Content), r.Duration.Round(100*time.Millisecond))

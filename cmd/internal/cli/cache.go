@@ -22,14 +22,14 @@ import (
 	"github.com/kkbundle/kkbundle/plain"
 )
 
-// cacheDir is where what was downloaded is kept: what the flag says, else the environment, else the user's cache directory.
+// cacheDir returns the cache directory: the flag, else $KKBUNDLE_CACHE, else the user's cache directory.
 func cacheDir(flag string) (string, error) {
 	if dir := cmp.Or(flag, os.Getenv("KKBUNDLE_CACHE")); dir != "" {
 		return dir, nil
 	}
 	user, err := os.UserCacheDir()
 	if err != nil {
-		return "", fmt.Errorf("no place for the cache, name one with --cache: %w", err)
+		return "", fmt.Errorf("no home directory for the cache; name a directory with --cache: %w", err)
 	}
 	return filepath.Join(user, "kkbundle"), nil
 }
@@ -39,11 +39,11 @@ func newCacheCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cache",
 		Short: "Manage the download cache",
-		Long: `Looks after the cache: what build and lock downloaded and the next ones need not download again. Nothing in it is ever the only
-copy of anything. Builds may run meanwhile: what they use stays.`,
+		Long: `Manages the cache, where build and lock keep downloads for later runs. Everything in it can be downloaded again. Builds may run
+meanwhile; the files they use stay.`,
 		Args: takes(),
 		RunE: func(*cobra.Command, []string) error {
-			return usage.Errorf("cache what? ls, gc, verify or dir; see `kkbundle cache --help`")
+			return usage.Errorf("name a subcommand: ls, gc, verify or dir; see `kkbundle cache --help`")
 		},
 	}
 	cmd.PersistentFlags().StringVar(&dir, "cache", "", "directory of the cache (default $KKBUNDLE_CACHE, else the user's cache directory)")
@@ -67,7 +67,7 @@ copy of anything. Builds may run meanwhile: what they use stays.`,
 	return cmd
 }
 
-// A cacheOpener returns the cache that the command line names, and its path.
+// A cacheOpener returns the cache of the command line, and its path.
 type cacheOpener func() (bundle.CacheDir, string, error)
 
 func newCacheLsCmd(g *globals, open cacheOpener) *cobra.Command {
@@ -75,8 +75,8 @@ func newCacheLsCmd(g *globals, open cacheOpener) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ls",
 		Short: "List the contents of the cache",
-		Long: `Lists the blobs in the cache with their size, what they take on disk, and when a build last used them; unfinished ones with how
-far they are; and files that nobody knows. A blob that was built at several levels is there once for each.
+		Long: `Lists the blobs in the cache with their size, their size on disk, and the time since a build last used them; also unfinished blobs
+with their size so far, and unknown files. A blob is listed once for each compression level.
 
 With --json: {"dir", "files": [{"kind", "digest", "level", "encoder", "size", "disk", "used", "path", "damaged"}], "totals"}; "kind" is
 blob, part or other, sizes are bytes.`,
@@ -96,14 +96,14 @@ type cachedFile struct {
 	Digest  digest.Digest    `json:"digest,omitempty"`
 	Level   string           `json:"level,omitempty"`
 	Encoder string           `json:"encoder,omitempty"`
-	Size    int64            `json:"size"` // bytes of the blob, or those of it that are there
+	Size    int64            `json:"size"` // bytes of the blob, or of its unfinished part
 	Disk    int64            `json:"disk"` // bytes
 	Used    time.Time        `json:"used"`
 	Path    string           `json:"path"`
-	Damaged string           `json:"damaged,omitempty"` // why, as far as that shows without reading it
+	Damaged string           `json:"damaged,omitempty"` // reason, if it can be seen without reading the blob
 }
 
-// cacheTotals sum up cache ls.
+// cacheTotals has the sums of cache ls.
 type cacheTotals struct {
 	Blobs   int   `json:"blobs"`
 	Parts   int   `json:"parts"`
@@ -129,7 +129,7 @@ func (t *cacheTotals) add(f cachedFile) {
 	t.Disk += f.Disk
 }
 
-// cacheOrders are the orders of cache ls; nil is that in which files are found, which needs no memory.
+// cacheOrders returns the orders of cache ls; nil is the order of the directory, which needs no memory.
 func cacheOrders() map[string]func(a, b cachedFile) int {
 	return map[string]func(a, b cachedFile) int{
 		"digest": nil,
@@ -188,7 +188,7 @@ func runCacheLs(ctx context.Context, g *globals, open cacheOpener, order string)
 func newCachedFile(dir bundle.CacheDir, f bundle.CacheFile) (cachedFile, error) {
 	line := cachedFile{Kind: f.Kind, Digest: f.Digest, Level: f.Level, Encoder: f.Encoder, Disk: f.Disk, Used: f.Used, Path: f.Path}
 	if f.Kind != bundle.CacheOther && f.Level == "" {
-		return line, nil // another version's: how it is made is not known
+		return line, nil // of another version, in an unknown format
 	}
 	var (
 		damaged *bundle.CacheError
@@ -198,21 +198,21 @@ func newCachedFile(dir bundle.CacheDir, f bundle.CacheFile) (cachedFile, error) 
 	switch {
 	case errors.As(err, &damaged):
 		line.Damaged = damaged.Reason
-	case errors.Is(err, os.ErrNotExist): // it left meanwhile
+	case errors.Is(err, os.ErrNotExist): // it was removed meanwhile
 	default:
 		return line, err
 	}
 	return line, nil
 }
 
-// A fileLister prints a list whose length is not known when it begins.
+// A fileLister prints a list of unknown length.
 type fileLister interface {
 	begin(dir string) error
 	file(f cachedFile) error
 	end(t cacheTotals) error
 }
 
-// cacheTable prints lines of columns of fixed width, since nobody knows yet what will come.
+// cacheTable prints columns of fixed width, because later rows are unknown.
 type cacheTable struct {
 	out io.Writer
 	now time.Time
@@ -232,7 +232,7 @@ func (t *cacheTable) file(f cachedFile) error {
 	}
 	switch {
 	case f.Kind == bundle.CacheOther:
-		name, bytes = name+" (nobody knows what it is for)", "-"
+		name, bytes = name+" (unknown file)", "-"
 	case f.Damaged != "":
 		name, bytes = name+" (damaged: "+f.Damaged+")", "-"
 	case f.Level == "":
@@ -299,28 +299,27 @@ func newCacheGCCmd(g *globals, open cacheOpener) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "gc",
 		Short: "Remove unused blobs from the cache",
-		Long: `Removes what no build can use any more: entries that another version of kkbundle made, beginnings of blobs that nobody went on
-with, files of unknown use. With limits also the rest: what was not used for longer than --older-than, and then, what was not used for
-longest first, until the cache takes no more than --max-size on disk. What a running build uses always stays, and so does what the lock
-files and bundles given with --keep use. A blob that is gone is downloaded again when it is needed.`,
+		Long: `Removes files that no build can use: blobs of other versions of kkbundle, abandoned downloads, unknown files. --older-than also removes
+blobs unused for longer. --max-size then removes blobs, longest unused first, until the cache fits. Blobs of running builds stay, and
+so do blobs of the lock files and bundles of --keep. A removed blob is downloaded again when a build needs it.`,
 		Example: "  kkbundle cache gc --max-size 20GiB\n  kkbundle cache gc --older-than 30d --keep manifest.lock.yaml --dry-run",
 		Args:    takes(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return runCacheGC(cmd.Context(), g, open, o)
 		},
 	}
-	cmd.Flags().StringVar(&o.maxSize, "max-size", "", "what may stay on disk, such as 20GiB or 500MB")
-	cmd.Flags().StringVar(&o.olderThan, "older-than", "", "how long something may lie unused, such as 30d, 2w or 12h")
-	cmd.Flags().StringArrayVar(&o.keep, "keep", nil, "keep what this lock file or bundle uses; may be repeated")
-	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "only print what would be removed")
+	cmd.Flags().StringVar(&o.maxSize, "max-size", "", "largest size on disk, such as 20GiB or 500MB")
+	cmd.Flags().StringVar(&o.olderThan, "older-than", "", "longest time a blob may be unused, such as 30d, 2w or 12h")
+	cmd.Flags().StringArrayVar(&o.keep, "keep", nil, "keep the blobs of this lock file or bundle (repeated)")
+	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "print files that would be removed, and remove nothing")
 	return cmd
 }
 
-// cacheGCResult is what cache gc prints with --json. Sizes are bytes on disk.
+// cacheGCResult is the JSON output of cache gc. Sizes are bytes on disk.
 type cacheGCResult struct {
 	Version int      `json:"version"` // 1
 	DryRun  bool     `json:"dryRun"`
-	Removed int      `json:"removed"` // files, as are kept and inUse
+	Removed int      `json:"removed"` // number of files, like kept and inUse
 	Kept    int      `json:"kept"`
 	InUse   int      `json:"inUse"` // of those kept
 	Freed   int64    `json:"freed"`
@@ -365,7 +364,7 @@ func runCacheGC(ctx context.Context, g *globals, open cacheOpener, o cacheGCOpti
 	return nil
 }
 
-// tooMuchLeft says why more is left than was wanted.
+// tooMuchLeft returns the reason why the cache is larger than --max-size.
 func tooMuchLeft(r bundle.GCResult, o bundle.GCOptions) string {
 	if o.MaxSize == nil || r.Left <= *o.MaxSize {
 		return ""
@@ -401,9 +400,8 @@ func newCacheVerifyCmd(g *globals, open cacheOpener) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "verify",
 		Short: "Verify every cached blob and drop damaged ones",
-		Long: `Reads every blob in the cache and compares its checksum, which finds what a disk did to it. --deep also unpacks it and compares
-its digest. Damaged ones are dropped, and the next build downloads them again; it would have noticed by itself. Exits with 19 if any was
-damaged.`,
+		Long: `Reads every blob in the cache and compares its checksum, which finds damage by a disk. --deep also unpacks it and compares its digest.
+Damaged blobs are dropped, and the next build downloads them again. Exits with 19 if a blob was damaged. Builds check blobs as well.`,
 		Example: "  kkbundle cache verify --deep",
 		Args:    takes(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -411,11 +409,11 @@ damaged.`,
 		},
 	}
 	cmd.Flags().BoolVar(&o.Deep, "deep", false, "also compare the digest of every blob")
-	cmd.Flags().BoolVar(&o.DryRun, "dry-run", false, "only name what is damaged")
+	cmd.Flags().BoolVar(&o.DryRun, "dry-run", false, "list damaged blobs, and drop none")
 	return cmd
 }
 
-// cacheVerifyResult is what cache verify prints with --json.
+// cacheVerifyResult is the JSON output of cache verify.
 type cacheVerifyResult struct {
 	Version int           `json:"version"` // 1
 	Checked int           `json:"checked"` // blobs
@@ -430,7 +428,7 @@ type damagedBlob struct {
 	Reason string        `json:"reason"`
 }
 
-// A cacheDamageError says that the cache had damaged blobs. They are listed already.
+// A cacheDamageError lists damaged blobs of the cache.
 type cacheDamageError struct {
 	damaged []*bundle.CacheError
 	dropped bool
@@ -441,7 +439,7 @@ func (e *cacheDamageError) Error() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s in the cache, ", plain.Count(len(e.damaged), "damaged blob"))
 	if e.dropped {
-		b.WriteString("dropped; the next build downloads what it needs of them again:")
+		b.WriteString("dropped; the next build downloads them again if needed:")
 	} else {
 		b.WriteString("left there because of --dry-run:")
 	}

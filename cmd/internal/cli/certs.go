@@ -21,9 +21,8 @@ func newCertsCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "certs",
 		Short: "List and renew a cluster's certificates, and save its keys",
-		Long: `A control plane's certificates are valid for a year. install sets up a timer on every control plane that renews them when one ends
-within 60 days (certificates.renew: auto), so these commands are for looking, for clusters with renew: manual, and for after a time in
-which hosts were switched off.`,
+		Long: `A control plane's certificates are valid for a year. By default, a timer on every control plane renews them 60 days before the first one
+ends (certificates.renew: auto). These commands are for checks, for clusters with renew: manual, and for hosts that were switched off.`,
 		Args: takes(),
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -31,7 +30,7 @@ which hosts were switched off.`,
 	return cmd
 }
 
-// An expiringError says that certificates end soon, with --fail.
+// An expiringError means that certificates end soon, with --fail.
 type expiringError struct{ error }
 
 type certsCheckOptions struct {
@@ -45,9 +44,9 @@ func newCertsCheckCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "check -i INVENTORY [BUNDLE]",
 		Short: "List the certificates of all hosts by expiry",
-		Long: `Lists the certificates on all hosts, those that end first at the top, and what renews each. Nothing is changed.
+		Long: `Lists the certificates on all hosts by expiry, and how each is renewed. Changes nothing.
 
-With --fail the exit code is 22 where one has ended or ends within --days, for a monitoring that runs this now and then.`,
+With --fail, the exit code is 22 if a certificate has ended or ends within --days, for monitoring.`,
 		Example: "  kkbundle certs check -i inventory.yaml -c cluster.yaml --days 30 --fail",
 		Args:    takes("[BUNDLE]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -57,8 +56,8 @@ With --fail the exit code is 22 where one has ended or ends within --days, for a
 	o.ClusterOptional = true
 	o.Flags.Add(cmd.Flags())
 	g.addTrust(cmd.Flags())
-	cmd.Flags().IntVar(&o.days, "days", 60, "how many `days` before their end certificates are said to end soon")
-	cmd.Flags().BoolVar(&o.fail, "fail", false, "fail if one ends soon")
+	cmd.Flags().IntVar(&o.days, "days", 60, "`days` before the end from which a certificate ends soon")
+	cmd.Flags().BoolVar(&o.fail, "fail", false, "fail if a certificate ends soon")
 	return cmd
 }
 
@@ -111,7 +110,7 @@ func printCertificates(g *globals, all []installer.Certificate, now time.Time) e
 	return g.PrintTable([]string{"ENDS", "LEFT", "HOST", "CERTIFICATE", "RENEWED BY"}, rows)
 }
 
-// remaining is a duration as people count the life of certificates.
+// remaining returns a duration in days, or in hours of the last days.
 func remaining(left time.Duration) string {
 	const day = 24 * time.Hour
 	switch {
@@ -134,9 +133,9 @@ func newCertsRenewCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "renew -i INVENTORY [BUNDLE]",
 		Short: "Renew the control plane's certificates now",
-		Long: `Renews what kubeadm has issued, on one control plane after the other: kubeadm certs renew all, then a restart of etcd, API server,
-controller manager and scheduler, and the next one when the API server is ready again. Workloads go on. admin.conf in the work directory
-is renewed as well. With --days only control planes are worked on where a certificate ends within so many days.
+		Long: `Renews kubeadm's certificates on one control plane after the other: kubeadm certs renew all, then a restart of etcd, API server,
+controller manager and scheduler; the next one follows when the API server is ready. Workloads keep running. admin.conf in the work
+directory is renewed too. With --days, only control planes with a certificate that ends within so many days are changed.
 
 Kubelets renew their own certificates; the registry's is renewed by install. Authorities are not renewed.`,
 		Example: "  kkbundle certs renew -i inventory.yaml site-1.4.0.kkb",
@@ -147,8 +146,8 @@ Kubelets renew their own certificates; the registry's is renewed by install. Aut
 	}
 	o.Flags.Add(cmd.Flags())
 	g.addTrust(cmd.Flags())
-	cmd.Flags().IntVar(&o.days, "days", 0, "`days`: only where a certificate ends within so many days (default: all)")
-	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "look, and say what would be done")
+	cmd.Flags().IntVar(&o.days, "days", 0, "only control planes with a certificate that ends within so many `days` (default: all)")
+	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "print the changes, and make none")
 	return cmd
 }
 
@@ -180,8 +179,8 @@ func newCertsBackupCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "backup -i INVENTORY -o FILE [BUNDLE]",
 		Short: "Save the keys needed to restore a cluster",
-		Long: `Writes a tar file (mode 0600) with the cluster's authorities and the key of service accounts, from the first control plane, and the keys of
-the work directory. It is not encrypted: whoever has it is the cluster's administrator. Keep it with the etcd backups, not beside them.`,
+		Long: `Writes a tar file (mode 0600) with the cluster's authorities and service account key, from the first control plane, and the keys of the
+work directory. It is not encrypted and gives full control of the cluster. Keep it apart from the etcd backups.`,
 		Example: "  kkbundle certs backup -i inventory.yaml -o site-keys.tar site-1.4.0.kkb",
 		Args:    takes("[BUNDLE]"),
 		RunE: func(cmd *cobra.Command, args []string) error {

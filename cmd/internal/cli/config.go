@@ -15,10 +15,10 @@ func newConfigCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "config",
 		Short: "Write, check and show cluster files",
-		Long: `The cluster file says what the cluster shall be. Configs of KubeKey v4, cluster files of KubeKey v3, and KKClusters with their
-KKMachineTemplates are read as they are; what cannot be carried over is said with its place.
+		Long: `The cluster file describes the cluster. Configs of KubeKey v4, cluster files of KubeKey v3, and KKClusters with their
+KKMachineTemplates are read directly; keys that cannot be carried over are reported with their place.
 
-What wins over what: the default, the cluster file, the inventory's vars, its groupVars, a host's own entry, --set.`,
+Precedence, lowest first: default, cluster file, the inventory's vars, its groupVars, a host's entry, --set.`,
 		Args: takes(),
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -31,7 +31,7 @@ func newConfigCheckCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "check CLUSTER",
 		Short:   "Check a cluster file",
-		Long:    "Says everything that is wrong with a cluster file, each with file, line and column, and what this version does not install yet. No host is asked.",
+		Long:    "Lists all errors of a cluster file with file, line and column, and features that this version cannot install. Connects to no host.",
 		Example: "  kkbundle config check cluster.yaml",
 		Args:    takes("CLUSTER"),
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -61,9 +61,9 @@ func newConfigShowCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show CLUSTER",
 		Short: "Show the values of a cluster and their origin",
-		Long: `Shows each value that a cluster has, defaults included, and where it is from: default, file:line:column, a group, a host, or --set. With
--i and --host it is the cluster as it is on that host. -o yaml prints a cluster file that says the same, also for files of KubeKey.
-Secrets are never shown. Versions that are not given are the catalog's and not in the list.`,
+		Long: `Shows each value of a cluster, with defaults, and its origin: default, file:line:column, a group, a host, or --set. With -i and
+--host, the values are those of that host. -o yaml prints an equivalent cluster file, also for files of KubeKey. Secrets are never
+shown. Versions that the file omits come from the catalog and are not listed.`,
 		Example: `  kkbundle config show cluster.yaml
   kkbundle config show cluster.yaml -i inventory.yaml --host node3 --set kubernetes.maxPods=200`,
 		Args: takes("CLUSTER"),
@@ -73,13 +73,13 @@ Secrets are never shown. Versions that are not given are the catalog's and not i
 	}
 	f := cmd.Flags()
 	f.StringVarP(&o.inventory, "inventory", "i", "", "the inventory file, for --host")
-	f.StringVar(&o.host, "host", "", "as it is on this host")
+	f.StringVar(&o.host, "host", "", "show the values of this host")
 	f.StringVarP(&o.output, "output", "o", showTable, "table, yaml or json")
 	site.AddSet(f, &o.settings)
 	return cmd
 }
 
-// configResult is what config show prints with --json.
+// configResult is the JSON output of config show.
 type configResult struct {
 	Version int              `json:"version"` // 1
 	File    string           `json:"file"`
@@ -93,7 +93,7 @@ func runConfigShow(g *globals, file string, o configShowOptions) error {
 		return err
 	}
 	if (o.inventory == "") != (o.host == "") {
-		return usage.Errorf("--host and -i go together: the host, and the inventory that it is in")
+		return usage.Errorf("--host needs the inventory (-i), and -i needs --host")
 	}
 	c, err := site.ReadCluster(g.Console, file, o.settings)
 	if err != nil {

@@ -57,7 +57,7 @@ image for different platforms are joined.`,
 	return cmd
 }
 
-// copyResult is what copy prints with --json.
+// copyResult is the JSON output of copy.
 type copyResult struct {
 	Version      int             `json:"version"` // 1
 	Path         string          `json:"path"`
@@ -65,10 +65,10 @@ type copyResult struct {
 	Size         int64           `json:"size"` // bytes, as are the others
 	Items        int             `json:"items"`
 	Blobs        int             `json:"blobs"`
-	Content      int64           `json:"content"`      // what it unpacks to
-	Recompressed int64           `json:"recompressed"` // content whose frames did not fit
-	From         []digest.Digest `json:"from"`         // the identities of the sources
-	LeftOut      []string        `json:"leftOut"`      // what could not come along, and why
+	Content      int64           `json:"content"`      // unpacked
+	Recompressed int64           `json:"recompressed"` // unpacked bytes of frames that were compressed again
+	From         []digest.Digest `json:"from"`         // digests of the sources
+	LeftOut      []string        `json:"leftOut"`      // items that were not copied, with reasons
 	Duration     time.Duration   `json:"duration"`     // nanoseconds
 }
 
@@ -138,9 +138,9 @@ func (o *copyOptions) check() (transfer.Platforms, error) {
 	return platforms, disk.CheckOutput(o.output)
 }
 
-// itemsHelp says how --item and NAME name items.
+// itemsHelp explains names of items.
 const itemsHelp = `An item is named by its reference as inspect shows it, by its short name, by name:version, or by its digest, with its kind
-and a slash before it where that is needed (file/tool). * stands for any characters.`
+and a slash in front if it is ambiguous (file/tool). * matches any characters.`
 
 // parsePlatforms reads the values of --platform.
 func parsePlatforms(texts []string) (transfer.Platforms, error) {

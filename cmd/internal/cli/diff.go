@@ -14,7 +14,7 @@ import (
 	"github.com/kkbundle/kkbundle/plain"
 )
 
-// errDiffers ends a command with the exit code 1 and no message: what differs was printed.
+// errDiffers ends a command with exit code 1 without a message: the differences were printed.
 var errDiffers = errors.New("there are differences")
 
 type diffOptions struct {
@@ -27,10 +27,9 @@ func newDiffCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "diff OLD NEW",
 		Short: "Compare two bundles or locks",
-		Long: `Says what a bundle has that another one lacks: items added, removed, updated (another version) and changed (another digest
-or platforms under the same reference), and how many bytes would have to be carried to who has OLD. Either may be a lock
-file, to see what a build would change; how many bytes its images have is not known then. Either may be a bundle that publish
-put into a registry, oci://HOST/PATH[:TAG]: of it only manifests are fetched.`,
+		Long: `Compares two bundles: items added, removed, updated (another version) and changed (another digest or platforms under the same
+reference), and the number of bytes to transfer to a site that has OLD. Either may be a lock file, to preview a build; the size of
+its images is unknown. Either may be a published bundle, oci://HOST/PATH[:TAG], of which only manifests are downloaded.`,
 		Example: `  kkbundle diff site-1.4.0.kkb site-1.5.0.kkb
   kkbundle diff --exit-code site-1.4.0.kkb manifest.lock.yaml
   kkbundle diff oci://registry.corp.example/bundles/site:latest site-1.5.0.kkb`,
@@ -72,7 +71,7 @@ func runDiff(ctx context.Context, g *globals, sides [2]string, o diffOptions) (e
 	return err
 }
 
-// printDiff prints a table of the changes and what they come to.
+// printDiff prints a table of the changes and their sums.
 func printDiff(g *globals, r *diff.Result) error {
 	rows := make([][]string, 0, len(r.Changes))
 	numbers := map[string]int{}
@@ -109,7 +108,7 @@ func printDiff(g *globals, r *diff.Result) error {
 	return nil
 }
 
-// shown returns what tells old and new apart: versions, platforms or digests.
+// shown returns the different versions, platforms or digests.
 func shown(c *diff.Change) (before, after string) {
 	switch {
 	case c.Change == "updated" && c.OldVersion != c.NewVersion:

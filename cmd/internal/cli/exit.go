@@ -11,6 +11,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/build"
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/pull"
 	"github.com/kkbundle/kkbundle/cmd/internal/terminal"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/fetch"
@@ -28,7 +29,7 @@ import (
 
 var errInterrupted = errors.New("interrupted; run the same command again to continue")
 
-// An interruptedOverError is errInterrupted for a build that keeps nothing.
+// An interruptedOverError is errInterrupted for a build without a cache.
 type interruptedOverError struct{}
 
 func (*interruptedOverError) Error() string {
@@ -37,7 +38,7 @@ func (*interruptedOverError) Error() string {
 
 func (*interruptedOverError) Is(target error) bool { return target == errInterrupted }
 
-// interrupted is err after ctx ended. Items that failed before are kept; that the context ended is not worth a second line.
+// interrupted returns the error of an interrupted run. It keeps failed items and drops the error of ctx.
 func interrupted(ctx context.Context, err error) error {
 	var (
 		failed *fetch.Errors
@@ -56,20 +57,19 @@ func interrupted(ctx context.Context, err error) error {
 	return errors.Join(what, err)
 }
 
-// A pushError is whatever kept a push from being complete.
+// A pushError is an error of a push.
 type pushError struct{ error }
 
 func (e *pushError) Unwrap() error { return e.error }
 
-// An exitClass is a row of the table of exit codes. A number once used never changes its meaning; 2 is left to Go's own
-// crashes.
+// An exitClass is a row of the table of exit codes. A number never changes its meaning; 2 is the code of Go's crashes.
 type exitClass struct {
 	code int
 	text string
 	is   func(error) bool
 }
 
-// exitClasses in order: the first that fits decides.
+// exitClasses returns the table. The first matching class counts.
 func exitClasses() []exitClass {
 	return []exitClass{
 		{130, "interrupted", func(err error) bool { return errors.Is(err, errInterrupted) }},
@@ -93,7 +93,7 @@ func exitClasses() []exitClass {
 				asError[*host.HelperError](err)
 		}},
 		{14, "some items could not be fetched; the rest is kept", asError[*fetch.Errors]},
-		{15, "registry refused or unreachable", asError[*pushError]},
+		{15, "registry refused or unreachable", func(err error) bool { return asError[*pushError](err) || asError[*pull.RefusedError](err) }},
 		{17, "another run is at work there", asError[*task.LockedError]},
 		{23, "the cluster is not healthy", asError[*health.UnhealthyError]},
 		{16, "install stopped on a host", asError[*engine.TaskError]},
@@ -135,7 +135,7 @@ func exitCodeHelp() string {
 	return b.String()
 }
 
-// printError says what failed, and what to do about it where the error knows.
+// printError prints an error, and its remedy if it has one.
 func printError(w io.Writer, err error) {
 	_, _ = fmt.Fprintf(w, "kkbundle: %s\n", plain.Lines(strings.ReplaceAll(strings.TrimSpace(err.Error()), "\t", "    ")))
 	if h := hint(err); h != "" {

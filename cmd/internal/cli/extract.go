@@ -45,15 +45,14 @@ func newExtractCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "extract BUNDLE [NAME]",
 		Short: "Extract items from a bundle",
-		Long: `Takes one item out of a bundle: a file or chart as a file, an image as an OCI image layout directory or as an archive
-(--format oci-archive; docker-archive is what docker load, podman load and ctr images import read, for one platform).
-With a digest as NAME it is that blob. With -o - a file, chart, archive or blob goes to standard output; --range takes bytes
-of a file, chart or blob, after the whole of it was checked.
+		Long: `Extracts one item: a file or chart as a file, an image as an OCI image layout directory or as an archive (--format oci-archive, or
+docker-archive for docker load, podman load and ctr images import, for one platform). A digest as NAME extracts that blob. With
+-o - a file, chart, archive or blob goes to standard output. --range extracts bytes of a file, chart or blob after checking the
+whole of it.
 
-Without NAME the whole bundle becomes an OCI image layout directory, or with --format tree a directory with files/, charts/,
-documents/ and packages/, where each distribution's are a repository for apt or dnf, and the images as a layout in images/.
---item takes more than one item, as a tree too. --for HOST puts what that host of the inventory needs into a directory:
-files/, and images/ as archives for ctr images import.
+Without NAME, the whole bundle becomes an OCI image layout directory. With --format tree it becomes a directory with files/, charts/,
+documents/, packages/ (an apt or dnf repository for each distribution), and images/ (an OCI layout). --item extracts several items,
+as a tree by default. --for HOST extracts the items of a host of the inventory: files/, and images/ as archives for ctr images import.
 
 ` + itemsHelp,
 		Example: `  kkbundle extract site-1.4.0.kkb kubeadm --platform linux/arm64
@@ -73,12 +72,12 @@ files/, and images/ as archives for ctr images import.
 	}
 	f := cmd.Flags()
 	f.StringVarP(&o.output, "output", "o", "", "file or directory to write, - for standard output (default the item's name)")
-	f.StringVar(&o.platform, "platform", "", "which platform's file or image, where there are several")
+	f.StringVar(&o.platform, "platform", "", "platform of the file or image, if there are several")
 	f.StringVar(&o.format, "format", "", "oci, oci-archive, docker-archive or tree (default oci)")
 	f.StringVar(&o.byteRange, "range", "", "only these bytes, FIRST-LAST or FIRST-, both counted from 0 and included")
-	f.BoolVar(&o.unchecked, "unchecked", false, "take --range without reading the rest: accidents are noticed, forgery is not")
-	f.StringArrayVar(&o.items, "item", nil, "take these items, as a tree (may be repeated)")
-	f.StringVar(&o.host, "for", "", "take what this host of the inventory needs")
+	f.BoolVar(&o.unchecked, "unchecked", false, "extract --range without checking the whole: detects damage, but not forgery")
+	f.StringArrayVar(&o.items, "item", nil, "extract these items, as a tree (repeated)")
+	f.StringVar(&o.host, "for", "", "extract the items of this host of the inventory")
 	f.StringVarP(&o.inventory, "inventory", "i", "", "the inventory file, with --for")
 	f.StringVarP(&o.cluster, "cluster", "c", "", "the cluster file, with --for (default the one in the bundle)")
 	g.addTrust(f)
@@ -103,7 +102,7 @@ func (o *extractOptions) check(name string) error {
 	case !slices.Contains(formats, o.format):
 		err = fmt.Errorf("--format %s: want oci, oci-archive, docker-archive or tree", o.format)
 	case o.host != "" && (name != "" || len(o.items) > 0 || o.format != ""):
-		err = errors.New("--for says what to extract and how: leave out NAME, --item and --format")
+		err = errors.New("--for excludes NAME, --item and --format")
 	case o.host == "" && (o.inventory != "" || o.cluster != ""):
 		err = errors.New("-i and -c go with --for HOST")
 	case name != "" && len(o.items) > 0:
@@ -113,7 +112,7 @@ func (o *extractOptions) check(name string) error {
 	case several && o.format == formatDocker:
 		err = errors.New("a docker archive has one image: name it")
 	case several && o.byteRange != "", o.unchecked && o.byteRange == "":
-		err = errors.New("--range is of one file, chart or blob: name it; --unchecked goes with it")
+		err = errors.New("--range needs the name of one file, chart or blob; --unchecked needs --range")
 	}
 	if err == nil && o.platform != "" {
 		o.wanted, err = parsePlatforms([]string{o.platform})
@@ -182,7 +181,7 @@ type extraction struct {
 // image extracts an item as a layout or an archive.
 func (e *extraction) image(ctx context.Context, item bundle.Item) error {
 	if e.byteRange != "" {
-		return usage.Errorf("--range is of a file, chart or blob, and an image is many: name one of its blobs by digest")
+		return usage.Errorf("--range needs a file, chart or blob: name a blob of the image by its digest")
 	}
 	if len(e.wanted) > 0 || e.format == formatDocker {
 		wanted := e.wanted.Has
@@ -202,7 +201,7 @@ func (e *extraction) image(ctx context.Context, item bundle.Item) error {
 	case formatDocker:
 		return e.archive(base+".tar", 1, func(w io.Writer) error { return e.r.WriteDockerArchive(ctx, w, item) })
 	case formatTree:
-		return usage.Errorf("a tree is of several items: name them with --item")
+		return usage.Errorf("a tree has several items: name them with --item")
 	}
 	if e.output == "" {
 		e.output = base

@@ -35,17 +35,15 @@ func newInstallCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "install [-i INVENTORY] [BUNDLE]",
 		Short: "Install a cluster from a bundle",
-		Long: `Makes a cluster on the inventory's hosts from the bundle alone, over SSH.
+		Long: `Installs a cluster on the inventory's hosts from the bundle alone, over SSH.
 
-Without BUNDLE, it is the one bundle of this directory; then without -i, the hosts are those of inventory.yaml in this directory, or this host
-alone, if there is no such file. It says what it takes, and asks.
+Without BUNDLE, install uses the only bundle in this directory; then without -i, the hosts of inventory.yaml in this directory, or this
+host alone if that file is missing. It prints its choice and asks for confirmation.
 
-Phases: pre_hook, precheck, init, install, verify, post_hook. Every task looks before it does, so a second run changes nothing and
-a run that was interrupted continues. A host that fails is left, and the others go on as far as they can without it. All
-commands are in install.log in the work directory, which also holds what only exists there: certificate authority, registry credentials
-and admin.conf.
-
-Each run leaves report.html and report.json there: what changed, how long it took, and what the verification found.
+Phases: pre_hook, precheck, init, install, verify, post_hook. Every task changes only differences: a second run changes nothing, and a
+run after an interruption continues. After a failure on a host, the others continue as far as possible. The work directory has the
+certificate authority, the registry's credentials and admin.conf, which exist only there, and all commands in install.log. Each run
+writes its changes, times and verification to report.html and report.json there.
 
 With --json each line on standard error is one event: {"time", "event": "task", "phase", "task", "host", "state", "duration", "message", "done",
 "total"}, without those that do not apply; durations are in nanoseconds. Standard output has one document when a run has succeeded:
@@ -78,10 +76,10 @@ With --json each line on standard error is one event: {"time", "event": "task", 
 	f.StringSliceVar(&o.limit, "limit", nil, "only these `hosts`")
 	f.StringVar(&o.from, "from", "", "begin with the phase or task of this `name`")
 	f.StringSliceVar(&o.tags, "tags", nil, "only tasks with these `names`, or of these groups: "+strings.Join(engine.TagGroups(), ", "))
-	f.BoolVar(&o.list, "list", false, "print the phases and tasks with their hosts and tags, and ask no host")
-	f.BoolVar(&o.dryRun, "dry-run", false, "look, and say what would be done and why")
-	f.BoolVarP(&o.yes, "yes", "y", false, "do not ask, where BUNDLE is not named")
-	f.BoolVar(&o.force, "force", false, "go on although the precheck blocks, and run hooks again")
+	f.BoolVar(&o.list, "list", false, "print the phases and tasks with their hosts and tags, and connect to no host")
+	f.BoolVar(&o.dryRun, "dry-run", false, "print the changes with reasons, and make none")
+	f.BoolVarP(&o.yes, "yes", "y", false, "do not ask for confirmation without BUNDLE")
+	f.BoolVar(&o.force, "force", false, "continue if the precheck blocks, and run hooks again")
 	return cmd
 }
 
@@ -112,13 +110,13 @@ func runInstall(ctx context.Context, g *globals, path string, o installOptions) 
 	p.Close()
 	if err != nil {
 		if report.Log != "" {
-			g.Note("every command is in %s", report.Log)
+			g.Note("log of all commands: %s", report.Log)
 			if exists(report.Page) && !o.dryRun {
-				g.Note("a report is in %s", report.Page)
+				g.Note("report: %s", report.Page)
 			}
 		}
 		if asError[*engine.TaskError](err) && ctx.Err() == nil {
-			g.Note("after the cause is gone, run the same command again to continue")
+			g.Note("to continue, remove the cause and run the same command again")
 		}
 		return err
 	}
@@ -135,7 +133,7 @@ func runInstall(ctx context.Context, g *globals, path string, o installOptions) 
 	return nil
 }
 
-// isDirectory refuses a directory that a flag names and that is not there.
+// isDirectory returns an error if a flag's directory is missing.
 func isDirectory(flag, name string) error {
 	if name == "" {
 		return nil
@@ -145,12 +143,12 @@ func isDirectory(flag, name string) error {
 		return &build.InputError{Err: fmt.Errorf("%s %s: %w", flag, name, usage.FileError(err))}
 	}
 	if !info.IsDir() {
-		return &build.InputError{Err: fmt.Errorf("%s %s: it is no directory", flag, name)}
+		return &build.InputError{Err: fmt.Errorf("%s %s: not a directory", flag, name)}
 	}
 	return nil
 }
 
-// hostNames are the inventory's hosts in its order.
+// hostNames returns the hosts in the order of the inventory.
 func hostNames(inv *manifest.Inventory) []string {
 	var names []string
 	for _, h := range inv.Hosts() {
@@ -159,7 +157,7 @@ func hostNames(inv *manifest.Inventory) []string {
 	return names
 }
 
-// phasesOf are the phases that a run will go through.
+// phasesOf returns the phases of a run.
 func phasesOf(c *manifest.Cluster, only []string) []string {
 	var names []string
 	for _, p := range installer.Plan(c) {
@@ -170,7 +168,7 @@ func phasesOf(c *manifest.Cluster, only []string) []string {
 	return names
 }
 
-// installResult is what install prints with --json.
+// installResult is the JSON output of install.
 type installResult struct {
 	Version int `json:"version"` // 1
 	Report  struct {

@@ -10,7 +10,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/engine"
 )
 
-// taskList is what install --list prints with --json.
+// taskList is the JSON output of install --list.
 type taskList struct {
 	Version int                `json:"version"` // 1
 	Tasks   []installer.Listed `json:"tasks"`
@@ -26,7 +26,7 @@ func (g *globals) listTasks(o engine.Options) error {
 		return json.NewEncoder(g.Out).Encode(taskList{Version: 1, Tasks: list})
 	}
 	w := tabwriter.NewWriter(g.Out, 0, 0, 2, ' ', 0)
-	_, _ = fmt.Fprintln(w, "PHASE\tTASK\tHOSTS\tTAGS") // Flush tells what could not be written
+	_, _ = fmt.Fprintln(w, "PHASE\tTASK\tHOSTS\tTAGS") // Flush returns the error
 	for _, one := range list {
 		hosts := strings.Join(one.Hosts, " ")
 		switch {

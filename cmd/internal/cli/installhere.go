@@ -16,21 +16,20 @@ import (
 	"github.com/kkbundle/kkbundle/plain"
 )
 
-// What install takes when its command line names nothing: the one bundle and the inventory of the directory that it is
-// started in, or this host alone.
+// install without arguments uses the only bundle and the inventory in the working directory, or this host alone.
 const (
 	defaultInventory = "inventory.yaml"
 	bundleExtension  = ".kkb"
 )
 
-// chosen says what an install that names no bundle works with.
+// chosen is the input of install without arguments.
 type chosen struct {
 	bundle, inventory string
-	// made is the content of the inventory for this host alone; nil where there is an inventory.
+	// made is an inventory of this host alone; nil if inventory exists.
 	made []byte
 }
 
-// chooseHere finds what an install without arguments is about.
+// chooseHere finds the bundle and the inventory.
 func chooseHere(inventory string) (chosen, error) {
 	bundle, err := oneBundle(".")
 	if err != nil {
@@ -48,7 +47,7 @@ func chooseHere(inventory string) (chosen, error) {
 	return c, err
 }
 
-// oneBundle returns the only bundle of a directory; the parts of one that was cut count as one.
+// oneBundle returns the only bundle of a directory. Parts of a split bundle count as one.
 func oneBundle(dir string) (string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -71,7 +70,7 @@ func oneBundle(dir string) (string, error) {
 	return "", usage.Errorf("there are %d bundles in this directory (%s): name one, with -i INVENTORY", len(found), plain.Line(strings.Join(found, ", ")))
 }
 
-// inventoryOfThisHost is an inventory of this host alone, with all roles.
+// inventoryOfThisHost returns an inventory of this host alone, with all roles.
 func inventoryOfThisHost() ([]byte, error) {
 	if runtime.GOOS != "linux" {
 		return nil, usage.Errorf("there is no %s here, and this machine (%s) cannot be a cluster by itself: name the hosts with -i INVENTORY", defaultInventory, runtime.GOOS)
@@ -100,7 +99,7 @@ groups:
 	return b.Bytes(), nil
 }
 
-// onlyAddress returns this host's IPv4 address if it has but one that others could reach; else the default route decides.
+// onlyAddress returns this host's IPv4 address if it has exactly one that is global; otherwise the default route decides later.
 func onlyAddress() netip.Addr {
 	all, err := net.InterfaceAddrs()
 	if err != nil {
@@ -119,8 +118,8 @@ func onlyAddress() netip.Addr {
 	return found[0]
 }
 
-// agreeHere says what will be installed where, and asks unless that was answered. The inventory of this host is kept: the
-// next run, reset and nodes that are added later need it. A dry run keeps none and asks nothing; call done when it ends.
+// agreeHere prints bundle and hosts, and asks for confirmation without --yes. It writes the inventory of this host for later
+// commands, or to a temporary directory for a dry run, which asks nothing. Call done at the end.
 func (g *globals) agreeHere(c *chosen, o installOptions) (done func() error, err error) {
 	done = func() error { return nil }
 	g.Note("bundle: %s", plain.Line(c.bundle))
@@ -155,7 +154,7 @@ func (g *globals) agreeHere(c *chosen, o installOptions) (done func() error, err
 	return func() error { return os.RemoveAll(dir) }, os.WriteFile(c.inventory, c.made, 0o600)
 }
 
-// chooseInstall returns the bundle of an install that names none, and completes its options; done is to be called at the end.
+// chooseInstall returns the bundle for install without arguments, and sets the inventory in o. Call done at the end.
 func (g *globals) chooseInstall(o *installOptions) (bundle string, done func() error, err error) {
 	c, err := chooseHere(o.InventoryFile)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// openListing reads a bundle, here or in a registry, or a lock. Close it afterwards.
+// openListing reads a bundle, local or published, or a lock. Close it afterwards.
 func (g *globals) openListing(ctx context.Context, path string, login loginFlags) (*diff.Listing, error) {
 	if usage.IsAddress(path) {
 		return g.remoteListing(ctx, path, login)
@@ -31,7 +31,7 @@ func (g *globals) openListing(ctx context.Context, path string, login loginFlags
 	}
 	contents, err := r.Survey(ctx)
 	if err != nil {
-		_ = r.Close() // what failed first is the one to tell
+		_ = r.Close() // report the first error
 		return nil, err
 	}
 	return diff.OfBundle(&r.Catalog, contents, r, r.Close), nil

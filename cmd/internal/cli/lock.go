@@ -164,14 +164,14 @@ func runLock(ctx context.Context, g *globals, file string, o projectFlags) error
 	return nil
 }
 
-// lockResult is what lock prints with --json: the keys are those of the lock file.
+// lockResult is the JSON output of lock: the keys are those of the lock file.
 type lockResult struct {
 	Version int       `json:"version"` // 1
 	Path    string    `json:"path"`
 	Items   []lockPin `json:"items"`
-	// Undecided is what may be an image and is none of the items.
+	// Undecided lists texts that may be images and are not pinned.
 	Undecided []string `json:"undecided,omitempty"`
-	// Assumed is what the catalog does not know and took for granted.
+	// Assumed lists assumptions of the catalog.
 	Assumed []string `json:"assumed,omitempty"`
 }
 

@@ -12,7 +12,7 @@ import (
 type shortfall struct {
 	ref     string
 	lacks   []string // platforms
-	unknown bool     // not all that is attached to it could be looked up
+	unknown bool     // the list of referrers may be incomplete
 }
 
 // warnings returns a line for each shortfall.

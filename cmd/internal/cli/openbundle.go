@@ -15,8 +15,8 @@ import (
 	"github.com/kkbundle/kkbundle/plain"
 )
 
-// openBundle opens a bundle, in one file or in parts, and checks who signed it before anything else is read. It prints what is
-// missing without keeping it from being read. Commands open bundles here and in openStream, and nowhere else.
+// openBundle opens a bundle, a file or parts, and checks its signature before reading more. It prints warnings about missing files that
+// are not essential. Commands open bundles only here and in openStream.
 func (g *globals) openBundle(path string) (*bundle.Reader, error) {
 	if err := usage.CheckFile(path); err != nil {
 		return nil, err
@@ -40,7 +40,7 @@ func (g *globals) openBundle(path string) (*bundle.Reader, error) {
 	return r, nil
 }
 
-// openStream begins to read a bundle out of a pipe, and checks who signed it before its contents come.
+// openStream opens a bundle from a pipe and checks its signature before reading the content.
 func (g *globals) openStream(ctx context.Context, path string, pipe io.Reader, jobs int) (*bundle.Stream, error) {
 	s, err := bundle.NewStream(ctx, pipe, jobs)
 	if err != nil {
@@ -62,11 +62,10 @@ func (g *globals) openSite(ctx context.Context, f site.Flags, path string) (*sit
 	})
 }
 
-// standardStream is what stands for standard input or output in place of a file's name.
+// standardStream names standard input or output instead of a file.
 const standardStream = "-"
 
-// openPipe opens what can only be read once: standard input for "-", or a named pipe. It returns nil for anything else.
-// Closing it is up to the caller.
+// openPipe opens standard input for "-", or a named pipe. It returns nil for anything else. The caller closes it.
 func (g *globals) openPipe(path string) (io.ReadCloser, error) {
 	if path == standardStream {
 		if terminal.IsTerminal(g.In) {
@@ -80,7 +79,7 @@ func (g *globals) openPipe(path string) (io.ReadCloser, error) {
 	return os.Open(path)
 }
 
-// isNamedPipe is false for what is not there: whoever opens it as a file says what is wrong.
+// isNamedPipe reports whether path is a named pipe; false if it does not exist.
 func isNamedPipe(path string) bool {
 	info, err := os.Stat(path)
 	return err == nil && info.Mode()&fs.ModeNamedPipe != 0

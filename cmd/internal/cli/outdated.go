@@ -28,12 +28,12 @@ func newOutdatedCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "outdated MANIFEST|LOCK|BUNDLE",
 		Short: "List items with newer versions upstream",
-		Long: `Asks upstream what is newer than what a manifest names, or a lock or bundle has: tags of images with the same suffix and as many
-numbers (1.27-alpine: 1.29-alpine), versions of charts, Kubernetes' own binaries, releases at GitHub. PATCH is the newest
-with the same major and minor number, MINOR with the same major number, LATEST of all. A tag whose digest is another now
-has moved: the same name is something else than what is in the bundle. Items of which nobody says that are unknown.
+		Long: `Asks upstream for newer versions of the items of a manifest, lock or bundle: image tags with the same suffix and as many numbers
+(1.27-alpine: 1.29-alpine), versions of charts, Kubernetes' own binaries, releases on GitHub. PATCH is the newest version with the same
+major and minor number, MINOR with the same major number, LATEST the newest of all. A tag with a new digest has moved. Items without
+published versions are unknown.
 
-How upstream is reached is what the manifest says (sources): the one beside a lock, the one in a bundle.`,
+The manifest's sources are used: of the manifest beside a lock, or in a bundle.`,
 		Example: "  kkbundle outdated manifest.yaml\n  kkbundle outdated --exit-code site-1.4.0.kkb",
 		Args:    takes("MANIFEST|LOCK|BUNDLE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -42,13 +42,13 @@ How upstream is reached is what the manifest says (sources): the one beside a lo
 	}
 	f := cmd.Flags()
 	g.addTrust(f)
-	f.BoolVarP(&o.all, "all", "a", false, "show what is up to date, too")
+	f.BoolVarP(&o.all, "all", "a", false, "also show items that are up to date")
 	f.BoolVar(&o.exitCode, "exit-code", false, "end with exit code 1 if something is outdated or has moved")
 	f.IntVarP(&o.jobs, "jobs", "j", 0, fmt.Sprintf("requests at once (default %d)", fetch.DefaultJobs))
 	return cmd
 }
 
-// outdatedResult is what outdated prints with --json.
+// outdatedResult is the JSON output of outdated.
 type outdatedResult struct {
 	Version int            `json:"version"` // 1
 	Items   []outdatedItem `json:"items"`
@@ -64,13 +64,13 @@ type outdatedItem struct {
 	Patch    string        `json:"patch,omitempty"`  // newest with the same major and minor number
 	Minor    string        `json:"minor,omitempty"`  // newest with the same major number
 	Latest   string        `json:"latest,omitempty"` // newest of all
-	Moved    digest.Digest `json:"moved,omitempty"`  // what the same tag or version is now
-	Reason   string        `json:"reason,omitempty"` // why it is unknown or failed
+	Moved    digest.Digest `json:"moved,omitempty"`  // current digest of the tag or version
+	Reason   string        `json:"reason,omitempty"` // of unknown or failed
 }
 
 func runOutdated(ctx context.Context, g *globals, path string, o outdatedOptions) error {
 	if o.jobs < 0 {
-		return usage.Errorf("--jobs %d: at least 1 request has to run", o.jobs)
+		return usage.Errorf("--jobs %d: want at least 1", o.jobs)
 	}
 	q, err := g.question(ctx, path)
 	if err != nil {

@@ -27,7 +27,7 @@ func newPartsVerifyCmd(g *globals) *cobra.Command {
 		Use:   "verify BUNDLE",
 		Short: "List missing and damaged parts",
 		Long: `Compares each part with the size and the sha256 that NAME.kkb.parts.json has for it, and names every part that is missing,
-bad, or does not belong there: those are to be copied again. BUNDLE is the name of any part, or NAME.kkb.
+bad, or does not belong there: copy those again. BUNDLE is the name of any part, or NAME.kkb.
 
 With --json: {"version", "size", "parts": [{"path", "size", "digest", "state", "error"}]}; state is good, bad, missing or
 surplus.`,
@@ -39,7 +39,7 @@ surplus.`,
 	}
 }
 
-// partsResult is what parts verify prints with --json.
+// partsResult is the JSON output of parts verify.
 type partsResult struct {
 	Version int          `json:"version"` // 1
 	Size    int64        `json:"size"`    // bytes of the bundle

@@ -27,21 +27,21 @@ func newPrecheckCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "precheck -i INVENTORY [BUNDLE]",
 		Short: "Check hosts before an install, and change nothing",
-		Long: `Looks at every host and tells in one report what would make an install fail, why, and how to mend it. Nothing on the hosts is
-changed: the helper that looks is removed again. A host that cannot be reached is named in the report and keeps nobody waiting.
+		Long: `Checks every host and reports each cause for which an install would fail, with reason and remedy. Nothing on the hosts is changed: the
+helper is removed again. Unreachable hosts are listed in the report and delay no other host.
 
-Without a bundle and a cluster file it checks what every cluster of kubeadm's needs. With a cluster file (or a bundle that has
-one) it checks for that cluster, each host with what the inventory sets for it; with a bundle also for the space, architectures and
-packages of what is in it. kkbundle precheck list says what is checked.
+Without a bundle and a cluster file, it checks the needs of every kubeadm cluster. With a cluster file, given or in the bundle, it
+checks each host for that cluster and the inventory's settings; with a bundle, also its space, architectures and packages.
+kkbundle precheck list describes the checks.
 
---only and --skip take names of checks or groups; what takes long (the speed of etcd's disk, addresses that must be free, ports
-between the hosts) is not tried if only checks that are left out look at it.
+--only and --skip take names of checks or groups. Slow measurements (speed of etcd's disk, free addresses, ports between hosts) are
+made only if a selected check needs them.
 
--o FORMAT is what standard output gets: table, json, junit, html or markdown. -o FORMAT=FILE writes a file; several
-can be named, and then the table is still printed, unless --quiet.
+-o FORMAT prints table, json, junit, html or markdown on standard output. -o FORMAT=FILE writes a file, also several; the table
+is still printed, unless --quiet.
 
-Exit codes: 0 ready, with warnings or without; 12 something blocks; 13 hosts could not be asked, and nothing else
-blocks; 22 warnings, with --fail-on warn.`,
+Exit codes: 0 ready, possibly with warnings; 12 a check blocks; 13 hosts could not be checked, and no check blocks; 22 warnings, with
+--fail-on warn.`,
 		Example: `  kkbundle precheck -i inventory.yaml site-1.4.0.kkb
   kkbundle precheck -i inventory.yaml -c cluster.yaml -o html=report.html,junit=junit.xml
   kkbundle precheck -i inventory.yaml --skip etcd --rules rules.yaml --fail-on warn
@@ -57,22 +57,22 @@ blocks; 22 warnings, with --fail-on warn.`,
 	o.rulesFlag.add(f)
 	g.addTrust(f)
 	f.StringSliceVarP(&o.outputs, "output", "o", nil, "FORMAT or FORMAT=FILE: table, json, junit, html, markdown (default table)")
-	f.StringSliceVar(&o.Only, "only", nil, "only these checks, or those of these groups")
-	f.StringSliceVar(&o.Skip, "skip", nil, "not these checks, nor those of these groups")
-	f.StringVar(&o.failOn, "fail-on", string(precheck.Block), "what makes the command fail: block, or warn for warnings too")
-	f.StringVar(&o.record, "record", "", "directory to keep each host's facts in, as JSON")
-	f.StringVar(&o.replay, "facts", "", "directory of recorded facts to check, instead of asking the hosts")
+	f.StringSliceVar(&o.Only, "only", nil, "only these checks or groups")
+	f.StringSliceVar(&o.Skip, "skip", nil, "all but these checks or groups")
+	f.StringVar(&o.failOn, "fail-on", string(precheck.Block), "level that fails the command: block, or warn")
+	f.StringVar(&o.record, "record", "", "directory to write the facts of each host to, as JSON")
+	f.StringVar(&o.replay, "facts", "", "directory of recorded facts to check instead of the hosts")
 	cmd.AddCommand(newPrecheckListCmd(g))
 	return cmd
 }
 
-// check finds what makes no sense before anything is done.
+// check returns errors of the flags.
 func (o *precheckOptions) check(g *globals) (reportOutputs, error) {
 	if o.failOn != string(precheck.Block) && o.failOn != string(precheck.Warn) {
 		return reportOutputs{}, usage.Errorf("--fail-on takes block or warn, not %q", o.failOn)
 	}
 	if o.record != "" && o.replay != "" {
-		return reportOutputs{}, usage.Errorf("--record keeps what hosts say and --facts asks none; name one of them")
+		return reportOutputs{}, usage.Errorf("--record and --facts exclude each other")
 	}
 	if err := o.Check(); err != nil {
 		return reportOutputs{}, &usage.Error{Err: err}
@@ -97,7 +97,7 @@ func runPrecheck(ctx context.Context, g *globals, path string, o precheckOptions
 	options := s.Options()
 	options.Rules, options.Selection = rules, o.Selection
 	if o.record != "" {
-		options.Selection = precheck.Selection{} // another selection may be made from what is recorded
+		options.Selection = precheck.Selection{} // record all facts, for any later selection
 		options.Known = func(in precheck.Input) error { return precheck.Record(o.record, in) }
 	}
 	if o.replay != "" {
@@ -126,10 +126,10 @@ func runPrecheck(ctx context.Context, g *globals, path string, o precheckOptions
 	return nil
 }
 
-// A precheckWarnedError is a report with warnings, where those were not to be.
+// A precheckWarnedError means warnings with --fail-on warn.
 type precheckWarnedError struct{ warnings int }
 
-// Error counts them.
+// Error returns their number.
 func (e *precheckWarnedError) Error() string {
 	return "precheck: " + plain.Count(e.warnings, "warning") + ", and --fail-on warn"
 }

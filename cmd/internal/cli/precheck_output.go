@@ -15,16 +15,16 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// reportOutputs are where a report goes.
+// reportOutputs are the destinations of a report.
 type reportOutputs struct {
 	out    io.Writer
-	format string // what out gets, "" for nothing
+	format string // of out, "" for none
 	files  []reportFile
 }
 
 type reportFile struct{ format, path string }
 
-// parseReportOutputs reads what -o and --json say. Files that cannot be written are refused before anything is done.
+// parseReportOutputs parses -o and --json. A file that cannot be written is an error.
 func parseReportOutputs(g *globals, list []string) (reportOutputs, error) {
 	o := reportOutputs{out: g.Out}
 	if g.JSON {
@@ -57,7 +57,7 @@ func parseReportOutputs(g *globals, list []string) (reportOutputs, error) {
 	return o, nil
 }
 
-// write writes the report to all places; one that fails keeps none of the others.
+// write writes the report to all destinations, also after an error.
 func (o reportOutputs) write(r precheck.Report) error {
 	const mode = 0o644
 	var errs []error

@@ -74,11 +74,11 @@ type builtResult struct {
 	Started  string        `json:"started"`
 	Finished string        `json:"finished"`
 	Key      digest.Digest `json:"key,omitempty"` // fingerprint of the trusted key that signed it
-	// SameFile says that the file is byte for byte the one that was built, and not only the same content.
+	// SameFile means that the file is byte for byte the built one, not only of the same content.
 	SameFile bool `json:"sameFile"`
 }
 
-// String says it in a sentence.
+// String returns a sentence.
 func (r *builtResult) String() string {
 	text := fmt.Sprintf("built with kkbundle %s from manifest %s, finished %s", plain.Line(r.Program), shortDigest(r.Manifest.String()), plain.Line(r.Finished))
 	if !r.SameFile {
@@ -104,7 +104,7 @@ func (g *globals) checkProvenance(ctx context.Context, path, file string, identi
 	if len(keys) > 0 {
 		e := &signatureError{bundle: file, identity: identity, keys: keys}
 		if data.signed == nil {
-			e.tried = []error{errors.New("it is a statement without a signature, which kkbundle sign --provenance makes")}
+			e.tried = []error{errors.New("statement without a signature: sign it with kkbundle sign --provenance")}
 			return nil, e
 		}
 		statement, key, err := trust.VerifyStatement(keys, data.signed)

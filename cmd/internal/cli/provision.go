@@ -27,15 +27,15 @@ func newProvisionCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "provision -i INVENTORY HOST FILE [BUNDLE]",
 		Short: "Apply a cloud-init or Ignition document to one host",
-		Long: `Takes the steps of a bootstrap document on one host of the inventory, over SSH: the #cloud-config that Cluster API's kubeadm
-provider writes, or an Ignition configuration (spec 3). - reads it from standard input.
+		Long: `Runs the steps of a bootstrap document on one host of the inventory, over SSH: #cloud-config of Cluster API's kubeadm provider, or
+Ignition (spec 3). - reads it from standard input.
 
 Of #cloud-config: bootcmd, write_files, disk_setup, fs_setup, mounts, hostname, groups, users, ntp, timezone, runcmd; of Ignition: storage, passwd,
-systemd. Anything else is an error with its line. Each step is taken once for a document (bootcmd on every run), a step that failed is taken
-again by the next run, and /run/cluster-api/bootstrap-success.complete is written when all have succeeded.
+systemd. Anything else is an error with its line. Each step runs once for a document (bootcmd in every run); the next run repeats a failed
+step. After the last step, /run/cluster-api/bootstrap-success.complete is written.
 
-With a bundle the host is prepared first, in phases named for the operations of CAPKK's KKInstance: bootstrap, repository, binary,
-container-manager; then comes provisioning. kkbundle reset --limit HOST takes them back.`,
+With a bundle, the host is prepared first, in phases named like the operations of CAPKK's KKInstance: bootstrap, repository, binary,
+container-manager; then provisioning. kkbundle reset --limit HOST reverts them.`,
 		Example: `  kkbundle provision -i inventory.yaml node1 bootstrap.yaml site-1.4.0.kkb
   kubectl get secret node1-bootstrap -o go-template='{{.data.value|base64decode}}' | kkbundle provision -i inventory.yaml node1 -`,
 		Args: takes("HOST", "FILE", "[BUNDLE]"),
@@ -47,7 +47,7 @@ container-manager; then comes provisioning. kkbundle reset --limit HOST takes th
 	o.Flags.Add(f)
 	g.addTrust(f)
 	f.StringSliceVar(&o.phases, "phase", nil, "only these `phases`")
-	f.BoolVar(&o.dryRun, "dry-run", false, "look, and say what would be done")
+	f.BoolVar(&o.dryRun, "dry-run", false, "print the changes, and make none")
 	f.BoolVar(&o.check, "check", false, "only read the document and print its steps")
 	return cmd
 }
@@ -82,7 +82,7 @@ func runProvision(ctx context.Context, g *globals, args []string, o provisionOpt
 	return nil
 }
 
-// readProgram reads a bootstrap document, which is secret: it has tokens in it.
+// readProgram reads a bootstrap document, which contains secret tokens.
 func readProgram(g *globals, file, hostname string) (*provision.Program, error) {
 	var data []byte
 	var err error

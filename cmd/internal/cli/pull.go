@@ -33,13 +33,12 @@ func newPullCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "pull oci://HOST/PATH[:TAG|@DIGEST]",
 		Short: "Pull a published bundle from an OCI registry",
-		Long: `Brings a bundle from a registry that publish put it into, and writes it as a file, with its signatures beside it. Only what
-neither the cache nor the bundles named with --have hold is transferred; a pull that was interrupted continues at the byte
-when run again. Every blob's digest is checked. The file has the bytes of the one that was published if this kkbundle has the same
-encoder, and in any case the same identity.
+		Long: `Downloads a published bundle to a file, with its signatures beside it. Only blobs that are neither in the cache nor in the bundles of
+--have are transferred; a repeated pull continues at the byte. Every blob's digest is checked. The digest of the file is that of the
+published bundle; its bytes are the same too, if both versions of kkbundle have the same encoder.
 
-With --trust (or keys that are trusted already) the bundle must be signed by one of them, which is checked before any of its
-content comes. With --item or --platform only that part of it comes, as copy would make it. ` + itemsHelp,
+With trusted keys (--trust, or the default), the bundle must be signed by one of them; this is checked before its content is
+downloaded. With --item or --platform, only that part is downloaded, as copy would write it. ` + itemsHelp,
 		Example: `  kkbundle pull oci://registry.corp.example/bundles/site:1.4.0
   kkbundle pull --have site-1.3.0.kkb oci://registry.corp.example/bundles/site:1.4.0
   kkbundle pull --item 'chart/*' -o charts.kkb oci://registry.corp.example/bundles/site@sha256:6d1f…`,
@@ -56,9 +55,9 @@ content comes. With --item or --platform only that part of it comes, as copy wou
 	g.addTrust(f)
 	f.StringVarP(&o.output, "output", "o", "", "the file to write (default NAME-VERSION.kkb)")
 	f.Var(&o.split, "split", "write parts of this size, such as 4GB, 4GiB or 700MB")
-	f.StringArrayVar(&o.haves, "have", nil, "a bundle that is here already: what it holds is not transferred (repeated)")
-	f.StringArrayVar(&o.items, "item", nil, "bring only this item (may be repeated; * stands for any characters)")
-	f.StringSliceVar(&o.platforms, "platform", nil, "bring only this platform (may be repeated)")
+	f.StringArrayVar(&o.haves, "have", nil, "a local bundle, whose blobs are not transferred (repeated)")
+	f.StringArrayVar(&o.items, "item", nil, "pull only this item (repeated; * matches any characters)")
+	f.StringSliceVar(&o.platforms, "platform", nil, "pull only this platform (repeated)")
 	return cmd
 }
 

@@ -106,7 +106,7 @@ func TestPullTrustsNothing(t *testing.T) {
 				x.Name = "../../escape"
 				data, _ := x.Marshal()
 				l.setIndex(data)
-			}, 64, "is not one for a file",
+			}, 64, "is not valid as a file name",
 		},
 		"blobs that are not listed": {
 			func(l *liar) { l.manifest.Layers = l.manifest.Layers[3:] }, 15, "is missing",

@@ -25,17 +25,16 @@ func newPushCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "push --registry HOST[/PREFIX] BUNDLE",
 		Short: "Push the items of a bundle to a registry",
-		Long: `Sends images with what is attached to them (signatures, attestations), charts and files to an OCI registry, straight from
-the bundle: nothing is unpacked, what the registry has is not sent again, and every tag's digest is compared afterwards. A push
-that was interrupted continues when run again. What a manifest needs counts as there when the manifest is: --recheck asks for
-every blob. With - the bundle is read from standard input, as it comes and without a temporary file; a named pipe will do too.
+		Long: `Pushes images with their referrers (signatures, attestations), charts and files to an OCI registry, directly from the bundle. Existing
+content is not sent again, and every tag's digest is compared afterwards. A repeated push continues. The blobs of an existing manifest
+are assumed to exist; --recheck asks for each. - reads the bundle from standard input without a temporary file; a named pipe works too.
 
 Names are HOST[/PREFIX]/<upstream host>/<path>; a port in the upstream host becomes _port. --rename changes what follows
-HOST[/PREFIX]/, the first rule that fits. With --platform, images of several platforms keep their index where the registry
-takes one that is not complete, and get a smaller one elsewhere, which is said. Credentials come from docker's configuration
-and its helpers, or from --username and --password-stdin; proxies from HTTPS_PROXY, HTTP_PROXY and NO_PROXY.
+HOST[/PREFIX]/; the first matching rule counts. With --platform, images keep their index if the registry accepts sparse indexes, and
+otherwise get a smaller one, which is reported. Credentials come from docker's configuration and its helpers, or from --username and
+--password-stdin; proxies from HTTPS_PROXY, HTTP_PROXY and NO_PROXY.
 
-At Harbor the projects that are missing are made: one for each upstream host, or that of --registry HOST/PROJECT.`,
+On Harbor, missing projects are created: one for each upstream host, or the one of --registry HOST/PROJECT.`,
 		Example: `  kkbundle push --registry harbor.site/mirror site-1.4.0.kkb
   kkbundle push --registry harbor.site --rename docker.io/library=base --harbor-quota 50GiB --harbor-robot hosts site-1.4.0.kkb
   kkbundle push --registry 10.0.0.3:5000 --dry-run --item 'docker.io/*' --item chart:ingress-nginx --platform linux/arm64 site-1.4.0.kkb
@@ -49,11 +48,11 @@ At Harbor the projects that are missing are made: one for each upstream host, or
 	f := cmd.Flags()
 	f.StringVar(&o.registry, "registry", "", "the registry, host[:port][/prefix] (required)")
 	o.registryFlags.add(f)
-	f.StringArrayVar(&o.items, "item", nil, "push only items whose reference or name fits, [KIND:]GLOB (repeated)")
+	f.StringArrayVar(&o.items, "item", nil, "push only items with a matching reference or name, [KIND:]GLOB (repeated)")
 	f.StringArrayVar(&o.platforms, "platform", nil, "push only these platforms of images and files (repeated)")
-	f.StringArrayVar(&o.renames, "rename", nil, "FROM=TO: put what is below the upstream name FROM below TO (repeated)")
-	f.BoolVar(&o.dryRun, "dry-run", false, "ask the registry what it has, say what would be sent, and change nothing")
-	f.BoolVar(&o.recheck, "recheck", false, "ask for every blob, also where its manifest is there")
+	f.StringArrayVar(&o.renames, "rename", nil, "FROM=TO: push repositories below the upstream name FROM below TO (repeated)")
+	f.BoolVar(&o.dryRun, "dry-run", false, "print what would be sent, and change nothing")
+	f.BoolVar(&o.recheck, "recheck", false, "ask for every blob, even if its manifest exists")
 	o.harbor.add(f)
 	g.addTrust(f)
 	return cmd
@@ -96,16 +95,16 @@ func runPush(ctx context.Context, g *globals, path string, o pushOptions) error 
 	return o.print(g, sum, time.Since(start))
 }
 
-// pushResult is what push prints with --json.
+// pushResult is the JSON output of push.
 type pushResult struct {
 	Version int `json:"version"` // 1
 	registry.PushSummary
 }
 
-// check says what is wrong with the command line before anything is opened.
+// check returns errors of the command line.
 func (o *pushOptions) check() error {
 	if o.registry == "" {
-		return usage.Errorf("say where to with --registry HOST[/PREFIX]")
+		return usage.Errorf("name the registry with --registry HOST[/PREFIX]")
 	}
 	if err := o.registryFlags.check(); err != nil {
 		return err
@@ -116,7 +115,7 @@ func (o *pushOptions) check() error {
 	return o.harbor.check()
 }
 
-// library turns flags into what registry.Push takes, but for what depends on the bundle.
+// library returns the options of registry.Push that do not depend on the bundle.
 func (o *pushOptions) library(g *globals) (registry.PushOptions, error) {
 	options := registry.PushOptions{
 		Registry: o.registry, PlainHTTP: o.plainHTTP, Jobs: o.jobs, DryRun: o.dryRun, Recheck: o.recheck, Harbor: o.harbor.options(), Logger: g.Logger(),
@@ -141,7 +140,7 @@ func (o *pushOptions) library(g *globals) (registry.PushOptions, error) {
 	return options, err
 }
 
-// print says what became of the items: for programs their places, for people the sums.
+// print prints the destination of each item, and for people the sums.
 func (o *pushOptions) print(g *globals, sum registry.PushSummary, took time.Duration) error {
 	for _, it := range sum.Items {
 		var err error

@@ -15,7 +15,7 @@ import (
 	"github.com/kkbundle/kkbundle/registry/harbor"
 )
 
-// harborFlags are what push does at Harbor beyond making projects.
+// harborFlags are for settings of Harbor.
 type harborFlags struct {
 	public           bool
 	quota            usage.Size
@@ -24,15 +24,15 @@ type harborFlags struct {
 
 func (h *harborFlags) add(f *pflag.FlagSet) {
 	h.quota.Least = 1
-	f.BoolVar(&h.public, "harbor-public", false, "Harbor: projects that are made are public (default private)")
-	f.Var(&h.quota, "harbor-quota", "Harbor: storage quota of projects that are made, such as 50GiB (default Harbor's)")
-	f.StringVar(&h.robot, "harbor-robot", "", "Harbor: make a robot account of this name that may pull what was pushed; its secret is shown once")
+	f.BoolVar(&h.public, "harbor-public", false, "Harbor: create public projects (default private)")
+	f.Var(&h.quota, "harbor-quota", "Harbor: storage quota of created projects, such as 50GiB (default Harbor's)")
+	f.StringVar(&h.robot, "harbor-robot", "", "Harbor: create a robot account of this name with pull access to the projects; its secret is shown once")
 	f.StringVar(&h.robotFile, "robot-file", "", "write the robot account's name and secret to this file (0600) instead of showing them")
 }
 
 func (h *harborFlags) check() error {
 	if h.robot == "" && h.robotFile != "" {
-		return usage.Errorf("--robot-file is for the account of --harbor-robot NAME")
+		return usage.Errorf("--robot-file needs --harbor-robot NAME")
 	}
 	if h.robot == "" {
 		return nil
@@ -50,8 +50,8 @@ func (h *harborFlags) options() *registry.HarborOptions {
 	return &registry.HarborOptions{Public: h.public, Quota: h.quota.Bytes, Robot: h.robot}
 }
 
-// handOver gives the robot account's secret to whoever asked for it: to the file, or to standard output. It is in no log, and it
-// is not lost where the file can't be written.
+// handOver writes the robot account's secret to --robot-file or standard output, never to a log. If the file cannot be written, it
+// prints the secret.
 func (h *harborFlags) handOver(g *globals, sum *registry.PushSummary) error {
 	if sum.Harbor == nil || sum.Harbor.Robot == nil {
 		return nil

@@ -10,7 +10,7 @@ import (
 	"github.com/kkbundle/kkbundle/registry"
 )
 
-// A pushSource is a bundle to push: in one file, in parts, or out of a pipe.
+// A pushSource is a bundle to push: a file, parts, or a pipe.
 type pushSource struct {
 	io.Closer
 	items []bundle.Item
@@ -40,7 +40,7 @@ func (g *globals) openPushSource(ctx context.Context, path string, jobs int) (pu
 	}}, nil
 }
 
-// checkPipe refuses what would need standard input twice.
+// checkPipe returns an error if bundle and password both come from standard input.
 func (o *pushOptions) checkPipe(path string) error {
 	if path == standardStream && o.passwordStdin {
 		return usage.Errorf("the password and the bundle cannot both come on standard input: run docker login before, or name the bundle's file or pipe")

@@ -28,7 +28,7 @@ func parseItemPattern(text string) (itemPattern, error) {
 		glob = text
 	}
 	if glob == "" {
-		return p, fmt.Errorf("--item %q names nothing", text)
+		return p, fmt.Errorf("--item %q is empty", text)
 	}
 	quoted := strings.NewReplacer(`\*`, ".*", `\?`, ".").Replace(regexp.QuoteMeta(glob))
 	var err error
@@ -40,14 +40,14 @@ func (p itemPattern) fits(it bundle.Item) bool {
 	return (p.kind == "" || p.kind == it.Kind) && (p.glob.MatchString(it.Ref) || p.glob.MatchString(it.Name))
 }
 
-// itemSelection turns --item into what chooses items; each pattern has to fit one.
+// itemSelection returns a filter for --item. A pattern without a match is an error.
 func itemSelection(texts []string, items []bundle.Item) (func(bundle.Item) bool, error) {
 	var patterns []itemPattern
 	var errs []error
 	for _, text := range texts {
 		p, err := parseItemPattern(text)
 		if err == nil && !slices.ContainsFunc(items, p.fits) {
-			err = fmt.Errorf("--item %q fits nothing in the bundle: kkbundle inspect lists what there is", text)
+			err = fmt.Errorf("--item %q matches no item of the bundle: kkbundle inspect lists them", text)
 		}
 		errs = append(errs, err)
 		patterns = append(patterns, p)
@@ -60,7 +60,7 @@ func itemSelection(texts []string, items []bundle.Item) (func(bundle.Item) bool,
 	}, nil
 }
 
-// platformFlags reads --platform in the one spelling that bundles have.
+// platformFlags returns --platform in canonical form.
 func platformFlags(texts []string) ([]string, error) {
 	var out []string
 	var errs []error

@@ -34,15 +34,15 @@ func newRegistryInstallCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "install [BUNDLE]",
 		Short: "Install a registry as a service on this host",
-		Long: `Makes kkbundle registry serve a service of this host (systemd, root is needed): with a user of its own that may write to its
-directory only, an authority and a certificate for the names that clients use, and a login whose password is in a file that only root
-can read. Running it again changes what differs: flags that are not given stay as they were, and a certificate that ends within 30 days
-is made anew. Users are added to /etc/kkbundle-site-registry/htpasswd (htpasswd -B).
+		Long: `Installs kkbundle registry serve as a systemd service (root required): with its own user, which may write to its directory only, a
+certificate authority, a certificate for the names that clients use, and a login with the password in a file that only root can read.
+Running it again changes only differences: omitted flags keep their values, and a certificate that ends within 30 days is renewed. Add
+users to /etc/kkbundle-site-registry/htpasswd (htpasswd -B).
 
-With --config the registry program of the bundle runs instead, with that configuration file and any of its storage drivers (S3, Azure, GCS).
-The file says everything then, its own address too; what it can refer to is in /etc/kkbundle-site-registry (tls.crt, tls.key, htpasswd).
+With --config, the registry program of the bundle runs instead, with any of its storage drivers (S3, Azure, GCS). That configuration
+file sets everything, also the address; it can use tls.crt, tls.key and htpasswd in /etc/kkbundle-site-registry.
 
---root DIR writes the files of another host's root directory and runs nothing.`,
+--root DIR writes the files below the root directory of another host and runs nothing.`,
 		Example: `  kkbundle registry install --name registry.site
   kkbundle registry install --listen :443 --dir /srv/registry --name registry.site --name 10.0.0.3
   kkbundle registry install --config s3.yaml --name registry.site site-1.4.0.kkb`,
@@ -53,15 +53,15 @@ The file says everything then, its own address too; what it can refer to is in /
 	}
 	f := cmd.Flags()
 	g.addTrust(f)
-	f.StringVar(&o.Dir, "dir", service.DefaultDir, "where content is kept")
+	f.StringVar(&o.Dir, "dir", service.DefaultDir, "directory of the content")
 	f.StringVar(&o.Listen, "listen", ":5000", "address and port to listen on; :5000 is all addresses of this host")
-	f.StringArrayVar(&o.Names, "name", nil, "a host name or address that clients use (repeated); this host's are there anyhow")
-	f.BoolVar(&o.Delete, "delete", false, "allow to delete manifests, tags and blobs")
+	f.StringArrayVar(&o.Names, "name", nil, "a host name or address that clients use (repeated); this host's names are always included")
+	f.BoolVar(&o.Delete, "delete", false, "allow deleting manifests, tags and blobs")
 	f.StringVar(&o.Metrics, "metrics", "", "address and port of /metrics (Prometheus), without login or TLS")
 	f.StringVar(&o.config, "config", "", "configuration file of the registry program, which runs instead; needs BUNDLE")
-	f.StringVar(&o.program, "program", "registry", "the item of the bundle that is the registry program")
+	f.StringVar(&o.program, "program", "registry", "the item with the registry program")
 	f.StringVar(&o.root, "root", "/", "root directory of the host")
-	f.BoolVar(&o.dryRun, "dry-run", false, "print what would change, and change nothing")
+	f.BoolVar(&o.dryRun, "dry-run", false, "print the changes, and make none")
 	return cmd
 }
 
@@ -79,7 +79,7 @@ func runRegistryInstall(cmd *cobra.Command, g *globals, args []string, o registr
 		}
 	}
 	if service.HostCommands(o.root) != nil && os.Geteuid() != 0 {
-		return errors.New("a service of this host is root's to make: use sudo, or --root DIR to see the files")
+		return errors.New("installing a service needs root: use sudo, or --root DIR to see the files")
 	}
 	install := service.Options{Settings: o.Settings, Root: o.root, Now: time.Now(), Run: service.HostCommands(o.root), Ready: o.Ready(o.root), DryRun: o.dryRun}
 	var err error
@@ -105,7 +105,7 @@ func runRegistryInstall(cmd *cobra.Command, g *globals, args []string, o registr
 	return g.installed(res, o)
 }
 
-// complete takes what was not said from the last installation.
+// complete takes missing flags from the last installation.
 func (o *registryInstallOptions) complete(cmd *cobra.Command) error {
 	had, err := service.Load(o.root)
 	switch {
@@ -137,7 +137,7 @@ func (o *registryInstallOptions) complete(cmd *cobra.Command) error {
 		return &usage.Error{Err: err}
 	}
 	if service.HostCommands(o.root) == nil {
-		own = []string{"localhost", "127.0.0.1", "::1"} // this host's names are not that one's
+		own = []string{"localhost", "127.0.0.1", "::1"} // --root is for another host
 	}
 	for _, n := range own {
 		if !slices.Contains(o.Names, n) {
@@ -148,7 +148,7 @@ func (o *registryInstallOptions) complete(cmd *cobra.Command) error {
 	return nil
 }
 
-// serviceResult is what registry install prints with --json.
+// serviceResult is the JSON output of registry install.
 type serviceResult struct {
 	Version  int               `json:"version"` // 1
 	DryRun   bool              `json:"dryRun"`
@@ -163,7 +163,7 @@ type serviceResult struct {
 }
 
 func (g *globals) installed(res service.Result, o registryInstallOptions) error {
-	_, port, _ := net.SplitHostPort(o.Listen) // it was checked
+	_, port, _ := net.SplitHostPort(o.Listen) // checked before
 	address := net.JoinHostPort(o.Names[0], port)
 	if g.JSON {
 		return g.PrintJSON(serviceResult{
@@ -175,14 +175,14 @@ func (g *globals) installed(res service.Result, o registryInstallOptions) error 
 	}
 	switch {
 	case !res.Changed():
-		g.Note("nothing to do: the registry is as it shall be")
+		g.Note("nothing to do")
 	case o.dryRun:
-		g.Note("the service would be started again: %t", res.Started)
+		g.Note("the service would be restarted: %t", res.Started)
 	case res.Started:
 		g.Note("%s runs", service.Unit)
 	}
 	if o.Own {
-		address = "HOST:PORT" // which the configuration says
+		address = "HOST:PORT" // set by the configuration
 	}
 	g.Note("certificate until %s; clients trust %s\nlogin: %s, password in %s\nseed it: kkbundle push --registry %s --ca %s -u %s --password-stdin BUNDLE < %s",
 		res.Ends.Format(time.DateOnly), res.CA, service.Login, res.Password, address, res.CA, service.Login, res.Password)
@@ -229,8 +229,8 @@ func newRegistryCertsCmd(g *globals) *cobra.Command {
 	renew := &cobra.Command{
 		Use:   "renew",
 		Short: "Renew the registry's certificate now",
-		Long: `Makes the certificate of the registry that install made anew, for the same names, and has the registry take it up without ending
-transfers. Clients that trust the authority notice nothing. --new-ca makes a new authority too: all clients have to be given it then.`,
+		Long: `Renews the certificate of an installed registry for the same names, and reloads it without ending transfers. Clients trust it through
+the same authority. --new-ca creates a new authority, which all clients must get.`,
 		Args: takes(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ends, err := service.Renew(cmd.Context(), service.RenewOptions{Root: root, NewAuthority: newCA, Now: time.Now(), Run: service.HostCommands(root)})
@@ -244,12 +244,12 @@ transfers. Clients that trust the authority notice nothing. --new-ca makes a new
 		},
 	}
 	renew.Flags().StringVar(&root, "root", "/", "root directory of the host")
-	renew.Flags().BoolVar(&newCA, "new-ca", false, "make a new authority too")
+	renew.Flags().BoolVar(&newCA, "new-ca", false, "create a new authority too")
 	cmd.AddCommand(renew)
 	return cmd
 }
 
-// renewResult is what registry certs renew prints with --json.
+// renewResult is the JSON output of registry certs renew.
 type renewResult struct {
 	Version int       `json:"version"` // 1
 	Ends    time.Time `json:"ends"`
@@ -260,8 +260,8 @@ func newRegistryUninstallCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "uninstall",
 		Short: "Remove an installed registry service",
-		Long: `Ends the registry that install made and removes its unit and program. Content, certificates and logins stay, so that installing again
-brings the same registry back; --with-data removes them too, and the user.`,
+		Long: `Stops an installed registry and removes its unit and program. Content, certificates and logins stay for a later install; --with-data
+removes them too, and the user.`,
 		Args: takes(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o.Run = service.HostCommands(o.Root)
@@ -285,7 +285,7 @@ brings the same registry back; --with-data removes them too, and the user.`,
 	return cmd
 }
 
-// uninstallResult is what registry uninstall prints with --json.
+// uninstallResult is the JSON output of registry uninstall.
 type uninstallResult struct {
 	Version int      `json:"version"` // 1
 	Removed []string `json:"removed"`

@@ -15,22 +15,22 @@ import (
 	"github.com/kkbundle/kkbundle/registry"
 )
 
-// loginFlags say how a registry is reached and who asks it.
+// loginFlags are for the connection and login to a registry.
 type loginFlags struct {
 	ca, cert, key, username  string
 	plainHTTP, passwordStdin bool
 }
 
 func (f *loginFlags) add(fs *pflag.FlagSet) {
-	fs.StringVar(&f.ca, "ca", "", "PEM file of the authority that the registry's certificate comes from")
-	fs.StringVar(&f.cert, "cert", "", "PEM file of a certificate to show to the registry")
+	fs.StringVar(&f.ca, "ca", "", "PEM file of the registry's certificate authority")
+	fs.StringVar(&f.cert, "cert", "", "PEM file of a client certificate")
 	fs.StringVar(&f.key, "key", "", "PEM file of the key of --cert")
 	fs.BoolVar(&f.plainHTTP, "plain-http", false, "use HTTP without TLS")
 	fs.StringVarP(&f.username, "username", "u", "", "log in as this user")
 	fs.BoolVar(&f.passwordStdin, "password-stdin", false, "read the password from standard input")
 }
 
-// registryFlags are those of commands that send something to a registry.
+// registryFlags are the flags of commands that send to a registry.
 type registryFlags struct {
 	loginFlags
 	jobs int
@@ -50,12 +50,12 @@ func (f *loginFlags) check() error {
 
 func (f *registryFlags) check() error {
 	if f.jobs < 0 {
-		return usage.Errorf("--jobs %d: at least 1 transfer has to run", f.jobs)
+		return usage.Errorf("--jobs %d: want at least 1", f.jobs)
 	}
 	return f.loginFlags.check()
 }
 
-// transport is what registry.NewTransport makes of the flags.
+// transport returns a transport with the flags.
 func (f *registryFlags) transport() (*http.Transport, error) {
 	t, err := registry.NewTransport(f.ca)
 	if err == nil && f.cert != "" {
@@ -64,7 +64,7 @@ func (f *registryFlags) transport() (*http.Transport, error) {
 	return t, err
 }
 
-// keychain is docker's configuration, or the one login that was given.
+// keychain returns docker's configuration, or the login of the flags.
 func (f *loginFlags) keychain(stdin io.Reader) (authn.Keychain, error) {
 	if f.username == "" && !f.passwordStdin {
 		return authn.DefaultKeychain, nil
@@ -79,7 +79,7 @@ func (f *loginFlags) keychain(stdin io.Reader) (authn.Keychain, error) {
 	return login{&authn.Basic{Username: f.username, Password: password}}, nil
 }
 
-// login is a keychain of one login: the only registry that is asked is the one it was given for.
+// login is a keychain with one login, for the only registry of the command.
 type login struct{ auth authn.Authenticator }
 
 func (l login) Resolve(authn.Resource) (authn.Authenticator, error) { return l.auth, nil }

@@ -131,7 +131,7 @@ func TestServe(t *testing.T) {
 		t.Fatalf("%d %q", status, body)
 	}
 	putBundle(t, path, "new")
-	s.hangUp(t, "took up what was replaced")
+	s.hangUp(t, "reloaded")
 	if status, body := get(t, http.DefaultClient, url); status != 200 || body != "new" {
 		t.Errorf("after SIGHUP: %d %q", status, body)
 	}

@@ -19,12 +19,12 @@ import (
 //go:embed starters
 var starters embed.FS
 
-// newInitCmd writes a file to begin with.
+// newInitCmd returns a command that writes a template.
 func newInitCmd(g *globals, name, what string) *cobra.Command {
 	return &cobra.Command{
 		Use:     "init [FILE]",
 		Short:   "Write " + what + " as a starting point",
-		Long:    "Writes " + what + " with the most common keys and comments, to be changed: " + name + " unless another name is given. A file that is there is never replaced.",
+		Long:    "Writes " + what + " with the most common keys and comments, to edit: " + name + " by default. An existing file is never replaced.",
 		Example: "  kkbundle " + parentOf(name) + " init",
 		Args:    takes("[FILE]"),
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -34,7 +34,7 @@ func newInitCmd(g *globals, name, what string) *cobra.Command {
 				return err
 			}
 			if exists(file) {
-				return fmt.Errorf("%s is there, and is not replaced: name another file", file)
+				return fmt.Errorf("%s exists and is not replaced: name another file", file)
 			}
 			if err := disk.WriteFile(file, 0o644, bytes.NewReader(data)); err != nil {
 				return err
@@ -52,14 +52,14 @@ func parentOf(starter string) string {
 	return "inventory"
 }
 
-// What show can print.
+// Formats of show.
 const (
 	showTable = "table"
 	showYAML  = "yaml"
 	showJSON  = "json"
 )
 
-// showFormat is the value of -o, which --json overrules.
+// showFormat returns -o; --json overrides it.
 func (g *globals) showFormat(o string) (string, error) {
 	switch {
 	case g.JSON:
@@ -84,7 +84,7 @@ type checkResult struct {
 	Hosts   int    `json:"hosts,omitempty"`
 }
 
-// noteGaps prints what install does not do yet.
+// noteGaps prints features that install does not support yet.
 func (g *globals) noteGaps(err error) {
 	var gaps manifest.Problems
 	if errors.As(err, &gaps) {

@@ -22,12 +22,12 @@ func newStatusCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status -i INVENTORY [BUNDLE]",
 		Short: "Show the nodes, health and certificates of a cluster",
-		Long: `Looks at every host and at the cluster, and prints a short picture: nodes and their versions, etcd, how long certificates last, what was
-installed last from this work directory, and whatever is not as it should be, with why and what to do. Nothing is made or changed.
+		Long: `Prints the state of hosts and cluster: nodes and their versions, etcd, expiry of certificates, the last run from this work directory, and
+each problem with reason and remedy. Changes nothing.
 
-With a cluster file or a bundle that has one, versions are compared with it.
+With a cluster file, given or in the bundle, versions are compared with it.
 
-Exit codes: 0 healthy, with warnings or without; 23 something failed, hosts that cannot be reached included.`,
+Exit codes: 0 healthy, possibly with warnings; 23 a check failed or a host is unreachable.`,
 		Example: `  kkbundle status -i inventory.yaml
   kkbundle status -i inventory.yaml -o json site-1.4.0.kkb`,
 		Args: takes("[BUNDLE]"),
@@ -47,7 +47,7 @@ func runStatus(ctx context.Context, g *globals, path string, o statusOptions) (e
 		o.output = showJSON
 	}
 	if o.output != showTable && o.output != showJSON {
-		return &usage.Error{Err: errors.New("-o " + o.output + ": want table or json")}
+		return usage.Errorf("-o %s: want table or json", o.output)
 	}
 	s, err := g.openSite(ctx, o.Flags, path)
 	if err != nil {

@@ -24,11 +24,11 @@ func newSupportBundleCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "support-bundle -i INVENTORY [BUNDLE]",
 		Short: "Collect logs, facts and configuration for support, without secrets",
-		Long: `Collects from every host and from the cluster what somebody needs who is to find out what is wrong, into one tar compressed with zstd
-(mode 0600): install.log and the last report, logs of units and pods, facts, versions, configuration files and the cluster's objects
-but for its Secrets. Passwords, tokens and keys are taken out of all of it. Nothing on the hosts is changed.
+		Long: `Collects data for troubleshooting from all hosts and the cluster into one tar file compressed with zstd (mode 0600): install.log and the
+last report, logs of units and pods, facts, versions, configuration files, and the cluster's objects without Secrets. Passwords, tokens
+and keys are removed. Nothing on the hosts is changed.
 
-It works while the cluster is broken or half installed. Hosts that cannot be reached, and what could not be had, are named in README.txt in it.`,
+It works with a broken or partly installed cluster. Its README.txt lists unreachable hosts and missing data.`,
 		Example: "  kkbundle support-bundle -i inventory.yaml -o support.tar.zst",
 		Args:    takes("[BUNDLE]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -73,7 +73,7 @@ func runSupportBundle(ctx context.Context, g *globals, path string, o supportOpt
 	return g.Result("%s", o.output)
 }
 
-// supportResult is what support-bundle prints with --json.
+// supportResult is the JSON output of support-bundle.
 type supportResult struct {
 	Version   int      `json:"version"` // 1
 	Path      string   `json:"path"`

@@ -46,7 +46,7 @@ func TestSignPlainKey(t *testing.T) {
 	t.Parallel()
 	path, sign, _ := signing(t)
 	putBundle(t, path, "content")
-	if log := sign(); !strings.Contains(log, "a.key is not encrypted: whoever can read it can sign") {
+	if log := sign(); !strings.Contains(log, "a.key is not encrypted: every reader can sign") {
 		t.Error(log)
 	}
 	if err := os.Chmod(filepath.Join(filepath.Dir(path), "a.key"), 0o644); err != nil {
@@ -78,7 +78,7 @@ func TestServeTrust(t *testing.T) {
 	s.hangUp(t, "x.kkb.sigstore.json is of another bundle")
 	want("old")
 	sign()
-	s.hangUp(t, "took up what was replaced")
+	s.hangUp(t, "reloaded")
 	want("new")
 	http.DefaultClient.CloseIdleConnections()
 	if code := s.stop(); code != 0 {

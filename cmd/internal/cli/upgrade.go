@@ -31,15 +31,15 @@ func newUpgradeCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "upgrade -i INVENTORY BUNDLE",
 		Short: "Upgrade a cluster to the version of a bundle",
-		Long: `Brings a cluster to the Kubernetes version and the settings of a bundle, over SSH and without internet.
+		Long: `Upgrades a cluster to the Kubernetes version and the settings of a bundle, over SSH and without internet.
 
-What runs is read from the cluster, the plan shown and asked for. An unhealthy cluster is refused with the reasons. The
-registry gets the new bundle's images, etcd and kubeadm's configuration are saved to the work directory, and then come the
-control planes one by one and the workers in batches: each is drained, upgraded, waited for and used again. Minor releases
-are not left out: the bundle carries those between if its cluster file names kubernetes.upgradeFrom.
+Reads the versions from the cluster, prints the plan, and asks for confirmation. An unhealthy cluster is an error with the reasons. The
+bundle's images go to the registry, etcd and kubeadm's configuration are saved to the work directory, then control planes are upgraded
+one by one and workers in batches: drain, upgrade, wait until ready, uncordon. No minor release is skipped: the bundle has the releases
+between if its cluster file sets kubernetes.upgradeFrom.
 
-It stops at the first node that fails and says in which state the nodes are; the same command continues.
-With --json events are lines on standard error and the result is one document on standard output, as for install, with the plan.`,
+The upgrade stops at the first failed node and prints the state of the nodes; the same command continues.
+With --json, events are lines on standard error, and the result with the plan is one document on standard output, as for install.`,
 		Example: `  kkbundle upgrade -i inventory.yaml --dry-run site-1.5.0.kkb
   kkbundle upgrade -i inventory.yaml --batch 20% site-1.5.0.kkb`,
 		Args: takes("BUNDLE"),
@@ -49,12 +49,12 @@ With --json events are lines on standard error and the result is one document on
 	o.Flags.Add(f)
 	o.rulesFlag.add(f)
 	g.addTrust(f)
-	f.StringVar(&o.batch, "batch", "", "workers upgraded at the same time, a number or a part such as 20% (default a tenth, at least 1)")
-	f.DurationVar(&o.drainTimeout, "drain-timeout", installer.DrainTimeout, "how long a node's pods may take to leave it")
-	f.BoolVar(&o.disableEviction, "disable-eviction", false, "delete pods instead of evicting them, past PodDisruptionBudgets")
-	f.BoolVar(&o.dryRun, "dry-run", false, "show the plan and look at the cluster's health, and change nothing")
-	f.BoolVar(&o.force, "force", false, "go on although the precheck blocks or the cluster is not healthy")
-	f.BoolVarP(&o.yes, "yes", "y", false, "do not ask")
+	f.StringVar(&o.batch, "batch", "", "number of workers upgraded at the same time, or a share such as 20% (default a tenth, at least 1)")
+	f.DurationVar(&o.drainTimeout, "drain-timeout", installer.DrainTimeout, "time limit for draining a node")
+	f.BoolVar(&o.disableEviction, "disable-eviction", false, "delete pods instead of evicting them, ignoring PodDisruptionBudgets")
+	f.BoolVar(&o.dryRun, "dry-run", false, "show the plan and the cluster's health, and change nothing")
+	f.BoolVar(&o.force, "force", false, "continue if the precheck blocks or the cluster is unhealthy")
+	f.BoolVarP(&o.yes, "yes", "y", false, "do not ask for confirmation")
 	return cmd
 }
 
@@ -96,7 +96,7 @@ func runUpgrade(ctx context.Context, g *globals, path string, o upgradeOptions) 
 	p.Close()
 	if err != nil {
 		if report.Log != "" {
-			g.Note("every command is in %s", report.Log)
+			g.Note("log of all commands: %s", report.Log)
 		}
 		return err
 	}
@@ -111,7 +111,7 @@ func runUpgrade(ctx context.Context, g *globals, path string, o upgradeOptions) 
 	return nil
 }
 
-// upgradeResult is what upgrade prints with --json; of a dry run, the plan is what matters.
+// upgradeResult is the JSON output of upgrade.
 type upgradeResult struct {
 	installResult
 	Plan upgradePlan `json:"plan"`
