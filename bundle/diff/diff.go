@@ -86,7 +86,7 @@ func Compare(ctx context.Context, before, after *Listing) (*Result, error) {
 	return r, r.carry(ctx, before, after)
 }
 
-// carry counts the bytes that NEW has and OLD lacks.
+// carry counts the bytes that only NEW has.
 func (r *Result) carry(ctx context.Context, before, after *Listing) error {
 	r.Carry = &Bytes{}
 	for _, b := range after.blobs.Blobs() {
@@ -117,7 +117,7 @@ func (r *Result) carry(ctx context.Context, before, after *Listing) error {
 	})
 }
 
-// changes compares items and returns what changed, sorted by kind, name and platform, and how many are the same.
+// changes returns the different items, sorted by kind, name and platform, and the number of equal items.
 func changes(before, after []item) (all []Change, same int) {
 	type key struct{ kind, ref, platform string }
 	old := map[key]*item{}
@@ -154,7 +154,7 @@ func changes(before, after []item) (all []Change, same int) {
 	return all, same
 }
 
-// updates pairs what was removed with what was added under the same name in another version, the newest of both first.
+// updates pairs removed and added items with the same name and different versions, newest first.
 func updates(removed, added []*item) (all []Change) {
 	type key struct{ kind, name, platform string }
 	versions := map[key][2][]*item{}
@@ -205,7 +205,7 @@ func newChange(what string, before, after *item) Change {
 	return c
 }
 
-// A Listing is what a bundle or a lock has.
+// A Listing has the items of a bundle or a lock.
 type Listing struct {
 	name, version string
 	identity      digest.Digest // "" of a lock
@@ -215,7 +215,7 @@ type Listing struct {
 	end           func() error
 }
 
-// blobs are what a bundle has, wherever it is.
+// blobs is the content of a bundle, local or published.
 type blobs interface {
 	Blobs() []ocispec.Descriptor
 	Stat(d digest.Digest) (size int64, ok bool)
@@ -223,15 +223,16 @@ type blobs interface {
 	Needs(ctx context.Context, items []bundle.Item, visit func(item bundle.Item, blob ocispec.Descriptor)) error
 }
 
-// A item is an item as a bundle's index or a lock says it.
+// An item is an entry of a bundle's index or of a lock.
 type item struct {
 	kind, ref, name, version, platform string
-	digest                             digest.Digest // of its root; in a lock of what a file or archive is
-	platforms                          string        // those chosen of an image
-	size                               int64         // as far as a lock says it
+	digest                             digest.Digest // of its root; in a lock, of the content of a file or archive
+	platforms                          string        // of an image
+	size                               int64         // from a lock
 	at                                 int           // in the bundle's index
 }
 
+// Close closes the bundle.
 func (l *Listing) Close() error {
 	if l.end == nil {
 		return nil
@@ -239,6 +240,7 @@ func (l *Listing) Close() error {
 	return l.end()
 }
 
+// OfLock returns the listing of a lock.
 func OfLock(lock *manifest.Lock) *Listing {
 	l := &Listing{name: lock.Metadata.Name, version: lock.Metadata.Version}
 	for _, p := range lock.Items {
@@ -250,6 +252,7 @@ func OfLock(lock *manifest.Lock) *Listing {
 	return l
 }
 
+// OfBundle returns the listing of a bundle. has counts its blobs; end closes it.
 func OfBundle(c *bundle.Catalog, contents []bundle.Contents, has blobs, end func() error) *Listing {
 	x := c.Index()
 	l := &Listing{name: x.Name, version: x.Version, identity: c.Digest(), catalog: c, blobs: has, end: end}
@@ -266,8 +269,8 @@ func OfBundle(c *bundle.Catalog, contents []bundle.Contents, has blobs, end func
 	return l
 }
 
-// likeLock makes the items of a bundle comparable with a lock's, which has no documents, and of files and chart archives
-// the content's digest instead of the artifact's.
+// likeLock makes the items of a bundle comparable with a lock's. A lock has no documents, and for files and chart archives the digest
+// of the content, not of the artifact.
 func (l *Listing) likeLock(ctx context.Context) error {
 	if l.catalog == nil {
 		return nil

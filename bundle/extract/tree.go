@@ -40,7 +40,7 @@ func Tree(ctx context.Context, r *bundle.Reader, dir string, items []bundle.Item
 }
 
 // Files writes each item to a file below dir, images as archives for docker load. A file is written whole or not at all, and
-// never outside dir, whatever the names of the items.
+// never outside dir: names in a bundle are not trusted.
 func Files(ctx context.Context, r *bundle.Reader, dir string, items []bundle.Item) (err error) {
 	root, err := openRoot(dir)
 	if err != nil {

@@ -36,7 +36,7 @@ type Result struct {
 	Parts      int           `json:"parts,omitempty"`
 	Items      int           `json:"items"`
 	Blobs      int           `json:"blobs"`
-	Content    int64         `json:"content"` // what it unpacks to
+	Content    int64         `json:"content"` // unpacked
 	Fetched    int64         `json:"fetched"`
 	Cached     int64         `json:"cached"` // found in the cache or in Options.Have
 	Signatures []string      `json:"signatures"`

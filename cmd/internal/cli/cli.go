@@ -1,5 +1,5 @@
-// Package cli is kkbundle's command line: one file per command, output for people (print.go, progress.go) and for programs
-// (events.go, exit.go). A command parses flags, calls a library and prints the result.
+// Package cli has kkbundle's commands, one file each. A command parses flags, calls a library and prints the result with package
+// terminal. exit.go has the exit codes.
 package cli
 
 import (
@@ -36,7 +36,7 @@ func Main(ctx context.Context, args []string, streams terminal.Streams) int {
 		err = interrupted(ctx, err)
 	}
 	switch {
-	case errors.Is(err, errDiffers): // what differs was printed
+	case errors.Is(err, errDiffers): // the differences were printed
 	case err != nil && g.JSON:
 		g.failed(err)
 	case err != nil:

@@ -29,7 +29,7 @@ func newPushCmd(g *globals) *cobra.Command {
 content is not sent again, and every tag's digest is compared afterwards. A repeated push continues. The blobs of an existing manifest
 are assumed to exist; --recheck asks for each. - reads the bundle from standard input without a temporary file; a named pipe works too.
 
-Names are HOST[/PREFIX]/<upstream host>/<path>; a port in the upstream host becomes _port. --rename changes what follows
+Names are HOST[/PREFIX]/<upstream host>/<path>; a port in the upstream host becomes _port. --rename changes the path after
 HOST[/PREFIX]/; the first matching rule counts. With --platform, images keep their index if the registry accepts sparse indexes, and
 otherwise get a smaller one, which is reported. Credentials come from docker's configuration and its helpers, or from --username and
 --password-stdin; proxies from HTTPS_PROXY, HTTP_PROXY and NO_PROXY.

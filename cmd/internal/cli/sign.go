@@ -33,7 +33,7 @@ NAME.kkb.sigstore.json. It stays valid if the bundle is compressed differently, 
 is used.
 
 The key is cosign's (cosign generate-key-pair, or kkbundle keygen), or PKCS #8 without encryption. Its password comes from
-$COSIGN_PASSWORD or standard input (--password-stdin), or is asked for. The signature is what cosign sign-blob writes of
+$COSIGN_PASSWORD or standard input (--password-stdin), or is asked for. The signature has the format of cosign sign-blob for
 index.json, and each program verifies signatures of the other:
 
   kkbundle inspect --index site-1.4.0.kkb > index.json

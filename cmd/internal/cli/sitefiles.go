@@ -77,7 +77,7 @@ func (g *globals) printYAML(v any) error {
 	return errors.Join(e.Encode(v), e.Close())
 }
 
-// checkResult is what inventory check and config check print with --json.
+// checkResult is the JSON output of inventory check and config check.
 type checkResult struct {
 	Version int    `json:"version"` // 1
 	File    string `json:"file"`

@@ -1,5 +1,4 @@
-// Package site has what commands at the site work on: hosts, cluster and bundle, from the files and flags that name them, and
-// the options of SSH connections.
+// Package site opens the inventory, cluster file and bundle of a command, and connects to hosts.
 package site
 
 import (
