@@ -84,3 +84,15 @@ func (g *globals) printImages(r build.Images, names bool) error {
 	_, err := io.WriteString(g.Out, b.String())
 	return err
 }
+
+func newFindCmd(g *globals) *cobra.Command {
+	return &cobra.Command{
+		Use:    build.FinderCommand,
+		Short:  "Find images in a chart or in YAML, for another kkbundle",
+		Hidden: true,
+		Args:   takes(),
+		RunE: func(*cobra.Command, []string) error {
+			return build.RunFinder(g.In, g.Out)
+		},
+	}
+}

@@ -3,14 +3,21 @@ package cli
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/kkbundle/kkbundle/build"
 	"github.com/kkbundle/kkbundle/cmd/internal/site"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
+	"github.com/kkbundle/kkbundle/disk"
 	"github.com/kkbundle/kkbundle/installer"
 	"github.com/kkbundle/kkbundle/installer/precheck"
+	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/plain"
 )
 
@@ -132,4 +139,144 @@ type precheckWarnedError struct{ warnings int }
 // Error returns their number.
 func (e *precheckWarnedError) Error() string {
 	return "precheck: " + plain.Count(e.warnings, "warning") + ", and --fail-on warn"
+}
+
+func newPrecheckListCmd(g *globals) *cobra.Command {
+	format := "table"
+	cmd := &cobra.Command{
+		Use:   "list [CHECK|GROUP]",
+		Short: "Describe the checks, their reasons and remedies",
+		Example: `  kkbundle precheck list
+  kkbundle precheck list swap
+  kkbundle precheck list network -o markdown`,
+		Args: takes("[CHECK|GROUP]"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			if g.JSON {
+				format = "json"
+			}
+			return runPrecheckList(g, format, args)
+		},
+	}
+	cmd.Flags().StringVarP(&format, "output", "o", format, "table, json or markdown")
+	return cmd
+}
+
+func runPrecheckList(g *globals, format string, names []string) error {
+	selection := precheck.Selection{Only: names}
+	if err := selection.Check(); err != nil {
+		return &usage.Error{Err: err}
+	}
+	checks := selection.Of(precheck.List())
+	switch format {
+	case "json":
+		return g.PrintJSON(checks)
+	case "markdown":
+		return precheck.WriteListMarkdown(g.Out, checks)
+	case "table":
+	default:
+		return usage.Errorf("-o takes table, json or markdown, not %q", format)
+	}
+	if len(names) == 1 && len(checks) == 1 {
+		return describeCheck(g.Out, checks[0])
+	}
+	rows := make([][]string, len(checks))
+	for i, c := range checks {
+		rows[i] = []string{c.ID, string(c.Level), strings.Join(c.Groups, ","), c.Title}
+	}
+	return g.PrintTable([]string{"CHECK", "LEVEL", "GROUPS", "WANTED"}, rows)
+}
+
+func describeCheck(w io.Writer, c precheck.Check) error {
+	rows := [][2]string{{"wanted", c.Title}, {"why", c.Why}, {"fix", c.Fix}, {"level", c.Means()}, {"groups", strings.Join(c.Groups, ", ")}}
+	if len(c.Roles) > 0 {
+		roles := make([]string, len(c.Roles))
+		for i, r := range c.Roles {
+			roles[i] = string(r)
+		}
+		rows = append(rows, [2]string{"hosts", strings.Join(roles, ", ")})
+	}
+	if len(c.Kubeadm) > 0 {
+		rows = append(rows, [2]string{"kubeadm", strings.Join(c.Kubeadm, ", ")})
+	}
+	var b strings.Builder
+	b.WriteString(c.ID + "\n")
+	for _, row := range append(rows, [2]string{"source", c.Source}) {
+		fmt.Fprintf(&b, "  %-8s %s\n", row[0], row[1])
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// reportOutputs are the destinations of a report.
+type reportOutputs struct {
+	out    io.Writer
+	format string // of out, "" for none
+	files  []reportFile
+}
+
+type reportFile struct{ format, path string }
+
+// parseReportOutputs parses -o and --json. A file that cannot be written is an error.
+func parseReportOutputs(g *globals, list []string) (reportOutputs, error) {
+	o := reportOutputs{out: g.Out}
+	if g.JSON {
+		o.format = "json"
+	}
+	for _, one := range list {
+		format, path, isFile := strings.Cut(one, "=")
+		switch {
+		case !slices.Contains(precheck.Formats(), format):
+			return o, usage.Errorf("-o takes %s, each with =FILE or without, not %q", strings.Join(precheck.Formats(), ", "), one)
+		case isFile && path == "":
+			return o, usage.Errorf("-o %s names no file behind =", one)
+		case isFile:
+			if slices.ContainsFunc(o.files, func(f reportFile) bool { return f.path == path }) {
+				return o, usage.Errorf("-o writes %s twice", path)
+			}
+			if err := disk.CheckOutput(path); err != nil {
+				return o, err
+			}
+			o.files = append(o.files, reportFile{format, path})
+		case o.format != "" && o.format != format:
+			return o, usage.Errorf("standard output takes one format, not %s and %s: write -o %s=FILE", o.format, format, format)
+		default:
+			o.format = format
+		}
+	}
+	if o.format == "" && !(g.Quiet && len(o.files) > 0) {
+		o.format = "table"
+	}
+	return o, nil
+}
+
+// write writes the report to all destinations, also after an error.
+func (o reportOutputs) write(r precheck.Report) error {
+	const mode = 0o644
+	var errs []error
+	for _, f := range o.files {
+		errs = append(errs, disk.WriteFileWith(f.path, mode, func(w io.Writer) error { return r.Write(w, f.format) }))
+	}
+	if o.format != "" {
+		errs = append(errs, r.Write(o.out, o.format))
+	}
+	return errors.Join(errs...)
+}
+
+// rulesFlag is the file of exceptions from the levels of prechecks.
+type rulesFlag struct{ rules string }
+
+func (f *rulesFlag) add(fs *pflag.FlagSet) {
+	fs.StringVar(&f.rules, "rules", "", "`file` of exceptions from the levels of prechecks (kind PrecheckRules)")
+}
+
+// read returns the rules, nil if there are none.
+func (f rulesFlag) read() (*manifest.PrecheckRules, error) {
+	if f.rules == "" {
+		return nil, nil
+	}
+	data, err := build.ReadFile(f.rules)
+	if err != nil {
+		return nil, err
+	}
+	return manifest.ParsePrecheckRules(f.rules, data, precheck.IDs())
 }

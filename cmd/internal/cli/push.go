@@ -1,15 +1,27 @@
 package cli
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
+	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
+	"github.com/kkbundle/kkbundle/disk"
+	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/plain"
 	"github.com/kkbundle/kkbundle/registry"
+	"github.com/kkbundle/kkbundle/registry/harbor"
 )
 
 type pushOptions struct {
@@ -170,4 +182,178 @@ func (o *pushOptions) print(g *globals, sum registry.PushSummary, took time.Dura
 	g.Note("%s in %s: %s sent, %s mounted, %d there already (%s)",
 		plain.Count(sum.ItemsPushed+sum.ItemsPresent, "item"), o.registry, plain.Size(sum.BytesSent), plain.Count(sum.BlobsMounted, "blob"), sum.BlobsPresent, took.Round(100*time.Millisecond))
 	return nil
+}
+
+// harborFlags are for settings of Harbor.
+type harborFlags struct {
+	public           bool
+	quota            usage.Size
+	robot, robotFile string
+}
+
+func (h *harborFlags) add(f *pflag.FlagSet) {
+	h.quota.Least = 1
+	f.BoolVar(&h.public, "harbor-public", false, "Harbor: create public projects (default private)")
+	f.Var(&h.quota, "harbor-quota", "Harbor: storage quota of created projects, such as 50GiB (default Harbor's)")
+	f.StringVar(&h.robot, "harbor-robot", "", "Harbor: create a robot account of this name with pull access to the projects; its secret is shown once")
+	f.StringVar(&h.robotFile, "robot-file", "", "write the robot account's name and secret to this file (0600) instead of showing them")
+}
+
+func (h *harborFlags) check() error {
+	if h.robot == "" && h.robotFile != "" {
+		return usage.Errorf("--robot-file needs --harbor-robot NAME")
+	}
+	if h.robot == "" {
+		return nil
+	}
+	if err := harbor.CheckRobot(h.robot); err != nil {
+		return usage.Errorf("--harbor-robot: %w", err)
+	}
+	if h.robotFile != "" {
+		return disk.CheckOutput(h.robotFile)
+	}
+	return nil
+}
+
+func (h *harborFlags) options() *registry.HarborOptions {
+	return &registry.HarborOptions{Public: h.public, Quota: h.quota.Bytes, Robot: h.robot}
+}
+
+// handOver writes the robot account's secret to --robot-file or standard output, never to a log. If the file cannot be written, it
+// prints the secret.
+func (h *harborFlags) handOver(g *globals, sum *registry.PushSummary) error {
+	if sum.Harbor == nil || sum.Harbor.Robot == nil {
+		return nil
+	}
+	r := sum.Harbor.Robot
+	if r.Secret == "" {
+		g.Note("robot account %s was there already and may pull from all projects; Harbor tells no secret twice", r.Name)
+		return nil
+	}
+	if h.robotFile != "" {
+		data, err := json.Marshal(map[string]string{"name": r.Name, "secret": r.Secret})
+		if err == nil {
+			err = disk.WriteFile(h.robotFile, 0o600, bytes.NewReader(append(data, '\n')))
+		}
+		if err == nil {
+			r.Secret = ""
+			g.Note("robot account %s may pull; its secret is in %s", r.Name, h.robotFile)
+			return nil
+		}
+		if g.JSON {
+			return err // the document has the secret
+		}
+		return errors.Join(err, printRobot(g, r))
+	}
+	if g.JSON {
+		return nil
+	}
+	return printRobot(g, r)
+}
+
+func printRobot(g *globals, r *registry.HarborRobot) error {
+	g.Note("robot account that may pull, and its secret, which is not shown again:")
+	_, err := fmt.Fprintf(g.Out, "%s %s\n", plain.Line(r.Name), plain.Line(r.Secret))
+	return err
+}
+
+// A pushSource is a bundle to push: a file, parts, or a pipe.
+type pushSource struct {
+	io.Closer
+	items []bundle.Item
+	push  func(ctx context.Context, o registry.PushOptions) (registry.PushSummary, error)
+}
+
+func (g *globals) openPushSource(ctx context.Context, path string, jobs int) (pushSource, error) {
+	pipe, err := g.openPipe(path)
+	if err != nil {
+		return pushSource{}, err
+	}
+	if pipe == nil {
+		r, err := g.openBundle(path)
+		if err != nil {
+			return pushSource{}, err
+		}
+		return pushSource{r, r.Index().Items, func(ctx context.Context, o registry.PushOptions) (registry.PushSummary, error) {
+			return registry.Push(ctx, r, o)
+		}}, nil
+	}
+	s, err := g.openStream(ctx, path, pipe, jobs)
+	if err != nil {
+		return pushSource{}, errors.Join(err, pipe.Close())
+	}
+	return pushSource{pipe, s.Index().Items, func(ctx context.Context, o registry.PushOptions) (registry.PushSummary, error) {
+		return registry.PushStream(ctx, s, o)
+	}}, nil
+}
+
+// checkPipe returns an error if bundle and password both come from standard input.
+func (o *pushOptions) checkPipe(path string) error {
+	if path == standardStream && o.passwordStdin {
+		return usage.Errorf("the password and the bundle cannot both come on standard input: run docker login before, or name the bundle's file or pipe")
+	}
+	return nil
+}
+
+// An itemPattern is one --item: a reference or short name with * and ?, for one kind or all.
+type itemPattern struct {
+	text, kind string
+	glob       *regexp.Regexp
+}
+
+// parseItemPattern reads [KIND:]GLOB; * is any text, slashes too.
+func parseItemPattern(text string) (itemPattern, error) {
+	p := itemPattern{text: text}
+	kind, glob, ok := strings.Cut(text, ":")
+	if ok && slices.Contains([]string{bundle.KindImage, bundle.KindChart, bundle.KindFile}, kind) {
+		p.kind = kind
+	} else {
+		glob = text
+	}
+	if glob == "" {
+		return p, fmt.Errorf("--item %q is empty", text)
+	}
+	quoted := strings.NewReplacer(`\*`, ".*", `\?`, ".").Replace(regexp.QuoteMeta(glob))
+	var err error
+	p.glob, err = regexp.Compile("^(?:" + quoted + ")$")
+	return p, err
+}
+
+func (p itemPattern) fits(it bundle.Item) bool {
+	return (p.kind == "" || p.kind == it.Kind) && (p.glob.MatchString(it.Ref) || p.glob.MatchString(it.Name))
+}
+
+// itemSelection returns a filter for --item. A pattern without a match is an error.
+func itemSelection(texts []string, items []bundle.Item) (func(bundle.Item) bool, error) {
+	var patterns []itemPattern
+	var errs []error
+	for _, text := range texts {
+		p, err := parseItemPattern(text)
+		if err == nil && !slices.ContainsFunc(items, p.fits) {
+			err = fmt.Errorf("--item %q matches no item of the bundle: kkbundle inspect lists them", text)
+		}
+		errs = append(errs, err)
+		patterns = append(patterns, p)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, &usage.Error{Err: err}
+	}
+	return func(it bundle.Item) bool {
+		return len(patterns) == 0 || slices.ContainsFunc(patterns, func(p itemPattern) bool { return p.fits(it) })
+	}, nil
+}
+
+// platformFlags returns --platform in canonical form.
+func platformFlags(texts []string) ([]string, error) {
+	var out []string
+	var errs []error
+	for _, text := range texts {
+		p, err := manifest.PlatformString(text)
+		errs = append(errs, err)
+		out = append(out, p)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, usage.Errorf("--platform: %w", err)
+	}
+	return out, nil
 }

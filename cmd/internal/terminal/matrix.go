@@ -301,8 +301,7 @@ func (v *matrixView) paint(s task.State, text string) string {
 	return "\x1b[" + code + "m" + text + "\x1b[0m"
 }
 
-// fold chooses the rows that there is room for: those that failed, then those at work, then the others. What is left out is
-// counted.
+// fold returns the rows that fit: failed ones first, then working ones. The rest is counted.
 func (v *matrixView) fold(room int) (rows []*matrixRow, folded string) {
 	if len(v.rows) <= room {
 		return v.rows, ""
