@@ -3,6 +3,7 @@ package terminal
 import (
 	"fmt"
 	"io"
+	"os"
 	"sync"
 	"time"
 
@@ -45,21 +46,25 @@ func (c *Console) NewMeter(name string) *Meter {
 		m.out = c.Err
 		return m
 	}
-	pool := mpb.New(mpb.WithOutput(f), mpb.WithWidth(40), mpb.WithRefreshRate(200*time.Millisecond))
-	m.bar = pool.AddBar(0, mpb.BarRemoveOnComplete(),
-		mpb.PrependDecorators(decor.Name(name+" "), decor.Percentage(decor.WCSyncSpace)),
+	m.bar, m.end = c.live(f, 0, mpb.PrependDecorators(decor.Name(name+" "), decor.Percentage(decor.WCSyncSpace)),
 		mpb.AppendDecorators(
 			decor.CountersKibiByte("% .1f / % .1f "),
 			decor.AverageSpeed(decor.SizeB1024(0), "% .1f "),
 			decor.Any(func(s decor.Statistics) string { return "ETA " + m.eta(s.Current, s.Total) }),
 		))
+	return m
+}
+
+// live shows a bar at the end of the screen until end is called.
+func (c *Console) live(f *os.File, total int64, options ...mpb.BarOption) (bar *mpb.Bar, end func()) {
+	pool := mpb.New(mpb.WithOutput(f), mpb.WithWidth(40), mpb.WithRefreshRate(200*time.Millisecond))
+	bar = pool.AddBar(total, append(options, mpb.BarRemoveOnComplete())...)
 	c.screen.live.Store(pool)
-	m.end = sync.OnceFunc(func() {
-		m.bar.Abort(true)
+	return bar, sync.OnceFunc(func() {
+		bar.Abort(true)
 		pool.Wait()
 		c.screen.live.Store(nil)
 	})
-	return m
 }
 
 func startMeter(name string, now func() time.Time) *Meter {

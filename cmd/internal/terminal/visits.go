@@ -35,16 +35,8 @@ func (c *Console) NewVisitPrinter(hosts int, asks bool) *VisitPrinter {
 	switch {
 	case c.Quiet || c.JSON || !asks:
 	case isTerminal:
-		pool := mpb.New(mpb.WithOutput(f), mpb.WithWidth(40), mpb.WithRefreshRate(200*time.Millisecond))
-		p.bar = pool.AddBar(int64(hosts)+1, mpb.BarRemoveOnComplete(), // a complete bar ends before Stop
-			mpb.PrependDecorators(decor.Name("hosts ")),
+		p.bar, p.end = c.live(f, int64(hosts)+1, mpb.PrependDecorators(decor.Name("hosts ")), // a complete bar ends before Stop
 			mpb.AppendDecorators(decor.Any(func(decor.Statistics) string { return p.line() })))
-		c.screen.live.Store(pool)
-		p.end = sync.OnceFunc(func() {
-			p.bar.Abort(true)
-			pool.Wait()
-			c.screen.live.Store(nil)
-		})
 	default:
 		c.Note("asking %s", plain.Count(hosts, "host"))
 	}
