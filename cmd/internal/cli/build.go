@@ -4,9 +4,9 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -14,7 +14,10 @@ import (
 	"github.com/kkbundle/kkbundle/build"
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/bundle/parts"
+	"github.com/kkbundle/kkbundle/cmd/internal/terminal"
+	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/disk"
+	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/plain"
 )
 
@@ -25,11 +28,11 @@ type buildOptions struct {
 	noCache bool
 	// provenance writes a statement of how the bundle was built beside it.
 	provenance bool
-	split      sizeFlag
+	split      usage.Size
 }
 
 func newBuildCmd(g *globals) *cobra.Command {
-	o := buildOptions{split: sizeFlag{least: minSplit}}
+	o := buildOptions{split: usage.Size{Least: minSplit}}
 	cmd := &cobra.Command{
 		Use:   "build MANIFEST",
 		Short: "Build a bundle from a manifest",
@@ -72,30 +75,30 @@ Texts that may be images are reported; --strict makes them an error. See kkbundl
 	return cmd
 }
 
-// buildResult is what build prints with --json.
+// buildResult is the JSON output of build.
 type buildResult struct {
 	Version  int           `json:"version"` // 1
 	Path     string        `json:"path"`
 	Digest   string        `json:"digest"`
 	Size     int64         `json:"size"`            // bytes, as are the others
-	Parts    int           `json:"parts,omitempty"` // files that it is in, with --split
+	Parts    int           `json:"parts,omitempty"` // files, with --split
 	Items    int           `json:"items"`
 	Blobs    int           `json:"blobs"`
-	Content  int64         `json:"content"`  // what it unpacks to
-	Fetched  int64         `json:"fetched"`  // that were not in the cache
-	Cached   int64         `json:"cached"`   // that were
+	Content  int64         `json:"content"`  // unpacked
+	Fetched  int64         `json:"fetched"`  // downloaded
+	Cached   int64         `json:"cached"`   // found in the cache
 	Duration time.Duration `json:"duration"` // nanoseconds
 	Warnings []string      `json:"warnings,omitempty"`
-	// Undecided is what may be an image and is none of the items.
+	// Undecided lists texts that may be images and are not in the bundle.
 	Undecided []string `json:"undecided,omitempty"`
-	// Assumed is what the catalog does not know and took for granted.
+	// Assumed lists assumptions of the catalog.
 	Assumed []string `json:"assumed,omitempty"`
 }
 
 func runBuild(ctx context.Context, g *globals, file string, o buildOptions) error {
 	start := time.Now()
 	if o.provenance && o.output == standardStream {
-		return &usageError{errors.New("--provenance needs a file: name one with -o")}
+		return usage.Errorf("--provenance needs a file: name one with -o")
 	}
 	p, err := g.loadProject(file)
 	if err != nil {
@@ -104,7 +107,7 @@ func runBuild(ctx context.Context, g *globals, file string, o buildOptions) erro
 	if o.output == "" {
 		o.output = bundle.FileName(p.Manifest.Metadata.Name, p.Manifest.Metadata.Version)
 	}
-	if err := checkBundleOutput(g, o.output, o.split.bytes); err != nil {
+	if err := checkBundleOutput(g, o.output, o.split.Bytes); err != nil {
 		return err
 	}
 	opts, err := o.options(g)
@@ -132,10 +135,10 @@ func runBuild(ctx context.Context, g *globals, file string, o buildOptions) erro
 // options returns the options of the library.
 func (o *buildOptions) options(g *globals) (build.Options, error) {
 	if o.noCache && o.cache != "" {
-		return build.Options{}, &usageError{errors.New("--cache and --no-cache exclude each other")}
+		return build.Options{}, usage.Errorf("--cache and --no-cache exclude each other")
 	}
 	opts, err := o.projectFlags.options(g)
-	opts.Output, opts.PartSize, opts.Locked, opts.NoCache = o.output, o.split.bytes, o.locked, o.noCache
+	opts.Output, opts.PartSize, opts.Locked, opts.NoCache = o.output, o.split.Bytes, o.locked, o.noCache
 	opts.Provenance, opts.Program = o.provenance, programVersion()
 	if o.output == standardStream {
 		opts.Output, opts.Stream = "", g.Out
@@ -145,16 +148,16 @@ func (o *buildOptions) options(g *globals) (build.Options, error) {
 
 func (g *globals) printBuild(r buildResult) error {
 	switch {
-	case g.json && r.Path == standardStream:
-		return json.NewEncoder(g.Err).Encode(r) // a line, as the events there are
-	case g.json:
-		return printJSON(g.Out, r)
+	case g.JSON && r.Path == standardStream:
+		return json.NewEncoder(g.Err).Encode(r) // a line like the events
+	case g.JSON:
+		return g.PrintJSON(r)
 	case r.Path == standardStream:
-		g.Out = g.Err // standard output is the bundle's
+		g.Out = g.Err // standard output has the bundle
 	}
-	g.noteAll(r.Warnings)
-	g.note("%s: %s, %s (%s unpacked) in %s", r.name(), plain.Size(r.Size), plain.Count(r.Items, "item"), plain.Size(r.Content), r.Duration.Round(100*time.Millisecond))
-	return g.result("%s", r.Digest)
+	g.NoteAll(r.Warnings)
+	g.Note("%s: %s, %s (%s unpacked) in %s", r.name(), plain.Size(r.Size), plain.Count(r.Items, "item"), plain.Size(r.Content), r.Duration.Round(100*time.Millisecond))
+	return g.Result("%s", r.Digest)
 }
 
 // minSplit is the smallest size of parts in bytes. With smaller ones, opening a bundle would read more than its first and last part.
@@ -165,9 +168,9 @@ func checkBundleOutput(g *globals, output string, partSize int64) error {
 	inParts := partSize > 0
 	switch {
 	case output == standardStream && inParts:
-		return &usageError{errors.New("--split and -o - exclude each other")}
-	case output == standardStream && isTerminal(g.Out):
-		return &usageError{errors.New("a bundle is not written to a terminal: name a file with -o, or use a pipe")}
+		return usage.Errorf("--split and -o - exclude each other")
+	case output == standardStream && terminal.IsTerminal(g.Out):
+		return usage.Errorf("a bundle is not written to a terminal: name a file with -o, or use a pipe")
 	case output == standardStream:
 		return nil
 	}
@@ -193,4 +196,52 @@ func (r buildResult) name() string {
 		return fmt.Sprintf("%s in %s", r.Path, plain.Count(r.Parts, "part"))
 	}
 	return r.Path
+}
+
+// A shortfall is a gap in an item that the manifest allows.
+type shortfall struct {
+	ref     string
+	lacks   []string // platforms
+	unknown bool     // the list of referrers may be incomplete
+}
+
+// warnings returns a line for each shortfall.
+func warnings(list []shortfall) []string {
+	var lines []string
+	for _, s := range list {
+		if len(s.lacks) > 0 {
+			lines = append(lines, s.ref+" lacks "+strings.Join(s.lacks, ", "))
+		}
+		if s.unknown {
+			lines = append(lines, s.ref+" may lack signatures and other things attached to it: not all could be looked up when it was locked")
+		}
+	}
+	return lines
+}
+
+func shortfallsOf(items []bundle.Item) []shortfall {
+	var list []shortfall
+	for _, it := range items {
+		s := shortfall{ref: it.Ref, unknown: it.Descriptor.Annotations[bundle.AnnotationReferrers] == manifest.ReferrersUnknown}
+		if lacks := it.Descriptor.Annotations[bundle.AnnotationLacks]; lacks != "" {
+			s.lacks = strings.Split(lacks, ",")
+		}
+		list = append(list, s)
+	}
+	return list
+}
+
+func lockShortfalls(l *manifest.Lock) []shortfall {
+	var list []shortfall
+	for _, pin := range l.Items {
+		list = append(list, shortfall{pin.Ref, pin.Lacks, pin.Referrers == manifest.ReferrersUnknown})
+	}
+	return list
+}
+
+// assumed prints the assumptions of the catalog.
+func (g *globals) assumed(lines []string) {
+	for _, line := range lines {
+		g.Note("assumed: %s", plain.Line(line))
+	}
 }

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -19,18 +18,18 @@ import (
 
 	"github.com/kkbundle/kkbundle/build"
 	"github.com/kkbundle/kkbundle/bundle"
-	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/plain"
 )
 
-// cacheDir is where what was downloaded is kept: what the flag says, else the environment, else the user's cache directory.
+// cacheDir returns the cache directory: the flag, else $KKBUNDLE_CACHE, else the user's cache directory.
 func cacheDir(flag string) (string, error) {
 	if dir := cmp.Or(flag, os.Getenv("KKBUNDLE_CACHE")); dir != "" {
 		return dir, nil
 	}
 	user, err := os.UserCacheDir()
 	if err != nil {
-		return "", fmt.Errorf("no place for the cache, name one with --cache: %w", err)
+		return "", fmt.Errorf("no home directory for the cache; name a directory with --cache: %w", err)
 	}
 	return filepath.Join(user, "kkbundle"), nil
 }
@@ -40,11 +39,11 @@ func newCacheCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cache",
 		Short: "Manage the download cache",
-		Long: `Looks after the cache: what build and lock downloaded and the next ones need not download again. Nothing in it is ever the only
-copy of anything. Builds may run meanwhile: what they use stays.`,
+		Long: `Manages the cache, where build and lock keep downloads for later runs. Everything in it can be downloaded again. Builds may run
+meanwhile; the files they use stay.`,
 		Args: takes(),
 		RunE: func(*cobra.Command, []string) error {
-			return &usageError{errors.New("cache what? ls, gc, verify or dir; see `kkbundle cache --help`")}
+			return usage.Errorf("name a subcommand: ls, gc, verify or dir; see `kkbundle cache --help`")
 		},
 	}
 	cmd.PersistentFlags().StringVar(&dir, "cache", "", "directory of the cache (default $KKBUNDLE_CACHE, else the user's cache directory)")
@@ -68,7 +67,7 @@ copy of anything. Builds may run meanwhile: what they use stays.`,
 	return cmd
 }
 
-// A cacheOpener returns the cache that the command line names, and its path.
+// A cacheOpener returns the cache of the command line, and its path.
 type cacheOpener func() (bundle.CacheDir, string, error)
 
 func newCacheLsCmd(g *globals, open cacheOpener) *cobra.Command {
@@ -76,8 +75,8 @@ func newCacheLsCmd(g *globals, open cacheOpener) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ls",
 		Short: "List the contents of the cache",
-		Long: `Lists the blobs in the cache with their size, what they take on disk, and when a build last used them; unfinished ones with how
-far they are; and files that nobody knows. A blob that was built at several levels is there once for each.
+		Long: `Lists the blobs in the cache with their size, their size on disk, and the time since a build last used them; also unfinished blobs
+with their size so far, and unknown files. A blob is listed once for each compression level.
 
 With --json: {"dir", "files": [{"kind", "digest", "level", "encoder", "size", "disk", "used", "path", "damaged"}], "totals"}; "kind" is
 blob, part or other, sizes are bytes.`,
@@ -97,14 +96,14 @@ type cachedFile struct {
 	Digest  digest.Digest    `json:"digest,omitempty"`
 	Level   string           `json:"level,omitempty"`
 	Encoder string           `json:"encoder,omitempty"`
-	Size    int64            `json:"size"` // bytes of the blob, or those of it that are there
+	Size    int64            `json:"size"` // bytes of the blob, or of its unfinished part
 	Disk    int64            `json:"disk"` // bytes
 	Used    time.Time        `json:"used"`
 	Path    string           `json:"path"`
-	Damaged string           `json:"damaged,omitempty"` // why, as far as that shows without reading it
+	Damaged string           `json:"damaged,omitempty"` // reason, if it can be seen without reading the blob
 }
 
-// cacheTotals sum up cache ls.
+// cacheTotals has the sums of cache ls.
 type cacheTotals struct {
 	Blobs   int   `json:"blobs"`
 	Parts   int   `json:"parts"`
@@ -130,7 +129,7 @@ func (t *cacheTotals) add(f cachedFile) {
 	t.Disk += f.Disk
 }
 
-// cacheOrders are the orders of cache ls; nil is that in which files are found, which needs no memory.
+// cacheOrders returns the orders of cache ls; nil is the order of the directory, which needs no memory.
 func cacheOrders() map[string]func(a, b cachedFile) int {
 	return map[string]func(a, b cachedFile) int{
 		"digest": nil,
@@ -143,14 +142,14 @@ func cacheOrders() map[string]func(a, b cachedFile) int {
 func runCacheLs(ctx context.Context, g *globals, open cacheOpener, order string) error {
 	compare, ok := cacheOrders()[order]
 	if !ok {
-		return &usageError{fmt.Errorf("--sort %s: want digest, size, disk or used", order)}
+		return usage.Errorf("--sort %s: want digest, size, disk or used", order)
 	}
 	dir, path, err := open()
 	if err != nil {
 		return err
 	}
 	var list fileLister = &cacheTable{out: g.Out, now: time.Now()}
-	if g.json {
+	if g.JSON {
 		list = &cacheJSON{out: g.Out}
 	}
 	if err := list.begin(path); err != nil {
@@ -189,7 +188,7 @@ func runCacheLs(ctx context.Context, g *globals, open cacheOpener, order string)
 func newCachedFile(dir bundle.CacheDir, f bundle.CacheFile) (cachedFile, error) {
 	line := cachedFile{Kind: f.Kind, Digest: f.Digest, Level: f.Level, Encoder: f.Encoder, Disk: f.Disk, Used: f.Used, Path: f.Path}
 	if f.Kind != bundle.CacheOther && f.Level == "" {
-		return line, nil // another version's: how it is made is not known
+		return line, nil // of another version, in an unknown format
 	}
 	var (
 		damaged *bundle.CacheError
@@ -199,21 +198,21 @@ func newCachedFile(dir bundle.CacheDir, f bundle.CacheFile) (cachedFile, error) 
 	switch {
 	case errors.As(err, &damaged):
 		line.Damaged = damaged.Reason
-	case errors.Is(err, os.ErrNotExist): // it left meanwhile
+	case errors.Is(err, os.ErrNotExist): // it was removed meanwhile
 	default:
 		return line, err
 	}
 	return line, nil
 }
 
-// A fileLister prints a list whose length is not known when it begins.
+// A fileLister prints a list of unknown length.
 type fileLister interface {
 	begin(dir string) error
 	file(f cachedFile) error
 	end(t cacheTotals) error
 }
 
-// cacheTable prints lines of columns of fixed width, since nobody knows yet what will come.
+// cacheTable prints columns of fixed width, because later rows are unknown.
 type cacheTable struct {
 	out io.Writer
 	now time.Time
@@ -233,7 +232,7 @@ func (t *cacheTable) file(f cachedFile) error {
 	}
 	switch {
 	case f.Kind == bundle.CacheOther:
-		name, bytes = name+" (nobody knows what it is for)", "-"
+		name, bytes = name+" (unknown file)", "-"
 	case f.Damaged != "":
 		name, bytes = name+" (damaged: "+f.Damaged+")", "-"
 	case f.Level == "":
@@ -241,7 +240,7 @@ func (t *cacheTable) file(f cachedFile) error {
 	case f.Kind == bundle.CachePart:
 		name += " (unfinished)"
 	}
-	_, err := fmt.Fprintf(t.out, cacheColumns, level, bytes, plain.Size(f.Disk), age(t.now.Sub(f.Used)), name)
+	_, err := fmt.Fprintf(t.out, cacheColumns, level, bytes, plain.Size(f.Disk), usage.FormatAge(t.now.Sub(f.Used)), name)
 	return err
 }
 
@@ -300,28 +299,27 @@ func newCacheGCCmd(g *globals, open cacheOpener) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "gc",
 		Short: "Remove unused blobs from the cache",
-		Long: `Removes what no build can use any more: entries that another version of kkbundle made, beginnings of blobs that nobody went on
-with, files of unknown use. With limits also the rest: what was not used for longer than --older-than, and then, what was not used for
-longest first, until the cache takes no more than --max-size on disk. What a running build uses always stays, and so does what the lock
-files and bundles given with --keep use. A blob that is gone is downloaded again when it is needed.`,
+		Long: `Removes files that no build can use: blobs of other versions of kkbundle, abandoned downloads, unknown files. --older-than also removes
+blobs unused for longer. --max-size then removes blobs, longest unused first, until the cache fits. Blobs of running builds stay, and
+so do blobs of the lock files and bundles of --keep. A removed blob is downloaded again when a build needs it.`,
 		Example: "  kkbundle cache gc --max-size 20GiB\n  kkbundle cache gc --older-than 30d --keep manifest.lock.yaml --dry-run",
 		Args:    takes(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return runCacheGC(cmd.Context(), g, open, o)
 		},
 	}
-	cmd.Flags().StringVar(&o.maxSize, "max-size", "", "what may stay on disk, such as 20GiB or 500MB")
-	cmd.Flags().StringVar(&o.olderThan, "older-than", "", "how long something may lie unused, such as 30d, 2w or 12h")
-	cmd.Flags().StringArrayVar(&o.keep, "keep", nil, "keep what this lock file or bundle uses; may be repeated")
-	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "only print what would be removed")
+	cmd.Flags().StringVar(&o.maxSize, "max-size", "", "largest size on disk, such as 20GiB or 500MB")
+	cmd.Flags().StringVar(&o.olderThan, "older-than", "", "longest time a blob may be unused, such as 30d, 2w or 12h")
+	cmd.Flags().StringArrayVar(&o.keep, "keep", nil, "keep the blobs of this lock file or bundle (repeated)")
+	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "print files that would be removed, and remove nothing")
 	return cmd
 }
 
-// cacheGCResult is what cache gc prints with --json. Sizes are bytes on disk.
+// cacheGCResult is the JSON output of cache gc. Sizes are bytes on disk.
 type cacheGCResult struct {
 	Version int      `json:"version"` // 1
 	DryRun  bool     `json:"dryRun"`
-	Removed int      `json:"removed"` // files, as are kept and inUse
+	Removed int      `json:"removed"` // number of files, like kept and inUse
 	Kept    int      `json:"kept"`
 	InUse   int      `json:"inUse"` // of those kept
 	Freed   int64    `json:"freed"`
@@ -338,35 +336,35 @@ func runCacheGC(ctx context.Context, g *globals, open cacheOpener, o cacheGCOpti
 	if err != nil {
 		return err
 	}
-	if options.Keep, err = keeper(ctx, dir, o.keep); err != nil {
+	if options.Keep, err = build.Keeper(ctx, dir, o.keep); err != nil {
 		return err
 	}
 	out := cacheGCResult{Version: 1, DryRun: o.dryRun, Files: []string{}}
 	options.Removed = func(f bundle.CacheFile) {
-		if g.json {
+		if g.JSON {
 			out.Files = append(out.Files, f.Path)
 		}
-		if o.dryRun || g.verbose {
-			g.note("%s %s (%s, unused for %s)", f.Kind, cmp.Or(f.Digest.String(), plain.Line(f.Path)), plain.Size(f.Disk), age(time.Since(f.Used)))
+		if o.dryRun || g.Verbose {
+			g.Note("%s %s (%s, unused for %s)", f.Kind, cmp.Or(f.Digest.String(), plain.Line(f.Path)), plain.Size(f.Disk), usage.FormatAge(time.Since(f.Used)))
 		}
 	}
 	r, err := dir.GC(ctx, options)
 	if err != nil {
 		return err
 	}
-	if g.json {
+	if g.JSON {
 		out.Removed, out.Kept, out.InUse, out.Freed, out.Left = r.Removed, r.Kept, r.InUse, r.Freed, r.Left
-		return printJSON(g.Out, out)
+		return g.PrintJSON(out)
 	}
 	verb := "removed"
 	if o.dryRun {
 		verb = "would remove"
 	}
-	g.note("%s %s, %s; %s left%s", verb, plain.Count(r.Removed, "file"), plain.Size(r.Freed), plain.Size(r.Left), tooMuchLeft(r, options))
+	g.Note("%s %s, %s; %s left%s", verb, plain.Count(r.Removed, "file"), plain.Size(r.Freed), plain.Size(r.Left), tooMuchLeft(r, options))
 	return nil
 }
 
-// tooMuchLeft says why more is left than was wanted.
+// tooMuchLeft returns the reason why the cache is larger than --max-size.
 func tooMuchLeft(r bundle.GCResult, o bundle.GCOptions) string {
 	if o.MaxSize == nil || r.Left <= *o.MaxSize {
 		return ""
@@ -378,89 +376,23 @@ func (o cacheGCOptions) parse() (bundle.GCOptions, error) {
 	out := bundle.GCOptions{DryRun: o.dryRun}
 	var errs []error
 	if o.maxSize != "" {
-		n, err := parseSize(o.maxSize)
+		n, err := usage.ParseSize(o.maxSize)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("--max-size: %w", err))
 		}
 		out.MaxSize = &n
 	}
 	if o.olderThan != "" {
-		d, err := parseAge(o.olderThan)
+		d, err := usage.ParseAge(o.olderThan)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("--older-than: %w", err))
 		}
 		out.OlderThan = &d
 	}
 	if err := errors.Join(errs...); err != nil {
-		return out, &usageError{err}
+		return out, &usage.Error{Err: err}
 	}
 	return out, nil
-}
-
-// keeper tells what the lock files and bundles use. All that cannot be read is an error: what they use would go.
-func keeper(ctx context.Context, dir bundle.CacheDir, files []string) (func(digest.Digest) bool, error) {
-	kept := map[digest.Digest]bool{}
-	var roots []digest.Digest
-	var errs []error
-	for _, file := range files {
-		err := func() error {
-			isBundle, err := hasBundleMagic(file)
-			if err != nil {
-				return err
-			}
-			if isBundle {
-				return keepBundle(file, kept)
-			}
-			data, err := build.ReadFile(file)
-			if err != nil {
-				return err
-			}
-			l, err := manifest.ParseLock(file, data)
-			if err != nil {
-				return err
-			}
-			for _, pin := range l.Items {
-				roots = append(roots, pin.Digest)
-				if pin.Provenance != "" {
-					roots = append(roots, pin.Provenance)
-				}
-			}
-			return nil
-		}()
-		if err != nil {
-			errs = append(errs, err)
-		}
-	}
-	if err := errors.Join(errs...); err != nil {
-		return nil, err
-	}
-	used, err := dir.Uses(ctx, roots)
-	return func(d digest.Digest) bool { return kept[d] || used[d] }, err
-}
-
-// hasBundleMagic tells a bundle, which begins with a zstd frame, from a lock file.
-func hasBundleMagic(file string) (bool, error) {
-	f, err := os.Open(file)
-	if err != nil {
-		return false, &inputError{fmt.Errorf("--keep: %w", err)}
-	}
-	defer f.Close()
-	magic := make([]byte, 4)
-	if _, err := io.ReadFull(f, magic); err != nil {
-		return false, &inputError{fmt.Errorf("--keep %s: it is neither a lock file nor a bundle", file)}
-	}
-	return bytes.Equal(magic, []byte{0x28, 0xb5, 0x2f, 0xfd}), nil // RFC 8878, 3.1.1
-}
-
-func keepBundle(file string, kept map[digest.Digest]bool) error {
-	r, err := bundle.Open(file)
-	if err != nil {
-		return err
-	}
-	for _, b := range r.Blobs() {
-		kept[b.Digest] = true
-	}
-	return r.Close()
 }
 
 func newCacheVerifyCmd(g *globals, open cacheOpener) *cobra.Command {
@@ -468,9 +400,8 @@ func newCacheVerifyCmd(g *globals, open cacheOpener) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "verify",
 		Short: "Verify every cached blob and drop damaged ones",
-		Long: `Reads every blob in the cache and compares its checksum, which finds what a disk did to it. --deep also unpacks it and compares
-its digest. Damaged ones are dropped, and the next build downloads them again; it would have noticed by itself. Exits with 19 if any was
-damaged.`,
+		Long: `Reads every blob in the cache and compares its checksum, which finds damage by a disk. --deep also unpacks it and compares its digest.
+Damaged blobs are dropped, and the next build downloads them again. Exits with 19 if a blob was damaged. Builds check blobs as well.`,
 		Example: "  kkbundle cache verify --deep",
 		Args:    takes(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -478,11 +409,11 @@ damaged.`,
 		},
 	}
 	cmd.Flags().BoolVar(&o.Deep, "deep", false, "also compare the digest of every blob")
-	cmd.Flags().BoolVar(&o.DryRun, "dry-run", false, "only name what is damaged")
+	cmd.Flags().BoolVar(&o.DryRun, "dry-run", false, "list damaged blobs, and drop none")
 	return cmd
 }
 
-// cacheVerifyResult is what cache verify prints with --json.
+// cacheVerifyResult is the JSON output of cache verify.
 type cacheVerifyResult struct {
 	Version int           `json:"version"` // 1
 	Checked int           `json:"checked"` // blobs
@@ -497,7 +428,7 @@ type damagedBlob struct {
 	Reason string        `json:"reason"`
 }
 
-// A cacheDamageError says that the cache had damaged blobs. They are listed already.
+// A cacheDamageError lists damaged blobs of the cache.
 type cacheDamageError struct {
 	damaged []*bundle.CacheError
 	dropped bool
@@ -508,7 +439,7 @@ func (e *cacheDamageError) Error() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s in the cache, ", plain.Count(len(e.damaged), "damaged blob"))
 	if e.dropped {
-		b.WriteString("dropped; the next build downloads what it needs of them again:")
+		b.WriteString("dropped; the next build downloads them again if needed:")
 	} else {
 		b.WriteString("left there because of --dry-run:")
 	}
@@ -523,19 +454,19 @@ func runCacheVerify(ctx context.Context, g *globals, open cacheOpener, o bundle.
 	if err != nil {
 		return err
 	}
-	m := g.newMeter("verify")
-	o.Progress = m.set
+	m := g.NewMeter("verify")
+	o.Progress = m.Set
 	r, err := dir.Verify(ctx, o)
-	m.stop()
+	m.Stop()
 	if err != nil {
 		return err
 	}
-	if g.json {
+	if g.JSON {
 		out := cacheVerifyResult{Version: 1, Checked: r.Checked, Skipped: r.Skipped, Bytes: r.Bytes, Damaged: []damagedBlob{}}
 		for _, d := range r.Damaged {
 			out.Damaged = append(out.Damaged, damagedBlob{d.Digest, d.Path, d.Reason})
 		}
-		if err := printJSON(g.Out, out); err != nil {
+		if err := g.PrintJSON(out); err != nil {
 			return err
 		}
 	}
@@ -546,6 +477,6 @@ func runCacheVerify(ctx context.Context, g *globals, open cacheOpener, o bundle.
 	if r.Skipped > 0 {
 		more = fmt.Sprintf("; %s of other versions of kkbundle not checked, `kkbundle cache gc` removes them", plain.Count(r.Skipped, "blob"))
 	}
-	g.note("%s: %s, %s: all whole%s", path, plain.Count(r.Checked, "blob"), plain.Size(r.Bytes), more)
+	g.Note("%s: %s, %s: all whole%s", path, plain.Count(r.Checked, "blob"), plain.Size(r.Bytes), more)
 	return nil
 }

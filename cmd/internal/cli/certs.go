@@ -10,6 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kkbundle/kkbundle/cmd/internal/site"
+	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/disk"
 	"github.com/kkbundle/kkbundle/installer"
 	"github.com/kkbundle/kkbundle/plain"
@@ -19,9 +21,8 @@ func newCertsCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "certs",
 		Short: "List and renew a cluster's certificates, and save its keys",
-		Long: `A control plane's certificates are valid for a year. install sets up a timer on every control plane that renews them when one ends
-within 60 days (certificates.renew: auto), so these commands are for looking, for clusters with renew: manual, and for after a time in
-which hosts were switched off.`,
+		Long: `A control plane's certificates are valid for a year. By default, a timer on every control plane renews them 60 days before the first one
+ends (certificates.renew: auto). These commands are for checks, for clusters with renew: manual, and for hosts that were switched off.`,
 		Args: takes(),
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -29,11 +30,11 @@ which hosts were switched off.`,
 	return cmd
 }
 
-// An expiringError says that certificates end soon, with --fail.
+// An expiringError means that certificates end soon, with --fail.
 type expiringError struct{ error }
 
 type certsCheckOptions struct {
-	siteFlags
+	site.Flags
 	days int
 	fail bool
 }
@@ -43,37 +44,37 @@ func newCertsCheckCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "check -i INVENTORY [BUNDLE]",
 		Short: "List the certificates of all hosts by expiry",
-		Long: `Lists the certificates on all hosts, those that end first at the top, and what renews each. Nothing is changed.
+		Long: `Lists the certificates on all hosts by expiry, and how each is renewed. Changes nothing.
 
-With --fail the exit code is 22 where one has ended or ends within --days, for a monitoring that runs this now and then.`,
+With --fail, the exit code is 22 if a certificate has ended or ends within --days, for monitoring.`,
 		Example: "  kkbundle certs check -i inventory.yaml -c cluster.yaml --days 30 --fail",
 		Args:    takes("[BUNDLE]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return runCertsCheck(cmd.Context(), g, first(args), o)
 		},
 	}
-	o.clusterOptional = true
-	o.add(cmd.Flags())
+	o.ClusterOptional = true
+	o.Flags.Add(cmd.Flags())
 	g.addTrust(cmd.Flags())
-	cmd.Flags().IntVar(&o.days, "days", 60, "how many `days` before their end certificates are said to end soon")
-	cmd.Flags().BoolVar(&o.fail, "fail", false, "fail if one ends soon")
+	cmd.Flags().IntVar(&o.days, "days", 60, "`days` before the end from which a certificate ends soon")
+	cmd.Flags().BoolVar(&o.fail, "fail", false, "fail if a certificate ends soon")
 	return cmd
 }
 
 func runCertsCheck(ctx context.Context, g *globals, path string, o certsCheckOptions) (err error) {
-	s, err := openSite(ctx, g, o.siteFlags, path)
+	s, err := g.openSite(ctx, o.Flags, path)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
-	all, err := installer.Certificates(ctx, s.options())
-	if len(all) == 0 && err == nil && !g.json {
-		g.note("there are no certificates of a cluster on these hosts")
+	all, err := installer.Certificates(ctx, s.Options())
+	if len(all) == 0 && err == nil && !g.JSON {
+		g.Note("there are no certificates of a cluster on these hosts")
 	}
 	if len(all) == 0 && err == nil && o.fail {
 		return &expiringError{errors.New("no certificate was found")}
 	}
-	if len(all) == 0 && (err != nil || !g.json) {
+	if len(all) == 0 && (err != nil || !g.JSON) {
 		return err
 	}
 	now := time.Now()
@@ -83,8 +84,8 @@ func runCertsCheck(ctx context.Context, g *globals, path string, o certsCheckOpt
 			soon++
 		}
 	}
-	if g.json {
-		err = errors.Join(printJSON(g.Out, map[string]any{"version": 1, "certificates": all}), err)
+	if g.JSON {
+		err = errors.Join(g.PrintJSON(map[string]any{"version": 1, "certificates": all}), err)
 	} else {
 		err = errors.Join(printCertificates(g, all, now), err)
 	}
@@ -106,10 +107,10 @@ func printCertificates(g *globals, all []installer.Certificate, now time.Time) e
 		}
 		rows = append(rows, []string{end, left, c.Host, c.Path, by})
 	}
-	return printTable(g.Out, []string{"ENDS", "LEFT", "HOST", "CERTIFICATE", "RENEWED BY"}, rows)
+	return g.PrintTable([]string{"ENDS", "LEFT", "HOST", "CERTIFICATE", "RENEWED BY"}, rows)
 }
 
-// remaining is a duration as people count the life of certificates.
+// remaining returns a duration in days, or in hours of the last days.
 func remaining(left time.Duration) string {
 	const day = 24 * time.Hour
 	switch {
@@ -122,7 +123,7 @@ func remaining(left time.Duration) string {
 }
 
 type certsRenewOptions struct {
-	siteFlags
+	site.Flags
 	days   int
 	dryRun bool
 }
@@ -132,9 +133,9 @@ func newCertsRenewCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "renew -i INVENTORY [BUNDLE]",
 		Short: "Renew the control plane's certificates now",
-		Long: `Renews what kubeadm has issued, on one control plane after the other: kubeadm certs renew all, then a restart of etcd, API server,
-controller manager and scheduler, and the next one when the API server is ready again. Workloads go on. admin.conf in the work directory
-is renewed as well. With --days only control planes are worked on where a certificate ends within so many days.
+		Long: `Renews kubeadm's certificates on one control plane after the other: kubeadm certs renew all, then a restart of etcd, API server,
+controller manager and scheduler; the next one follows when the API server is ready. Workloads keep running. admin.conf in the work
+directory is renewed too. With --days, only control planes with a certificate that ends within so many days are changed.
 
 Kubelets renew their own certificates; the registry's is renewed by install. Authorities are not renewed.`,
 		Example: "  kkbundle certs renew -i inventory.yaml site-1.4.0.kkb",
@@ -143,33 +144,33 @@ Kubelets renew their own certificates; the registry's is renewed by install. Aut
 			return runCertsRenew(cmd.Context(), g, first(args), o)
 		},
 	}
-	o.add(cmd.Flags())
+	o.Flags.Add(cmd.Flags())
 	g.addTrust(cmd.Flags())
-	cmd.Flags().IntVar(&o.days, "days", 0, "`days`: only where a certificate ends within so many days (default: all)")
-	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "look, and say what would be done")
+	cmd.Flags().IntVar(&o.days, "days", 0, "only control planes with a certificate that ends within so many `days` (default: all)")
+	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "print the changes, and make none")
 	return cmd
 }
 
 func runCertsRenew(ctx context.Context, g *globals, path string, o certsRenewOptions) (err error) {
-	s, err := openSite(ctx, g, o.siteFlags, path)
+	s, err := g.openSite(ctx, o.Flags, path)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
-	p := g.newTaskPrinter()
-	options := s.options()
-	options.DryRun, options.Progress = o.dryRun, p.event
+	p := g.NewTaskPrinter()
+	options := s.Options()
+	options.DryRun, options.Progress = o.dryRun, p.Event
 	report, err := installer.RenewCertificates(ctx, options, time.Duration(o.days)*24*time.Hour)
-	p.stop()
+	p.Close()
 	if err != nil {
 		return err
 	}
-	g.noteOutcome(report, o.dryRun)
+	g.NoteOutcome(report, o.dryRun)
 	return nil
 }
 
 type certsBackupOptions struct {
-	siteFlags
+	site.Flags
 	output string
 }
 
@@ -178,15 +179,15 @@ func newCertsBackupCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "backup -i INVENTORY -o FILE [BUNDLE]",
 		Short: "Save the keys needed to restore a cluster",
-		Long: `Writes a tar file (mode 0600) with the cluster's authorities and the key of service accounts, from the first control plane, and the keys of
-the work directory. It is not encrypted: whoever has it is the cluster's administrator. Keep it with the etcd backups, not beside them.`,
+		Long: `Writes a tar file (mode 0600) with the cluster's authorities and service account key, from the first control plane, and the keys of the
+work directory. It is not encrypted and gives full control of the cluster. Keep it apart from the etcd backups.`,
 		Example: "  kkbundle certs backup -i inventory.yaml -o site-keys.tar site-1.4.0.kkb",
 		Args:    takes("[BUNDLE]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return runCertsBackup(cmd.Context(), g, first(args), o)
 		},
 	}
-	o.add(cmd.Flags())
+	o.Flags.Add(cmd.Flags())
 	g.addTrust(cmd.Flags())
 	cmd.Flags().StringVarP(&o.output, "output", "o", "", "the `file` (required)")
 	return cmd
@@ -194,14 +195,14 @@ the work directory. It is not encrypted: whoever has it is the cluster's adminis
 
 func runCertsBackup(ctx context.Context, g *globals, path string, o certsBackupOptions) (err error) {
 	if o.output == "" {
-		return &usageError{errors.New("name the file with -o")}
+		return usage.Errorf("name the file with -o")
 	}
-	s, err := openSite(ctx, g, o.siteFlags, path)
+	s, err := g.openSite(ctx, o.Flags, path)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
-	files, err := installer.Keys(ctx, s.options())
+	files, err := installer.Keys(ctx, s.Options())
 	if err != nil {
 		return err
 	}
@@ -222,6 +223,6 @@ func runCertsBackup(ctx context.Context, g *globals, path string, o certsBackupO
 	if err := disk.WriteFile(o.output, 0o600, &out); err != nil {
 		return err
 	}
-	g.note("%s in %s; it is not encrypted", plain.Count(len(files), "file"), o.output)
+	g.Note("%s in %s; it is not encrypted", plain.Count(len(files), "file"), o.output)
 	return nil
 }

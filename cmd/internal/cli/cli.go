@@ -1,60 +1,43 @@
-// Package cli is kkbundle's command line: one file per command, output for people (print.go, progress.go) and for programs
-// (events.go, exit.go). A command parses flags, calls a library and prints the result.
+// Package cli has kkbundle's commands, one file each. A command parses flags, calls a library and prints the result with package
+// terminal. exit.go has the exit codes.
 package cli
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"log/slog"
-	"os"
 	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
+	"github.com/kkbundle/kkbundle/cmd/internal/terminal"
+	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/plain"
 )
 
-// Streams are a command's standard streams. Results go to Out; progress, warnings and errors to Err.
-type Streams struct {
-	In       io.Reader
-	Out, Err io.Writer
-}
-
 // globals are the flags that every command has.
 type globals struct {
-	Streams
-	console              *console // what Err is
-	quiet, verbose, json bool
-	started              bool    // the command line made sense
-	events               *events // what --json prints on Err while it works
-	trust                trustOptions
-}
-
-func newGlobals(s Streams) *globals {
-	c := &console{out: s.Err}
-	s.Err = c
-	return &globals{Streams: s, console: c, events: &events{out: c}}
+	*terminal.Console
+	started bool // arguments and flags are valid
+	trust   trustOptions
 }
 
 // Main runs kkbundle with args (without the program's name) and returns the exit code of exit.go's table.
-func Main(ctx context.Context, args []string, streams Streams) int {
-	g := newGlobals(streams)
+func Main(ctx context.Context, args []string, streams terminal.Streams) int {
+	g := &globals{Console: terminal.NewConsole(streams)}
 	cmd := newRootCmd(g) //nolint:contextcheck // commands take the context that ExecuteContext is given
 	cmd.SetArgs(args)
 	err := cmd.ExecuteContext(ctx)
 	switch {
 	case err != nil && !g.started:
-		err = &usageError{err}
+		err = &usage.Error{Err: err}
 	case err != nil && ctx.Err() != nil:
 		err = interrupted(ctx, err)
 	}
 	switch {
-	case errors.Is(err, errDiffers): // what differs was printed
-	case err != nil && g.json:
+	case errors.Is(err, errDiffers): // the differences were printed
+	case err != nil && g.JSON:
 		g.failed(err)
 	case err != nil:
 		printError(streams.Err, err)
@@ -89,9 +72,9 @@ That file is carried across; push seeds a registry from it, install makes a clus
 		return fmt.Errorf("%s; see `%s --help`", text, c.CommandPath())
 	})
 	f := cmd.PersistentFlags()
-	f.BoolVarP(&g.quiet, "quiet", "q", false, "print only errors and requested output")
-	f.BoolVarP(&g.verbose, "verbose", "v", false, "print details")
-	f.BoolVar(&g.json, "json", false, "print the result as one JSON document, and events as lines of JSON on standard error")
+	f.BoolVarP(&g.Quiet, "quiet", "q", false, "print only errors and requested output")
+	f.BoolVarP(&g.Verbose, "verbose", "v", false, "print details")
+	f.BoolVar(&g.JSON, "json", false, "print the result as one JSON document, and events as lines of JSON on standard error")
 	cmd.AddGroup(
 		&cobra.Group{ID: "connected", Title: "With internet:"},
 		&cobra.Group{ID: "bundle", Title: "The bundle:"},
@@ -153,47 +136,4 @@ func takesSome(names string) cobra.PositionalArgs {
 		}
 		return fmt.Errorf("`%s` takes %s, got none; see `%s --help`", cmd.CommandPath(), names, cmd.CommandPath())
 	}
-}
-
-// logger writes log records of libraries to Err: warnings always, everything with --verbose.
-func (g *globals) logger() *slog.Logger {
-	level := slog.LevelWarn
-	switch {
-	case g.quiet:
-		level = slog.LevelError
-	case g.verbose:
-		level = slog.LevelDebug
-	}
-	if g.json {
-		return slog.New(slog.NewJSONHandler(logWriter{g.events}, &slog.HandlerOptions{Level: level}))
-	}
-	return slog.New(&sentenceHandler{out: g.Err, level: level})
-}
-
-// result prints the result of a command for scripts, such as a digest. --quiet omits it.
-func (g *globals) result(format string, args ...any) error {
-	if g.quiet {
-		return nil
-	}
-	_, err := fmt.Fprintf(g.Out, format+"\n", args...)
-	return err
-}
-
-// note prints a line for people, unless --quiet or --json is set.
-func (g *globals) note(format string, args ...any) {
-	if !g.quiet && !g.json {
-		_, _ = fmt.Fprintf(g.Err, format+"\n", args...)
-	}
-}
-
-// isTerminal reports whether a stream is a terminal.
-func isTerminal(stream any) bool {
-	f, ok := stream.(*os.File)
-	return ok && term.IsTerminal(int(f.Fd()))
-}
-
-// terminal returns the file of Err, and reports whether it is a terminal.
-func (g *globals) terminal() (*os.File, bool) {
-	f, ok := g.console.out.(*os.File)
-	return f, ok && term.IsTerminal(int(f.Fd()))
 }

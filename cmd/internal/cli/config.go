@@ -2,12 +2,12 @@ package cli
 
 import (
 	"encoding/json"
-	"errors"
-	"fmt"
 
 	"github.com/spf13/cobra"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/cmd/internal/site"
+	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -15,10 +15,10 @@ func newConfigCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "config",
 		Short: "Write, check and show cluster files",
-		Long: `The cluster file says what the cluster shall be. Configs of KubeKey v4, cluster files of KubeKey v3, and KKClusters with their
-KKMachineTemplates are read as they are; what cannot be carried over is said with its place.
+		Long: `The cluster file describes the cluster. Configs of KubeKey v4, cluster files of KubeKey v3, and KKClusters with their
+KKMachineTemplates are read directly; keys that cannot be carried over are reported with their place.
 
-What wins over what: the default, the cluster file, the inventory's vars, its groupVars, a host's own entry, --set.`,
+Precedence, lowest first: default, cluster file, the inventory's vars, its groupVars, a host's entry, --set.`,
 		Args: takes(),
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -31,23 +31,23 @@ func newConfigCheckCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "check CLUSTER",
 		Short:   "Check a cluster file",
-		Long:    "Says everything that is wrong with a cluster file, each with file, line and column, and what this version does not install yet. No host is asked.",
+		Long:    "Lists all errors of a cluster file with file, line and column, and features that this version cannot install. Connects to no host.",
 		Example: "  kkbundle config check cluster.yaml",
 		Args:    takes("CLUSTER"),
 		RunE: func(_ *cobra.Command, args []string) error {
-			c, err := g.readCluster(args[0], settings)
+			c, err := site.ReadCluster(g.Console, args[0], settings)
 			if err != nil {
 				return err
 			}
 			g.noteGaps(c.CheckInstall())
-			if g.json {
-				return printJSON(g.Out, checkResult{Version: 1, File: args[0]})
+			if g.JSON {
+				return g.PrintJSON(checkResult{Version: 1, File: args[0]})
 			}
-			g.note("%s: nothing wrong", args[0])
+			g.Note("%s: nothing wrong", args[0])
 			return nil
 		},
 	}
-	addSet(cmd.Flags(), &settings)
+	site.AddSet(cmd.Flags(), &settings)
 	return cmd
 }
 
@@ -61,9 +61,9 @@ func newConfigShowCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show CLUSTER",
 		Short: "Show the values of a cluster and their origin",
-		Long: `Shows each value that a cluster has, defaults included, and where it is from: default, file:line:column, a group, a host, or --set. With
--i and --host it is the cluster as it is on that host. -o yaml prints a cluster file that says the same, also for files of KubeKey.
-Secrets are never shown. Versions that are not given are the catalog's and not in the list.`,
+		Long: `Shows each value of a cluster, with defaults, and its origin: default, file:line:column, a group, a host, or --set. With -i and
+--host, the values are those of that host. -o yaml prints an equivalent cluster file, also for files of KubeKey. Secrets are never
+shown. Versions that the file omits come from the catalog and are not listed.`,
 		Example: `  kkbundle config show cluster.yaml
   kkbundle config show cluster.yaml -i inventory.yaml --host node3 --set kubernetes.maxPods=200`,
 		Args: takes("CLUSTER"),
@@ -73,13 +73,13 @@ Secrets are never shown. Versions that are not given are the catalog's and not i
 	}
 	f := cmd.Flags()
 	f.StringVarP(&o.inventory, "inventory", "i", "", "the inventory file, for --host")
-	f.StringVar(&o.host, "host", "", "as it is on this host")
+	f.StringVar(&o.host, "host", "", "show the values of this host")
 	f.StringVarP(&o.output, "output", "o", showTable, "table, yaml or json")
-	addSet(f, &o.settings)
+	site.AddSet(f, &o.settings)
 	return cmd
 }
 
-// configResult is what config show prints with --json.
+// configResult is the JSON output of config show.
 type configResult struct {
 	Version int              `json:"version"` // 1
 	File    string           `json:"file"`
@@ -93,20 +93,20 @@ func runConfigShow(g *globals, file string, o configShowOptions) error {
 		return err
 	}
 	if (o.inventory == "") != (o.host == "") {
-		return &usageError{errors.New("--host and -i go together: the host, and the inventory that it is in")}
+		return usage.Errorf("--host needs the inventory (-i), and -i needs --host")
 	}
-	c, err := g.readCluster(file, o.settings)
+	c, err := site.ReadCluster(g.Console, file, o.settings)
 	if err != nil {
 		return err
 	}
 	if o.host != "" {
-		inv, err := g.readInventory(o.inventory)
+		inv, err := site.ReadInventory(g.Console, o.inventory)
 		if err != nil {
 			return err
 		}
 		h, err := inv.Host(o.host)
 		if err != nil {
-			return &usageError{fmt.Errorf("--host: %w", err)}
+			return usage.Errorf("--host: %w", err)
 		}
 		if c, err = c.ForHost(inv, h); err != nil {
 			return err
@@ -116,7 +116,7 @@ func runConfigShow(g *globals, file string, o configShowOptions) error {
 	case showYAML:
 		return g.printYAML(c.WithDefaults())
 	case showJSON:
-		return printJSON(g.Out, configResult{1, file, o.host, c.Values()})
+		return g.PrintJSON(configResult{1, file, o.host, c.Values()})
 	}
 	return printValues(g, c.Values())
 }
@@ -134,5 +134,5 @@ func printValues(g *globals, values []manifest.Value) error {
 		}
 		rows = append(rows, []string{v.Path, text, v.Origin.String()})
 	}
-	return printTable(g.Out, []string{"VALUE OF", "IS", "FROM"}, rows)
+	return g.PrintTable([]string{"VALUE OF", "IS", "FROM"}, rows)
 }

@@ -32,14 +32,16 @@ func newConvertCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "convert FILE...",
 		Short: "Convert files of other tools to a manifest",
-		Long: `Reads what other tools for disconnected sites take and writes manifest.yaml, cluster.yaml where a file says which Kubernetes, and
-inventory.yaml where one says which hosts: KubeKey's Manifest and Cluster (v3), Config and Inventory (v4), KKCluster of CAPKK,
-Hauler's Images, Charts and Files, a Zarf package definition, a list of images, or the lists of Kubespray's generate_list.sh.
-Several files become one manifest; where they say the same cluster, the first counts. Several versions of Kubernetes, networks,
-runtimes or registries become a cluster file each, and the one bundle is for all of them. A cluster of versions that do not go
-together is left out if there is another. Passwords and keys are never written: a note names the environment variable to set.
-What could not be carried over, and what was assumed, is printed with its place; with --strict that is an error and nothing is
-written. Files that are there are not replaced without --force.`,
+		Long: `Converts files of other tools for disconnected sites: KubeKey's Manifest and Cluster (v3), Config and Inventory (v4), KKCluster of
+CAPKK, Hauler's Images, Charts and Files, a Zarf package definition, a list of images, or the lists of Kubespray's generate_list.sh.
+Writes manifest.yaml, and cluster.yaml and inventory.yaml if a file describes a cluster or hosts.
+
+Several files become one manifest; of several definitions of one cluster, the first is used. Several versions of Kubernetes, networks,
+runtimes or registries become one cluster file each, and the bundle is for all of them. A cluster with incompatible versions is left
+out if there is another. Passwords and keys are never written: a note names the environment variable to set.
+
+Notes list keys that could not be carried over, and assumptions, with their place; with --strict they are an error, and nothing is
+written. Existing files are not replaced without --force.`,
 		Example: "  kkbundle convert config-sample.yaml inventory.yaml -o site\n  kkbundle convert manifest-sample.yaml -o site\n  kkbundle convert temp/files.list temp/images.list --name kubespray",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -47,16 +49,16 @@ written. Files that are there are not replaced without --force.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVarP(&o.dir, "output", "o", ".", "the directory that the files are written to; made if it is not there")
-	f.StringVar(&o.name, "name", "", "the bundle's name (default what a file says, or the first file's name)")
-	f.StringVar(&o.version, "version", "", "the bundle's version (default what a file says, or 0.1.0)")
-	f.StringSliceVar(&o.platforms, "platform", nil, "the platforms of the bundle (default what the files say, or linux/amd64)")
-	f.BoolVar(&o.force, "force", false, "replace files that are there")
+	f.StringVarP(&o.dir, "output", "o", ".", "the directory to write to; created if missing")
+	f.StringVar(&o.name, "name", "", "the bundle's name (default from the files, else the first file's name)")
+	f.StringVar(&o.version, "version", "", "the bundle's version (default from the files, else 0.1.0)")
+	f.StringSliceVar(&o.platforms, "platform", nil, "the platforms of the bundle (default from the files, else linux/amd64)")
+	f.BoolVar(&o.force, "force", false, "replace existing files")
 	f.BoolVar(&o.strict, "strict", false, "fail, and write nothing, if something cannot be carried over")
 	return cmd
 }
 
-// convertResult is what convert prints with --json.
+// convertResult is the JSON output of convert.
 type convertResult struct {
 	Version int            `json:"version"` // 1
 	Formats []string       `json:"formats"`
@@ -74,9 +76,9 @@ func runConvert(g *globals, files []string, o convertOptions) error {
 	complete(&r, files[0], o)
 	if o.strict && len(r.Notes) > 0 {
 		for _, n := range r.Notes {
-			g.note("%s", plain.Line(n.String()))
+			g.Note("%s", plain.Line(n.String()))
 		}
-		return &inputError{fmt.Errorf("not everything can be carried over (%s), and nothing was written; without --strict the rest is", plain.Count(len(r.Notes), "note"))}
+		return &build.InputError{Err: fmt.Errorf("not everything can be carried over (%s), and nothing was written; without --strict the rest is", plain.Count(len(r.Notes), "note"))}
 	}
 	out, err := convertedFiles(r, o.dir)
 	if err != nil {
@@ -89,18 +91,18 @@ func runConvert(g *globals, files []string, o convertOptions) error {
 	for _, f := range out {
 		result.Files = append(result.Files, f.path)
 	}
-	if g.json {
-		return printJSON(g.Out, result)
+	if g.JSON {
+		return g.PrintJSON(result)
 	}
 	for _, n := range r.Notes {
-		g.note("%s", plain.Line(n.String()))
+		g.Note("%s", plain.Line(n.String()))
 	}
-	return g.result("%s: %s, %s, %s, %s; wrote %s", plain.Line(strings.Join(r.Formats, ", ")),
+	return g.Result("%s: %s, %s, %s, %s; wrote %s", plain.Line(strings.Join(r.Formats, ", ")),
 		plain.Count(len(r.Bundle.Images), "image"), plain.Count(len(r.Bundle.Charts), "chart"), plain.Count(len(r.Bundle.Files), "file"),
 		plain.Count(len(r.Notes), "note"), plain.Line(strings.Join(result.Files, ", ")))
 }
 
-// addConverted reads a file. Paths in it start at its directory, and are written as they are from dir.
+// addConverted reads a file. Its relative paths become relative to dir.
 func addConverted(r *convert.Result, file, dir string) error {
 	data, err := build.ReadFile(file)
 	if err != nil {
@@ -108,7 +110,7 @@ func addConverted(r *convert.Result, file, dir string) error {
 	}
 	one, err := convert.Read(filepath.ToSlash(file), data)
 	if err != nil {
-		return &inputError{err}
+		return &build.InputError{Err: err}
 	}
 	if err := one.Move(func(path string) (string, error) {
 		return relative(dir, filepath.Join(filepath.Dir(file), path))
@@ -119,7 +121,7 @@ func addConverted(r *convert.Result, file, dir string) error {
 	return nil
 }
 
-// relative is the way from dir to path.
+// relative returns path relative to dir.
 func relative(dir, path string) (string, error) {
 	from, err := filepath.Abs(dir)
 	if err != nil {
@@ -133,7 +135,7 @@ func relative(dir, path string) (string, error) {
 	return filepath.ToSlash(rel), err
 }
 
-// complete fills in what no file said.
+// complete sets missing values.
 func complete(r *convert.Result, first string, o convertOptions) {
 	b := &r.Bundle
 	b.APIVersion, b.Kind = manifest.APIVersion, manifest.KindBundle
@@ -155,7 +157,7 @@ func complete(r *convert.Result, first string, o convertOptions) {
 	}
 	if len(b.Platforms) == 0 {
 		b.Platforms = []string{"linux/amd64"}
-		r.Notes = append(r.Notes, convert.Note{File: filepath.ToSlash(first), Text: "no platform is said; linux/amd64 was assumed (--platform)"})
+		r.Notes = append(r.Notes, convert.Note{File: filepath.ToSlash(first), Text: "no platform given; linux/amd64 assumed (--platform)"})
 	}
 	for i := range r.Clusters {
 		if c := &r.Clusters[i]; c.Metadata.Name == "" {
@@ -165,8 +167,7 @@ func complete(r *convert.Result, first string, o convertOptions) {
 	together(r, filepath.ToSlash(first))
 }
 
-// together leaves out the clusters whose versions the catalog knows not to go together, unless there are no others. Either way
-// that is a note.
+// together removes clusters with incompatible versions unless no other cluster is left. Each is a note.
 func together(r *convert.Result, file string) {
 	var good []manifest.Cluster
 	for _, c := range r.Clusters {
@@ -184,13 +185,13 @@ func together(r *convert.Result, file string) {
 	}
 }
 
-// A converted file is one to be written.
+// A converted file is to be written.
 type converted struct {
 	path string
 	data []byte
 }
 
-// convertedFiles has the files as they will be read again: what kkbundle would refuse is not written.
+// convertedFiles returns the files to write. It parses each, so that no invalid file is written.
 func convertedFiles(r convert.Result, dir string) ([]converted, error) {
 	var out []converted
 	for i, cluster := range r.Clusters {
@@ -237,7 +238,7 @@ func empty(b *manifest.Bundle) bool {
 	return len(b.ClusterFiles())+len(b.Images)+len(b.Charts)+len(b.Files)+len(b.Manifests)+len(b.Packages) == 0
 }
 
-// clusterFile is a name that no other file has: cluster.yaml for the first, and for the others what is different from that.
+// clusterFile returns a unique name: cluster.yaml for the first cluster, with the differences for others.
 func clusterFile(c, first manifest.Cluster, taken []string) string {
 	a, b := c.WithDefaults(), first.WithDefaults()
 	name := "cluster"
@@ -259,7 +260,7 @@ func clusterFile(c, first manifest.Cluster, taken []string) string {
 }
 
 func refusedConversion(err error) error {
-	return &inputError{fmt.Errorf("what the files say makes no manifest; nothing was written:\n%w", err)}
+	return &build.InputError{Err: fmt.Errorf("the files do not make a valid manifest; nothing was written:\n%w", err)}
 }
 
 func written(v any, formats []string) ([]byte, error) {
@@ -273,11 +274,11 @@ func written(v any, formats []string) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// writeConverted writes all files or, if one of them is there, none.
+// writeConverted writes all files, or none if one exists.
 func writeConverted(files []converted, o convertOptions) error {
 	for _, f := range files {
 		if !o.force && exists(f.path) {
-			return &inputError{fmt.Errorf("%s is there: name another directory with -o, or replace it with --force", f.path)}
+			return &build.InputError{Err: fmt.Errorf("%s exists: name another directory with -o, or replace it with --force", f.path)}
 		}
 	}
 	if err := os.MkdirAll(o.dir, 0o755); err != nil {

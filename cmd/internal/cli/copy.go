@@ -3,8 +3,6 @@ package cli
 import (
 	"context"
 	"errors"
-	"fmt"
-	"sync"
 	"time"
 
 	"github.com/opencontainers/go-digest"
@@ -12,6 +10,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/bundle/transfer"
+	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/disk"
 	"github.com/kkbundle/kkbundle/plain"
 )
@@ -58,7 +57,7 @@ image for different platforms are joined.`,
 	return cmd
 }
 
-// copyResult is what copy prints with --json.
+// copyResult is the JSON output of copy.
 type copyResult struct {
 	Version      int             `json:"version"` // 1
 	Path         string          `json:"path"`
@@ -66,10 +65,10 @@ type copyResult struct {
 	Size         int64           `json:"size"` // bytes, as are the others
 	Items        int             `json:"items"`
 	Blobs        int             `json:"blobs"`
-	Content      int64           `json:"content"`      // what it unpacks to
-	Recompressed int64           `json:"recompressed"` // content whose frames did not fit
-	From         []digest.Digest `json:"from"`         // the identities of the sources
-	LeftOut      []string        `json:"leftOut"`      // what could not come along, and why
+	Content      int64           `json:"content"`      // unpacked
+	Recompressed int64           `json:"recompressed"` // unpacked bytes of frames that were compressed again
+	From         []digest.Digest `json:"from"`         // digests of the sources
+	LeftOut      []string        `json:"leftOut"`      // items that were not copied, with reasons
 	Duration     time.Duration   `json:"duration"`     // nanoseconds
 }
 
@@ -92,14 +91,14 @@ func runCopy(ctx context.Context, g *globals, paths []string, o copyOptions) (er
 		}
 		from = append(from, bundle.From{Name: path, Reader: r})
 	}
-	progress, stop := g.showPhases()
+	progress, stop := g.Phases()
 	c, err := transfer.Copy(ctx, from, transfer.CopyOptions{
 		Selection: transfer.Selection{Name: o.name, Version: o.version, Items: o.items, Platforms: platforms, Prefer: transfer.Prefer(o.prefer)},
 		Output:    o.output, Progress: progress,
 	})
 	stop()
 	if errors.Is(err, transfer.ErrNames) {
-		return &usageError{err}
+		return &usage.Error{Err: err}
 	}
 	if err != nil {
 		return err
@@ -109,50 +108,28 @@ func runCopy(ctx context.Context, g *globals, paths []string, o copyOptions) (er
 		Recompressed: c.Recompressed, From: c.From, LeftOut: c.LeftOut, Duration: time.Since(start),
 	}
 	g.noteSignatures(from, r, c.Index)
-	if g.json {
-		return printJSON(g.Out, r)
+	if g.JSON {
+		return g.PrintJSON(r)
 	}
 	for _, text := range r.LeftOut {
-		g.note("left out: %s", plain.Line(text))
+		g.Note("left out: %s", plain.Line(text))
 	}
 	if r.Recompressed > 0 {
-		g.note("%s compressed again, because the bundles have frames of different sizes", plain.Size(r.Recompressed))
+		g.Note("%s compressed again, because the bundles have frames of different sizes", plain.Size(r.Recompressed))
 	}
-	g.note("%s: %s, %s (%s unpacked) in %s", r.Path, plain.Size(r.Size), plain.Count(r.Items, "item"), plain.Size(r.Content), r.Duration.Round(100*time.Millisecond))
-	return g.result("%s", r.Digest)
-}
-
-// showPhases returns a function that shows the progress of phases, one after the other. Call stop in the end.
-func (g *globals) showPhases() (progress func(phase string, done, total int64), stop func()) {
-	var mu sync.Mutex
-	var m *meter
-	progress = func(phase string, done, total int64) {
-		mu.Lock()
-		defer mu.Unlock()
-		if m == nil || m.name != phase {
-			if m != nil {
-				m.stop()
-			}
-			m = g.newMeter(phase)
-		}
-		m.set(done, total)
-	}
-	return progress, func() {
-		if m != nil {
-			m.stop()
-		}
-	}
+	g.Note("%s: %s, %s (%s unpacked) in %s", r.Path, plain.Size(r.Size), plain.Count(r.Items, "item"), plain.Size(r.Content), r.Duration.Round(100*time.Millisecond))
+	return g.Result("%s", r.Digest)
 }
 
 // check returns the platforms, or an error of the command line.
 func (o *copyOptions) check() (transfer.Platforms, error) {
 	switch {
 	case o.output == "":
-		return nil, &usageError{errors.New("name the bundle to write with -o")}
+		return nil, usage.Errorf("name the bundle to write with -o")
 	case o.output == "-":
-		return nil, &usageError{errors.New("a bundle is written to a file: name one with -o")}
+		return nil, usage.Errorf("a bundle is written to a file: name one with -o")
 	case o.prefer != "" && o.prefer != "first" && o.prefer != "last":
-		return nil, &usageError{fmt.Errorf("--prefer %s: want first or last", o.prefer)}
+		return nil, usage.Errorf("--prefer %s: want first or last", o.prefer)
 	}
 	platforms, err := parsePlatforms(o.platforms)
 	if err != nil {
@@ -161,15 +138,15 @@ func (o *copyOptions) check() (transfer.Platforms, error) {
 	return platforms, disk.CheckOutput(o.output)
 }
 
-// itemsHelp says how --item and NAME name items.
+// itemsHelp explains names of items.
 const itemsHelp = `An item is named by its reference as inspect shows it, by its short name, by name:version, or by its digest, with its kind
-and a slash before it where that is needed (file/tool). * stands for any characters.`
+and a slash in front if it is ambiguous (file/tool). * matches any characters.`
 
 // parsePlatforms reads the values of --platform.
 func parsePlatforms(texts []string) (transfer.Platforms, error) {
 	platforms, err := transfer.ParsePlatforms(texts)
 	if err != nil {
-		return nil, &usageError{fmt.Errorf("--platform: %w", err)}
+		return nil, usage.Errorf("--platform: %w", err)
 	}
 	return platforms, nil
 }

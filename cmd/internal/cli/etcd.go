@@ -11,6 +11,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kkbundle/kkbundle/build"
+	"github.com/kkbundle/kkbundle/cmd/internal/site"
+	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/installer"
 	"github.com/kkbundle/kkbundle/plain"
 )
@@ -19,16 +22,16 @@ func newEtcdCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "etcd",
 		Short: "Save and restore etcd",
-		Long: `Saves and restores what the cluster holds: everything that the API server knows. What volumes hold is not part of it.
+		Long: `Saves and restores etcd, which has all objects of the API server, but not the content of volumes.
 
-With etcd.backup in the cluster file hosts of etcd save it by themselves, too.`,
+With etcd.backup in the cluster file, the etcd hosts also save snapshots themselves.`,
 	}
 	cmd.AddCommand(newEtcdBackupCmd(g), newEtcdRestoreCmd(g))
 	return cmd
 }
 
 type etcdBackupOptions struct {
-	siteFlags
+	site.Flags
 	output string
 }
 
@@ -37,45 +40,45 @@ func newEtcdBackupCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "backup -i INVENTORY [BUNDLE]",
 		Short: "Save an etcd snapshot to a file on this machine",
-		Long: `Saves etcd as it is now and brings the copy to this machine, compared with etcd's own checksum. The file has all of the cluster's
-Secrets in it; only you can read it. The cluster goes on meanwhile.`,
+		Long: `Saves a snapshot of etcd on this machine and checks it against etcd's checksum. The cluster keeps running. The file contains all
+Secrets of the cluster; only its owner can read it.`,
 		Example: "  kkbundle etcd backup -i inventory.yaml -o before-upgrade.db site-1.4.0.kkb",
 		Args:    takes("[BUNDLE]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return runEtcdBackup(cmd.Context(), g, strings.Join(args, ""), o)
 		},
 	}
-	o.add(cmd.Flags())
+	o.Flags.Add(cmd.Flags())
 	g.addTrust(cmd.Flags())
 	cmd.Flags().StringVarP(&o.output, "output", "o", "", "the `file` to write (default CLUSTER-etcd-TIME.db)")
 	return cmd
 }
 
 func runEtcdBackup(ctx context.Context, g *globals, path string, o etcdBackupOptions) (err error) {
-	s, err := openSite(ctx, g, o.siteFlags, path)
+	s, err := g.openSite(ctx, o.Flags, path)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
 	if o.output == "" {
-		o.output = s.cluster.Metadata.Name + "-etcd-" + time.Now().UTC().Format("20060102T150405Z") + ".db"
+		o.output = s.Cluster.Metadata.Name + "-etcd-" + time.Now().UTC().Format("20060102T150405Z") + ".db"
 	}
-	p := g.newTaskPrinter()
-	options := s.options()
-	options.Progress = p.event
+	p := g.NewTaskPrinter()
+	options := s.Options()
+	options.Progress = p.Event
 	made, err := installer.BackupEtcd(ctx, options, o.output)
-	p.close()
+	p.Close()
 	if err != nil {
 		return err
 	}
-	if g.json {
+	if g.JSON {
 		return json.NewEncoder(g.Out).Encode(etcdResult{Version: 1, Backup: &etcdFile{made.Path, made.Size, made.SHA256, made.Host, made.Revision, made.Keys}})
 	}
-	g.note("saved revision %d with %s from %s, %s, sha256:%s", made.Revision, plain.Count(made.Keys, "key"), made.Host, plain.Size(made.Size), made.SHA256)
-	return g.result("%s", made.Path)
+	g.Note("saved revision %d with %s from %s, %s, sha256:%s", made.Revision, plain.Count(made.Keys, "key"), made.Host, plain.Size(made.Size), made.SHA256)
+	return g.Result("%s", made.Path)
 }
 
-// etcdResult is the last line that etcd's commands print with --json.
+// etcdResult is the last line of the JSON output of etcd's commands.
 type etcdResult struct {
 	Version int          `json:"version"` // 1
 	Backup  *etcdFile    `json:"backup,omitempty"`
@@ -94,11 +97,11 @@ type etcdFile struct {
 type etcdRestore struct {
 	From    etcdFile `json:"from"`
 	Members []string `json:"members"`
-	Before  []string `json:"before"` // HOST:PATH of what etcd had before
+	Before  []string `json:"before"` // HOST:PATH of the previous data
 }
 
 type etcdRestoreOptions struct {
-	siteFlags
+	site.Flags
 	from    string
 	without []string
 	yes     bool
@@ -109,10 +112,10 @@ func newEtcdRestoreCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "restore -i INVENTORY --from FILE [BUNDLE]",
 		Short: "Restore etcd from a snapshot",
-		Long: `Makes a new etcd of a copy, on all its hosts: what was written since the copy was saved is gone. Control planes stop meanwhile, pods on
-the nodes go on. Everything is prepared before anything is stopped. Data that etcd had before is moved aside, not deleted.
+		Long: `Creates a new etcd cluster from a snapshot on all its hosts. Later changes are lost. Control planes stop during the restore; pods keep
+running. All hosts are prepared before the first one stops. Previous data is moved aside, not deleted.
 
-A restore that was interrupted is run again with the same command; until then control planes may stand still.`,
+Continue an interrupted restore with the same command; until then, control planes may be down.`,
 		Example: `  kkbundle etcd restore -i inventory.yaml --from before-upgrade.db site-1.4.0.kkb
   kkbundle etcd restore -i inventory.yaml --from before-upgrade.db --without node3 site-1.4.0.kkb`,
 		Args: takes("[BUNDLE]"),
@@ -121,55 +124,55 @@ A restore that was interrupted is run again with the same command; until then co
 		},
 	}
 	f := cmd.Flags()
-	o.add(f)
+	o.Flags.Add(f)
 	g.addTrust(f)
-	f.StringVar(&o.from, "from", "", "the `file` with the copy, as etcd backup and the hosts of etcd save it (required)")
-	f.StringSliceVar(&o.without, "without", nil, "`hosts` that are lost and switched off")
-	f.BoolVarP(&o.yes, "yes", "y", false, "do not ask")
+	f.StringVar(&o.from, "from", "", "the snapshot `file`, of etcd backup or of etcd.backup (required)")
+	f.StringSliceVar(&o.without, "without", nil, "lost `hosts`, which are switched off")
+	f.BoolVarP(&o.yes, "yes", "y", false, "do not ask for confirmation")
 	return cmd
 }
 
 func runEtcdRestore(ctx context.Context, g *globals, path string, o etcdRestoreOptions) (err error) {
 	if o.from == "" {
-		return &usageError{errors.New("name the copy to restore with --from")}
+		return usage.Errorf("name the snapshot to restore with --from")
 	}
 	snapshot, err := installer.ReadEtcdSnapshot(o.from)
 	if errors.Is(err, fs.ErrNotExist) {
-		err = fmt.Errorf("--from %s: %w", o.from, plainly(err))
+		err = fmt.Errorf("--from %s: %w", o.from, usage.FileError(err))
 	}
 	if err != nil {
-		return &inputError{err}
+		return &build.InputError{Err: err}
 	}
-	s, err := openSite(ctx, g, o.siteFlags, path)
+	s, err := g.openSite(ctx, o.Flags, path)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
 	if !o.yes {
-		question := fmt.Sprintf("Restore etcd of cluster %s from %s (%s, sha256:%s)? What was written to the cluster since then is gone.",
-			s.cluster.Metadata.Name, o.from, plain.Size(snapshot.Size), snapshot.SHA256)
-		if err := g.confirm(question); err != nil {
+		question := fmt.Sprintf("Restore etcd of cluster %s from %s (%s, sha256:%s)? Later changes are lost.",
+			s.Cluster.Metadata.Name, o.from, plain.Size(snapshot.Size), snapshot.SHA256)
+		if err := g.Confirm(question); err != nil {
 			return err
 		}
 	}
-	p := g.newTaskPrinter()
-	options := s.options()
-	options.Progress = p.event
+	p := g.NewTaskPrinter()
+	options := s.Options()
+	options.Progress = p.Event
 	done, err := installer.RestoreEtcd(ctx, options, installer.EtcdRestore{From: o.from, Without: o.without})
-	p.close()
+	p.Close()
 	for _, dir := range done.Before {
-		g.note("what etcd had before is kept in %s", dir)
+		g.Note("previous data of etcd: %s", dir)
 	}
 	if err != nil {
 		if len(done.Members) > 0 {
-			g.note("after the cause is gone, run the same command again: it begins anew and finishes what was begun")
+			g.Note("run the same command again after removing the cause: it starts over and completes the restore")
 		}
 		return err
 	}
-	if g.json {
+	if g.JSON {
 		from := etcdFile{Path: done.Snapshot.Path, Size: done.Snapshot.Size, SHA256: done.Snapshot.SHA256}
 		return json.NewEncoder(g.Out).Encode(etcdResult{Version: 1, Restore: &etcdRestore{from, done.Members, done.Before}})
 	}
-	g.note("restored on %s", strings.Join(done.Members, ", "))
+	g.Note("restored on %s", strings.Join(done.Members, ", "))
 	return nil
 }

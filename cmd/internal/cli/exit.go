@@ -11,6 +11,9 @@ import (
 
 	"github.com/kkbundle/kkbundle/build"
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/pull"
+	"github.com/kkbundle/kkbundle/cmd/internal/terminal"
+	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/fetch"
 	"github.com/kkbundle/kkbundle/installer"
 	"github.com/kkbundle/kkbundle/installer/engine"
@@ -26,7 +29,7 @@ import (
 
 var errInterrupted = errors.New("interrupted; run the same command again to continue")
 
-// An interruptedOverError is errInterrupted for a build that keeps nothing.
+// An interruptedOverError is errInterrupted for a build without a cache.
 type interruptedOverError struct{}
 
 func (*interruptedOverError) Error() string {
@@ -35,7 +38,7 @@ func (*interruptedOverError) Error() string {
 
 func (*interruptedOverError) Is(target error) bool { return target == errInterrupted }
 
-// interrupted is err after ctx ended. Items that failed before are kept; that the context ended is not worth a second line.
+// interrupted returns the error of an interrupted run. It keeps failed items and drops the error of ctx.
 func interrupted(ctx context.Context, err error) error {
 	var (
 		failed *fetch.Errors
@@ -54,39 +57,28 @@ func interrupted(ctx context.Context, err error) error {
 	return errors.Join(what, err)
 }
 
-// A usageError is a command line that makes no sense.
-type usageError struct{ error }
-
-func (e *usageError) Unwrap() error { return e.error }
-
-// An inputError is a file that a user wrote and that cannot be read or used, other than by its syntax.
-type inputError struct{ error }
-
-func (e *inputError) Unwrap() error { return e.error }
-
-// A pushError is whatever kept a push from being complete.
+// A pushError is an error of a push.
 type pushError struct{ error }
 
 func (e *pushError) Unwrap() error { return e.error }
 
-// An exitClass is a row of the table of exit codes. A number once used never changes its meaning; 2 is left to Go's own
-// crashes.
+// An exitClass is a row of the table of exit codes. A number never changes its meaning; 2 is the code of Go's crashes.
 type exitClass struct {
 	code int
 	text string
 	is   func(error) bool
 }
 
-// exitClasses in order: the first that fits decides.
+// exitClasses returns the table. The first matching class counts.
 func exitClasses() []exitClass {
 	return []exitClass{
 		{130, "interrupted", func(err error) bool { return errors.Is(err, errInterrupted) }},
 		{64, "wrong command line", func(err error) bool {
-			return asError[*usageError](err) || asError[*engine.SelectionError](err) || asError[*engine.LimitError](err)
+			return asError[*usage.Error](err) || asError[*engine.SelectionError](err) || asError[*engine.LimitError](err)
 		}},
 		{20, "bundle not signed by a trusted key", asError[*signatureError]},
 		{10, "manifest, cluster, inventory or lock missing or invalid", func(err error) bool {
-			return asError[manifest.Problems](err) || asError[*inputError](err) || asError[*build.InputError](err) || asError[*manifest.StaleError](err)
+			return asError[manifest.Problems](err) || asError[*build.InputError](err) || asError[*manifest.StaleError](err)
 		}},
 		{11, "bundle damaged or not readable by this version", func(err error) bool {
 			return errors.Is(err, bundle.ErrDamaged) || errors.Is(err, bundle.ErrUnsupported)
@@ -101,7 +93,7 @@ func exitClasses() []exitClass {
 				asError[*host.HelperError](err)
 		}},
 		{14, "some items could not be fetched; the rest is kept", asError[*fetch.Errors]},
-		{15, "registry refused or unreachable", asError[*pushError]},
+		{15, "registry refused or unreachable", func(err error) bool { return asError[*pushError](err) || asError[*pull.RefusedError](err) }},
 		{17, "another run is at work there", asError[*task.LockedError]},
 		{23, "the cluster is not healthy", asError[*health.UnhealthyError]},
 		{16, "install stopped on a host", asError[*engine.TaskError]},
@@ -143,7 +135,7 @@ func exitCodeHelp() string {
 	return b.String()
 }
 
-// printError says what failed, and what to do about it where the error knows.
+// printError prints an error, and its remedy if it has one.
 func printError(w io.Writer, err error) {
 	_, _ = fmt.Fprintf(w, "kkbundle: %s\n", plain.Lines(strings.ReplaceAll(strings.TrimSpace(err.Error()), "\t", "    ")))
 	if h := hint(err); h != "" {
@@ -160,4 +152,17 @@ func hint(err error) string {
 		return "copy the bundle again from where it was built, or build it again, and check it with kkbundle verify"
 	}
 	return ""
+}
+
+// failed prints the error that ends the run as an event.
+func (g *globals) failed(err error) {
+	one := terminal.Event{Event: "error", Message: strings.TrimSpace(err.Error()), ExitCode: exitCode(err), Hint: hint(err)}
+	var items *fetch.Errors
+	if errors.As(err, &items) {
+		for _, f := range items.Failed {
+			name := terminal.ItemName{Kind: f.Kind, Ref: f.Ref, Platform: f.Platform}
+			one.Failed = append(one.Failed, terminal.FailedItem{ItemName: name, Message: f.Err.Error()})
+		}
+	}
+	g.Emit(one)
 }

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/kkbundle/kkbundle/build"
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/fetch"
 	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/host"
@@ -24,10 +26,10 @@ func TestExitCodes(t *testing.T) {
 	}{
 		{nil, 0},
 		{some, 1},
-		{&usageError{some}, 64},
+		{&usage.Error{Err: some}, 64},
 		{manifest.Problems{{File: "a", Message: "b"}}, 10},
 		{&manifest.StaleError{}, 10},
-		{&inputError{some}, 10},
+		{&build.InputError{Err: some}, 10},
 		{&bundle.DamageError{}, 11},
 		{&bundle.UnsupportedError{}, 11},
 		{&precheck.BlockedError{}, 12},
@@ -35,7 +37,7 @@ func TestExitCodes(t *testing.T) {
 		{&host.SudoError{}, 13},
 		{&fetch.Errors{}, 14},
 		{&pushError{some}, 15},
-		{&signatureError{tried: []error{&inputError{some}}}, 20},
+		{&signatureError{tried: []error{&build.InputError{Err: some}}}, 20},
 		{&pushError{&bundle.DamageError{}}, 11}, // the registry is not to blame
 		{&engine.TaskError{Err: some}, 16},
 		{&engine.TaskError{Err: &host.UnreachableError{Err: some}}, 13},

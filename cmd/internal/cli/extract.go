@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -16,12 +15,20 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/extract"
 	"github.com/kkbundle/kkbundle/bundle/transfer"
+	"github.com/kkbundle/kkbundle/cmd/internal/site"
+	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/disk"
+	"github.com/kkbundle/kkbundle/installer"
+	"github.com/kkbundle/kkbundle/installer/task"
+	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/catalog"
 	"github.com/kkbundle/kkbundle/plain"
+	"github.com/kkbundle/kkbundle/registry/serve"
 )
 
-// What images and whole bundles can be extracted as.
+// Values of --format.
 const (
 	formatOCI        = "oci"
 	formatOCIArchive = "oci-archive"
@@ -35,7 +42,7 @@ type extractOptions struct {
 	items                               []string
 	unchecked                           bool
 	wanted                              transfer.Platforms
-	from, to                            int64 // of byteRange, both included; to is -1 where it has no end
+	part                                *extract.Range // of byteRange, nil without
 }
 
 func newExtractCmd(g *globals) *cobra.Command {
@@ -43,15 +50,14 @@ func newExtractCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "extract BUNDLE [NAME]",
 		Short: "Extract items from a bundle",
-		Long: `Takes one item out of a bundle: a file or chart as a file, an image as an OCI image layout directory or as an archive
-(--format oci-archive; docker-archive is what docker load, podman load and ctr images import read, for one platform).
-With a digest as NAME it is that blob. With -o - a file, chart, archive or blob goes to standard output; --range takes bytes
-of a file, chart or blob, after the whole of it was checked.
+		Long: `Extracts one item: a file or chart as a file, an image as an OCI image layout directory or as an archive (--format oci-archive, or
+docker-archive for docker load, podman load and ctr images import, for one platform). A digest as NAME extracts that blob. With
+-o - a file, chart, archive or blob goes to standard output. --range extracts bytes of a file, chart or blob after checking the
+whole of it.
 
-Without NAME the whole bundle becomes an OCI image layout directory, or with --format tree a directory with files/, charts/,
-documents/ and packages/, where each distribution's are a repository for apt or dnf, and the images as a layout in images/.
---item takes more than one item, as a tree too. --for HOST puts what that host of the inventory needs into a directory:
-files/, and images/ as archives for ctr images import.
+Without NAME, the whole bundle becomes an OCI image layout directory. With --format tree it becomes a directory with files/, charts/,
+documents/, packages/ (an apt or dnf repository for each distribution), and images/ (an OCI layout). --item extracts several items,
+as a tree by default. --for HOST extracts the items of a host of the inventory: files/, and images/ as archives for ctr images import.
 
 ` + itemsHelp,
 		Example: `  kkbundle extract site-1.4.0.kkb kubeadm --platform linux/arm64
@@ -71,19 +77,19 @@ files/, and images/ as archives for ctr images import.
 	}
 	f := cmd.Flags()
 	f.StringVarP(&o.output, "output", "o", "", "file or directory to write, - for standard output (default the item's name)")
-	f.StringVar(&o.platform, "platform", "", "which platform's file or image, where there are several")
+	f.StringVar(&o.platform, "platform", "", "platform of the file or image, if there are several")
 	f.StringVar(&o.format, "format", "", "oci, oci-archive, docker-archive or tree (default oci)")
 	f.StringVar(&o.byteRange, "range", "", "only these bytes, FIRST-LAST or FIRST-, both counted from 0 and included")
-	f.BoolVar(&o.unchecked, "unchecked", false, "take --range without reading the rest: accidents are noticed, forgery is not")
-	f.StringArrayVar(&o.items, "item", nil, "take these items, as a tree (may be repeated)")
-	f.StringVar(&o.host, "for", "", "take what this host of the inventory needs")
+	f.BoolVar(&o.unchecked, "unchecked", false, "extract --range without checking the whole: detects damage, but not forgery")
+	f.StringArrayVar(&o.items, "item", nil, "extract these items, as a tree (repeated)")
+	f.StringVar(&o.host, "for", "", "extract the items of this host of the inventory")
 	f.StringVarP(&o.inventory, "inventory", "i", "", "the inventory file, with --for")
 	f.StringVarP(&o.cluster, "cluster", "c", "", "the cluster file, with --for (default the one in the bundle)")
 	g.addTrust(f)
 	return cmd
 }
 
-// extractResult is what extract prints with --json: a file, or a directory of so many items.
+// extractResult is the output of --json.
 type extractResult struct {
 	Version int           `json:"version"` // 1
 	Path    string        `json:"path"`
@@ -92,7 +98,7 @@ type extractResult struct {
 	Items   int           `json:"items"`
 }
 
-// check refuses a command line that makes no sense.
+// check returns an error for a wrong command line.
 func (o *extractOptions) check(name string) error {
 	several := name == "" || len(o.items) > 0
 	formats := []string{"", formatOCI, formatOCIArchive, formatDocker, formatTree}
@@ -101,7 +107,7 @@ func (o *extractOptions) check(name string) error {
 	case !slices.Contains(formats, o.format):
 		err = fmt.Errorf("--format %s: want oci, oci-archive, docker-archive or tree", o.format)
 	case o.host != "" && (name != "" || len(o.items) > 0 || o.format != ""):
-		err = errors.New("--for says what to extract and how: leave out NAME, --item and --format")
+		err = errors.New("--for excludes NAME, --item and --format")
 	case o.host == "" && (o.inventory != "" || o.cluster != ""):
 		err = errors.New("-i and -c go with --for HOST")
 	case name != "" && len(o.items) > 0:
@@ -111,21 +117,23 @@ func (o *extractOptions) check(name string) error {
 	case several && o.format == formatDocker:
 		err = errors.New("a docker archive has one image: name it")
 	case several && o.byteRange != "", o.unchecked && o.byteRange == "":
-		err = errors.New("--range is of one file, chart or blob: name it; --unchecked goes with it")
+		err = errors.New("--range needs the name of one file, chart or blob; --unchecked needs --range")
 	}
 	if err == nil && o.platform != "" {
 		o.wanted, err = parsePlatforms([]string{o.platform})
 	}
 	if err == nil && o.byteRange != "" {
-		o.from, o.to, err = parseRange(o.byteRange)
+		if o.part, err = parseRange(o.byteRange); err == nil {
+			o.part.Unchecked = o.unchecked
+		}
 	}
 	if err != nil {
-		return &usageError{err}
+		return &usage.Error{Err: err}
 	}
 	return nil
 }
 
-func parseRange(text string) (from, to int64, err error) {
+func parseRange(text string) (*extract.Range, error) {
 	first, last, ok := strings.Cut(text, "-")
 	from, err1 := strconv.ParseInt(first, 10, 64)
 	to, err2 := int64(-1), error(nil)
@@ -133,31 +141,31 @@ func parseRange(text string) (from, to int64, err error) {
 		to, err2 = strconv.ParseInt(last, 10, 64)
 	}
 	if !ok || err1 != nil || err2 != nil || from < 0 || last != "" && to < from {
-		return 0, 0, fmt.Errorf("--range %s: want FIRST-LAST or FIRST-, in bytes", text)
+		return nil, fmt.Errorf("--range %s: want FIRST-LAST or FIRST-, in bytes", text)
 	}
-	return from, to, nil
+	return &extract.Range{From: from, To: to}, nil
 }
 
 func runExtract(ctx context.Context, g *globals, path, name string, o extractOptions) error {
 	if err := o.check(name); err != nil {
 		return err
 	}
+	e := &extraction{globals: g, extractOptions: o, bundle: path}
+	if o.host != "" {
+		return e.forHost(ctx)
+	}
 	r, err := g.openBundle(path)
 	if err != nil {
 		return err
 	}
 	defer r.Close()
-	e := &extraction{globals: g, extractOptions: o, r: r, bundle: path}
-	switch {
-	case o.host != "":
-		return e.forHost(ctx)
-	case name == "":
+	if e.r = r; name == "" {
 		return e.several(ctx)
 	}
 	if d := digest.Digest(name); d.Validate() == nil {
 		return e.blob(ctx, d)
 	}
-	item, err := findItem(r.Index().Items, name, o.wanted)
+	item, err := extract.Find(r.Index().Items, name, o.wanted)
 	if err != nil {
 		return err
 	}
@@ -167,7 +175,7 @@ func runExtract(ctx context.Context, g *globals, path, name string, o extractOpt
 	return e.file(ctx, item)
 }
 
-// An extraction takes something out of one bundle.
+// An extraction extracts items of one bundle.
 type extraction struct {
 	*globals
 	extractOptions
@@ -175,39 +183,10 @@ type extraction struct {
 	bundle string // its path
 }
 
-// findItem returns the one item that has this reference or short name.
-func findItem(items []bundle.Item, name string, wanted transfer.Platforms) (bundle.Item, error) {
-	all := transfer.Matching(items, name)
-	var found []bundle.Item
-	for _, it := range all {
-		if p := it.Descriptor.Platform; p == nil || wanted.Has(bundle.PlatformString(p)) {
-			found = append(found, it)
-		}
-	}
-	switch {
-	case len(found) == 1:
-		return found[0], nil
-	case len(found) == 0 && len(all) > 0:
-		return bundle.Item{}, fmt.Errorf("the bundle has no %s for %s; it has %s", name, wanted, listItems(all))
-	case len(found) == 0:
-		return bundle.Item{}, transfer.NewNoItemError(items, name)
-	}
-	return bundle.Item{}, fmt.Errorf("%q can be %s; give the reference or --platform", name, listItems(found))
-}
-
-func listItems(items []bundle.Item) string {
-	var refs []string
-	for _, it := range items {
-		refs = append(refs, it.String())
-	}
-	slices.Sort(refs)
-	return strings.Join(refs, " or ")
-}
-
 // image extracts an item as a layout or an archive.
 func (e *extraction) image(ctx context.Context, item bundle.Item) error {
 	if e.byteRange != "" {
-		return &usageError{errors.New("--range is of a file, chart or blob, and an image is many: name one of its blobs by digest")}
+		return usage.Errorf("--range needs a file, chart or blob: name a blob of the image by its digest")
 	}
 	if len(e.wanted) > 0 || e.format == formatDocker {
 		wanted := e.wanted.Has
@@ -227,7 +206,7 @@ func (e *extraction) image(ctx context.Context, item bundle.Item) error {
 	case formatDocker:
 		return e.archive(base+".tar", 1, func(w io.Writer) error { return e.r.WriteDockerArchive(ctx, w, item) })
 	case formatTree:
-		return &usageError{errors.New("a tree is of several items: name them with --item")}
+		return usage.Errorf("a tree has several items: name them with --item")
 	}
 	if e.output == "" {
 		e.output = base
@@ -237,7 +216,7 @@ func (e *extraction) image(ctx context.Context, item bundle.Item) error {
 
 func (e *extraction) layout(ctx context.Context, items []bundle.Item) error {
 	if e.output == "-" {
-		return &usageError{errors.New("a layout is a directory and cannot go to standard output: name one with -o, or use --format oci-archive")}
+		return usage.Errorf("a layout is a directory and cannot go to standard output: name one with -o, or use --format oci-archive")
 	}
 	if err := bundle.ExtractLayout(ctx, e.r, e.output, items); err != nil {
 		return err
@@ -245,7 +224,7 @@ func (e *extraction) layout(ctx context.Context, items []bundle.Item) error {
 	return e.done(extractResult{Version: 1, Path: e.output, Items: len(items)}, "%s as an OCI image layout", plain.Count(len(items), "item"))
 }
 
-// archive writes one to a file or standard output.
+// archive writes an archive to a file or standard output.
 func (e *extraction) archive(name string, items int, write func(io.Writer) error) error {
 	if e.output == "-" {
 		return write(e.Out)
@@ -259,12 +238,12 @@ func (e *extraction) archive(name string, items int, write func(io.Writer) error
 	return e.done(extractResult{Version: 1, Path: e.output, Items: items}, "%s as an archive", plain.Count(items, "item"))
 }
 
-// done says what was made.
+// done prints the result.
 func (e *extraction) done(r extractResult, format string, args ...any) error {
-	if e.json {
-		return printJSON(e.Out, r)
+	if e.JSON {
+		return e.PrintJSON(r)
 	}
-	e.note("%s: %s", r.Path, fmt.Sprintf(format, args...))
+	e.Note("%s: %s", r.Path, fmt.Sprintf(format, args...))
 	return nil
 }
 
@@ -275,7 +254,7 @@ func (e *extraction) file(ctx context.Context, item bundle.Item) error {
 		return err
 	}
 	if e.output == "" && e.byteRange == "" {
-		e.output = defaultFileName(item)
+		e.output = extract.FileName(item)
 	}
 	return e.content(ctx, layer)
 }
@@ -287,72 +266,150 @@ func (e *extraction) blob(ctx context.Context, d digest.Digest) error {
 		return fmt.Errorf("the bundle has no blob %s", d)
 	}
 	if e.format != "" {
-		return &usageError{errors.New("--format is for images, and a digest names a blob: name the image by its reference")}
+		return usage.Errorf("--format is for images, and a digest names a blob: name the image by its reference")
 	}
 	return e.content(ctx, ocispec.Descriptor{Digest: d, Size: size})
 }
 
-// content writes a blob, or a range of it, to the output: standard output where none is named.
+// content writes a blob, or a range of it, to -o or standard output.
 func (e *extraction) content(ctx context.Context, d ocispec.Descriptor) error {
-	offset, length := int64(0), d.Size
-	if e.byteRange != "" {
-		if e.from >= d.Size {
-			return fmt.Errorf("--range %s: it has %d bytes", e.byteRange, d.Size)
-		}
-		offset, length = e.from, d.Size-e.from
-		if e.to >= 0 {
-			length = min(length, e.to-e.from+1)
-		}
-		if err := e.checkWhole(ctx, d); err != nil {
-			return err
-		}
-	}
-	rc, err := e.r.Blob(ctx, d.Digest, offset)
+	content, length, err := extract.Content(ctx, e.r, d, e.part)
 	if err != nil {
 		return err
 	}
-	defer rc.Close()
-	var content io.Reader = rc
-	if length < d.Size-offset {
-		content = io.LimitReader(rc, length)
-	}
+	defer content.Close()
 	if e.output == "" || e.output == "-" {
 		_, err := io.Copy(e.Out, content)
 		return err
 	}
-	if err := disk.WriteFile(e.output, fileMode(d), content); err != nil {
+	if err := disk.WriteFile(e.output, extract.FileMode(d), content); err != nil {
 		return err
 	}
 	return e.done(extractResult{1, e.output, d.Digest, d.Size, 1}, "%s, %s", plain.Size(length), d.Digest)
 }
 
-// checkWhole reads a blob of which only a part is wanted: a part alone proves nothing.
-func (e *extraction) checkWhole(ctx context.Context, d ocispec.Descriptor) error {
-	if e.unchecked {
-		return nil
-	}
-	rc, err := e.r.Blob(ctx, d.Digest, 0)
+// several extracts all items or those of --item.
+func (e *extraction) several(ctx context.Context) error {
+	items, err := extract.Select(ctx, e.r, e.items, e.wanted)
 	if err != nil {
 		return err
 	}
-	_, err = io.Copy(io.Discard, rc)
-	return errors.Join(err, rc.Close())
-}
-
-// defaultFileName is a plain name in the working directory: what a bundle says is not trusted to be one.
-func defaultFileName(item bundle.Item) string {
-	name := filepath.Base(filepath.Clean("/" + item.Name))
-	if item.Kind == bundle.KindChart {
-		name += "-" + filepath.Base(filepath.Clean("/"+item.Version)) + ".tgz"
+	format := e.format
+	if format == "" {
+		format = formatOCI
+		if len(e.items) > 0 {
+			format = formatTree
+		}
 	}
-	return name
+	switch format {
+	case formatOCIArchive:
+		x := e.r.Index()
+		name := strings.TrimSuffix(bundle.FileName(x.Name, x.Version), ".kkb")
+		return e.archive(extract.PlainName(name)+".tar", len(items), func(w io.Writer) error { return e.r.WriteOCIArchive(ctx, w, items) })
+	case formatTree:
+		return e.tree(ctx, items)
+	}
+	return e.layout(ctx, items)
 }
 
-// fileMode is the mode that the manifest gave, or that of a plain file.
-func fileMode(layer ocispec.Descriptor) fs.FileMode {
-	mode, err := strconv.ParseUint(layer.Annotations[bundle.AnnotationMode], 8, 32)
+func (e *extraction) tree(ctx context.Context, items []bundle.Item) error {
+	if e.output == "-" {
+		return usage.Errorf("a tree is a directory and cannot go to standard output: name one with -o")
+	}
+	if err := extract.Tree(ctx, e.r, e.output, items); err != nil {
+		return err
+	}
+	if extract.HasPackages(items) {
+		s, err := serve.New(ctx, serve.Options{Bundles: []string{e.bundle}, Logger: e.Logger(), Open: e.openBundle})
+		if err != nil {
+			return err
+		}
+		defer s.Close()
+		if err := extract.Repositories(ctx, s, e.output, items); err != nil {
+			return err
+		}
+	}
+	return e.done(extractResult{Version: 1, Path: e.output, Items: len(items)}, "%s", plain.Count(len(items), "item"))
+}
+
+// forHost extracts the items of one host: files, and images as archives for one platform.
+func (e *extraction) forHost(ctx context.Context) (err error) {
+	if e.output == "" || e.output == "-" {
+		return usage.Errorf("name a directory with -o")
+	}
+	s, err := e.openSite(ctx, site.Flags{InventoryFile: e.inventory, ClusterFile: e.cluster}, e.bundle)
 	if err != nil {
-		return 0o644
+		return err
 	}
-	return fs.FileMode(mode) & fs.ModePerm
+	defer func() { err = errors.Join(err, s.Close()) }()
+	e.r = s.Bundle
+	h, err := hostNamed(s.Inventory, e.host)
+	if err != nil {
+		return err
+	}
+	platform, err := e.hostPlatform()
+	if err != nil {
+		return err
+	}
+	items, err := e.needs(ctx, s.Cluster, h.Roles, platform)
+	if err != nil {
+		return err
+	}
+	if err := extract.Files(ctx, e.r, e.output, items); err != nil {
+		return err
+	}
+	return e.done(extractResult{Version: 1, Path: e.output, Items: len(items)}, "%s for %s (%s)", plain.Count(len(items), "item"), h.Name, platform)
+}
+
+// hostPlatform returns --platform, or the only platform of the bundle.
+func (e *extraction) hostPlatform() (string, error) {
+	if len(e.wanted) > 0 {
+		return e.wanted[0], nil
+	}
+	if p := e.r.Index().Platforms; len(p) == 1 {
+		return p[0], nil
+	}
+	return "", usage.Errorf("give the platform of %s with --platform: the bundle is for %s", e.host, strings.Join(e.r.Index().Platforms, ", "))
+}
+
+// needs returns the items for hosts with these roles. The error lists all missing items.
+func (e *extraction) needs(ctx context.Context, c *manifest.Cluster, roles []manifest.Role, platform string) ([]bundle.Item, error) {
+	var items []bundle.Item
+	var errs []error
+	for _, need := range installer.NeedsOf(c, roles) {
+		refs, err := catalog.Refs(c, need, platform)
+		errs = append(errs, err)
+		for _, ref := range refs {
+			it, err := e.needed(ctx, need, ref, platform)
+			if err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			items = append(items, it)
+		}
+	}
+	return items, errors.Join(errs...)
+}
+
+// needed returns one item; of an image only the platform.
+func (e *extraction) needed(ctx context.Context, need manifest.Need, ref, platform string) (bundle.Item, error) {
+	it, ok := e.r.Find(need.Kind, ref, platform)
+	if !ok {
+		return bundle.Item{}, &task.MissingError{Kind: need.Kind, Name: need.Name, Ref: ref, Platform: platform}
+	}
+	if it.Kind == bundle.KindImage {
+		return e.r.ForPlatform(ctx, it, transfer.Platforms{platform}.Has)
+	}
+	return it, nil
+}
+
+func hostNamed(inv *manifest.Inventory, name string) (manifest.Host, error) {
+	var names []string
+	for _, h := range inv.Hosts() {
+		if h.Name == name {
+			return h, nil
+		}
+		names = append(names, h.Name)
+	}
+	return manifest.Host{}, usage.Errorf("--for %s: the inventory has %s", name, strings.Join(names, ", "))
 }

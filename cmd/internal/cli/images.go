@@ -57,8 +57,8 @@ func runImages(ctx context.Context, g *globals, file string, o imagesOptions) er
 }
 
 func (g *globals) printImages(r build.Images, names bool) error {
-	if g.json {
-		return printJSON(g.Out, r)
+	if g.JSON {
+		return g.PrintJSON(r)
 	}
 	var b strings.Builder
 	for _, image := range r.Images {
@@ -83,4 +83,16 @@ func (g *globals) printImages(r build.Images, names bool) error {
 	}
 	_, err := io.WriteString(g.Out, b.String())
 	return err
+}
+
+func newFindCmd(g *globals) *cobra.Command {
+	return &cobra.Command{
+		Use:    build.FinderCommand,
+		Short:  "Find images in a chart or in YAML, for another kkbundle",
+		Hidden: true,
+		Args:   takes(),
+		RunE: func(*cobra.Command, []string) error {
+			return build.RunFinder(g.In, g.Out)
+		},
+	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/kkbundle/kkbundle/build"
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/closure"
+	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/plain"
 )
 
@@ -21,25 +22,25 @@ func newInspectCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "inspect BUNDLE",
 		Short: "List the contents of a bundle",
-		Long: `Lists what a bundle holds. Only the directory at its end is read, however large the bundle is; see verify for its content. Of
-a bundle that publish put into a registry, oci://HOST/PATH[:TAG], only manifests are fetched; its size is that of its content.
+		Long: `Lists the items of a bundle. Only the directory at its end is read; verify checks the content. Of a published bundle,
+oci://HOST/PATH[:TAG], only manifests are downloaded; its size is the size of its content.
 
 With --json: {"name", "version", "digest", "size", "items": [{"kind", "name", "digest", "mediaType", "platforms", "size"}]},
-and for an item where there is something to say "artifactType", "lacks" (platforms), "referrers" ("unknown") and "signedBy".
+and if they apply "artifactType", "lacks" (platforms), "referrers" ("unknown") and "signedBy".
 
-With --index: index.json as it is in the bundle, byte for byte. Its sha256 is the bundle's digest; it is what sign signs.
+With --index: the bundle's index.json, byte for byte. Its sha256 is the bundle's digest, which sign signs.
 
-With --closure: who needs each item, as build proved it: a task of the installation, a program that it starts, or a place in a
-chart or in YAML. Extra is what the manifest lists and nothing refers to. With --json: {"version", "items": [{"kind", "ref", "digest",
+With --closure: the users of each item, as build proved them: a task of the installation, a program started by it, or a place in a
+chart or in YAML. Extra items are listed in the manifest and have no user. With --json: {"version", "items": [{"kind", "ref", "digest",
 "platforms", "neededBy": [{"task", "program", "roles", "source", "file", "object", "path"}]}], "undecided"}.
 
-With --sbom: the bill of materials that the bundle carries, CycloneDX 1.6 as JSON.`,
+With --sbom: the bill of materials in the bundle, CycloneDX 1.6 as JSON.`,
 		Example: "  kkbundle inspect site-1.4.0.kkb\n  kkbundle inspect --closure site-1.4.0.kkb\n  kkbundle inspect --sbom site-1.4.0.kkb > site.cdx.json\n  kkbundle inspect --json site-1.4.0.kkb | jq '.items[] | select(.kind == \"image\") | .name'",
 		Args:    takes("BUNDLE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch {
 			case raw && closure, raw && sbom, closure && sbom:
-				return &usageError{errors.New("--index, --closure and --sbom each print one thing: leave out the others")}
+				return usage.Errorf("--index, --closure and --sbom each print one thing: leave out the others")
 			case raw:
 				return runInspectIndex(cmd.Context(), g, args[0], login)
 			case closure:
@@ -51,7 +52,7 @@ With --sbom: the bill of materials that the bundle carries, CycloneDX 1.6 as JSO
 		},
 	}
 	cmd.Flags().BoolVar(&raw, "index", false, "print index.json")
-	cmd.Flags().BoolVar(&closure, "closure", false, "show who needs each item")
+	cmd.Flags().BoolVar(&closure, "closure", false, "show the users of each item")
 	cmd.Flags().BoolVar(&sbom, "sbom", false, "print the bill of materials")
 	login.add(cmd.Flags())
 	g.addTrust(cmd.Flags())
@@ -84,8 +85,8 @@ func runInspectClosure(ctx context.Context, g *globals, path string, login login
 func runInspectSBOM(ctx context.Context, g *globals, path string, login loginFlags) error {
 	return g.withCatalog(ctx, path, login, func(c *bundle.Catalog) error {
 		data, err := c.Document(ctx, bundle.KindSBOM, bundle.DocumentSBOM)
-		if err == nil && !json.Valid(data) { // which has no bytes that steer a terminal
-			err = errors.New("its bill of materials is no JSON")
+		if err == nil && !json.Valid(data) { // valid JSON has no control characters for a terminal
+			err = errors.New("the bill of materials is not valid JSON")
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", path, err)
@@ -97,7 +98,7 @@ func runInspectSBOM(ctx context.Context, g *globals, path string, login loginFla
 
 // withCatalog calls f with a bundle here or in a registry.
 func (g *globals) withCatalog(ctx context.Context, path string, login loginFlags, f func(*bundle.Catalog) error) error {
-	if isOCI(path) {
+	if usage.IsAddress(path) {
 		r, end, err := g.openRemote(ctx, path, login)
 		if err != nil {
 			return err
@@ -113,7 +114,7 @@ func (g *globals) withCatalog(ctx context.Context, path string, login loginFlags
 	return f(&r.Catalog)
 }
 
-// inspection is what inspect prints with --json.
+// inspection is the JSON output of inspect.
 type inspection struct {
 	Name    string          `json:"name"`
 	Version string          `json:"version"`
@@ -130,9 +131,9 @@ type inspectedItem struct {
 	MediaType    string   `json:"mediaType"`
 	Platforms    []string `json:"platforms"`
 	Size         int64    `json:"size"`                   // bytes of all its blobs, as pulled
-	ArtifactType string   `json:"artifactType,omitempty"` // what a referrer is
-	Lacks        []string `json:"lacks,omitempty"`        // platforms that upstream does not have of it
-	Referrers    string   `json:"referrers,omitempty"`    // "unknown": not all that is attached to it could be looked up
+	ArtifactType string   `json:"artifactType,omitempty"` // of a referrer
+	Lacks        []string `json:"lacks,omitempty"`        // platforms missing upstream
+	Referrers    string   `json:"referrers,omitempty"`    // "unknown": the list of referrers may be incomplete
 	SignedBy     string   `json:"signedBy,omitempty"`     // fingerprint of the key that the build checked
 }
 
@@ -141,8 +142,8 @@ func runInspect(ctx context.Context, g *globals, path string, login loginFlags) 
 	if err != nil {
 		return err
 	}
-	if g.json {
-		return printJSON(g.Out, x)
+	if g.JSON {
+		return g.PrintJSON(x)
 	}
 	rows := make([][]string, 0, len(x.Items))
 	for _, it := range x.Items {
@@ -152,8 +153,8 @@ func runInspect(ctx context.Context, g *globals, path string, login loginFlags) 
 	if err != nil {
 		return err
 	}
-	g.noteAll(warnings(shortfallsOf(x.index.Items)))
-	return printTable(g.Out, []string{"KIND", "NAME", "PLATFORMS", "SIZE", "DIGEST"}, rows)
+	g.NoteAll(warnings(shortfallsOf(x.index.Items)))
+	return g.PrintTable([]string{"KIND", "NAME", "PLATFORMS", "SIZE", "DIGEST"}, rows)
 }
 
 func (it inspectedItem) platformsText() string {
@@ -166,7 +167,7 @@ func (it inspectedItem) platformsText() string {
 
 // inspect reads a bundle here or in a registry.
 func (g *globals) inspect(ctx context.Context, path string, login loginFlags) (inspection, error) {
-	if isOCI(path) {
+	if usage.IsAddress(path) {
 		r, end, err := g.openRemote(ctx, path, login)
 		if err != nil {
 			return inspection{}, err
@@ -217,8 +218,8 @@ func shortDigest(d string) string {
 
 // printClosure prints the items with their users.
 func (g *globals) printClosure(r closure.Record) error {
-	if g.json {
-		return printJSON(g.Out, r)
+	if g.JSON {
+		return g.PrintJSON(r)
 	}
 	var rows [][]string
 	extra := 0
@@ -234,12 +235,12 @@ func (g *globals) printClosure(r closure.Record) error {
 		}
 		rows = append(rows, []string{e.Kind, e.Ref, strings.Join(e.Platforms, ","), by})
 	}
-	if err := printTable(g.Out, []string{"KIND", "NAME", "PLATFORMS", "NEEDED BY"}, rows); err != nil {
+	if err := g.PrintTable([]string{"KIND", "NAME", "PLATFORMS", "NEEDED BY"}, rows); err != nil {
 		return err
 	}
-	g.note("%s, %d that nobody needs (they are listed in the manifest); undecided: %d", plain.Count(len(rows), "item"), extra, len(r.Undecided))
+	g.Note("%s, %d that nobody needs (they are listed in the manifest); undecided: %d", plain.Count(len(rows), "item"), extra, len(r.Undecided))
 	for _, text := range r.Undecided {
-		g.note("undecided: %s", plain.Line(text))
+		g.Note("undecided: %s", plain.Line(text))
 	}
 	return nil
 }

@@ -2,22 +2,29 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
+	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/kkbundle/kkbundle/build"
+	"github.com/kkbundle/kkbundle/cmd/internal/site"
+	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/installer"
 	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 type installOptions struct {
-	siteFlags
+	site.Flags
 	rulesFlag
 	hooks         string
 	phases, limit []string
@@ -32,17 +39,15 @@ func newInstallCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "install [-i INVENTORY] [BUNDLE]",
 		Short: "Install a cluster from a bundle",
-		Long: `Makes a cluster on the inventory's hosts from the bundle alone, over SSH.
+		Long: `Installs a cluster on the inventory's hosts from the bundle alone, over SSH.
 
-Without BUNDLE, it is the one bundle of this directory; then without -i, the hosts are those of inventory.yaml in this directory, or this host
-alone, if there is no such file. It says what it takes, and asks.
+Without BUNDLE, install uses the only bundle in this directory; then without -i, the hosts of inventory.yaml in this directory, or this
+host alone if that file is missing. It prints its choice and asks for confirmation.
 
-Phases: pre_hook, precheck, init, install, verify, post_hook. Every task looks before it does, so a second run changes nothing and
-a run that was interrupted continues. A host that fails is left, and the others go on as far as they can without it. All
-commands are in install.log in the work directory, which also holds what only exists there: certificate authority, registry credentials
-and admin.conf.
-
-Each run leaves report.html and report.json there: what changed, how long it took, and what the verification found.
+Phases: pre_hook, precheck, init, install, verify, post_hook. Every task changes only differences: a second run changes nothing, and a
+run after an interruption continues. After a failure on a host, the others continue as far as possible. The work directory has the
+certificate authority, the registry's credentials and admin.conf, which exist only there, and all commands in install.log. Each run
+writes its changes, times and verification to report.html and report.json there.
 
 With --json each line on standard error is one event: {"time", "event": "task", "phase", "task", "host", "state", "duration", "message", "done",
 "total"}, without those that do not apply; durations are in nanoseconds. Standard output has one document when a run has succeeded:
@@ -66,7 +71,7 @@ With --json each line on standard error is one event: {"time", "event": "task", 
 		},
 	}
 	f := cmd.Flags()
-	o.siteFlags.add(f)
+	o.Flags.Add(f)
 	f.Lookup("inventory").Usage = "the inventory `file` (without BUNDLE: default inventory.yaml here, or this host alone)"
 	o.rulesFlag.add(f)
 	g.addTrust(f)
@@ -75,10 +80,10 @@ With --json each line on standard error is one event: {"time", "event": "task", 
 	f.StringSliceVar(&o.limit, "limit", nil, "only these `hosts`")
 	f.StringVar(&o.from, "from", "", "begin with the phase or task of this `name`")
 	f.StringSliceVar(&o.tags, "tags", nil, "only tasks with these `names`, or of these groups: "+strings.Join(engine.TagGroups(), ", "))
-	f.BoolVar(&o.list, "list", false, "print the phases and tasks with their hosts and tags, and ask no host")
-	f.BoolVar(&o.dryRun, "dry-run", false, "look, and say what would be done and why")
-	f.BoolVarP(&o.yes, "yes", "y", false, "do not ask, where BUNDLE is not named")
-	f.BoolVar(&o.force, "force", false, "go on although the precheck blocks, and run hooks again")
+	f.BoolVar(&o.list, "list", false, "print the phases and tasks with their hosts and tags, and connect to no host")
+	f.BoolVar(&o.dryRun, "dry-run", false, "print the changes with reasons, and make none")
+	f.BoolVarP(&o.yes, "yes", "y", false, "do not ask for confirmation without BUNDLE")
+	f.BoolVar(&o.force, "force", false, "continue if the precheck blocks, and run hooks again")
 	return cmd
 }
 
@@ -90,64 +95,64 @@ func runInstall(ctx context.Context, g *globals, path string, o installOptions) 
 	if err := isDirectory("--hooks", o.hooks); err != nil {
 		return err
 	}
-	s, err := openSite(ctx, g, o.siteFlags, path)
+	s, err := g.openSite(ctx, o.Flags, path)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
-	p := g.newTaskPrinter(phasesOf(s.cluster, o.phases)...)
-	p.hosts, p.dryRun = hostNames(s.inv), o.dryRun
-	options := s.options()
+	p := g.NewTaskPrinter(phasesOf(s.Cluster, o.phases)...)
+	p.Hosts, p.DryRun = hostNames(s.Inventory), o.dryRun
+	options := s.Options()
 	options.From, options.Tags = o.from, o.tags
-	options.Rules, options.Judged = rules, p.judged
+	options.Rules, options.Judged = rules, p.Judged
 	options.HooksDir, options.Phases, options.Limit = o.hooks, o.phases, o.limit
-	options.DryRun, options.Force, options.Progress = o.dryRun, o.force, p.event
+	options.DryRun, options.Force, options.Progress = o.dryRun, o.force, p.Event
 	if o.list {
 		return g.listTasks(options)
 	}
 	report, err := installer.Run(ctx, options)
-	p.close()
+	p.Close()
 	if err != nil {
 		if report.Log != "" {
-			g.note("every command is in %s", report.Log)
+			g.Note("log of all commands: %s", report.Log)
 			if exists(report.Page) && !o.dryRun {
-				g.note("a report is in %s", report.Page)
+				g.Note("report: %s", report.Page)
 			}
 		}
 		if asError[*engine.TaskError](err) && ctx.Err() == nil {
-			g.note("after the cause is gone, run the same command again to continue")
+			g.Note("to continue, remove the cause and run the same command again")
 		}
 		return err
 	}
-	if g.json {
-		return printJSON(g.Out, newInstallResult(report))
+	if g.JSON {
+		return g.PrintJSON(newInstallResult(report))
 	}
 	if o.dryRun {
-		p.wouldChange()
+		p.WouldChange()
 	}
-	g.noteOutcome(report, o.dryRun)
+	g.NoteOutcome(report, o.dryRun)
 	if report.Kubeconfig != "" && !o.dryRun {
-		return g.result("export KUBECONFIG=%s", report.Kubeconfig)
+		return g.Result("export KUBECONFIG=%s", report.Kubeconfig)
 	}
 	return nil
 }
 
-// isDirectory refuses a directory that a flag names and that is not there.
+// isDirectory returns an error if a flag's directory is missing.
 func isDirectory(flag, name string) error {
 	if name == "" {
 		return nil
 	}
 	info, err := os.Stat(name)
 	if err != nil {
-		return &inputError{fmt.Errorf("%s %s: %w", flag, name, plainly(err))}
+		return &build.InputError{Err: fmt.Errorf("%s %s: %w", flag, name, usage.FileError(err))}
 	}
 	if !info.IsDir() {
-		return &inputError{fmt.Errorf("%s %s: it is no directory", flag, name)}
+		return &build.InputError{Err: fmt.Errorf("%s %s: not a directory", flag, name)}
 	}
 	return nil
 }
 
-// hostNames are the inventory's hosts in its order.
+// hostNames returns the hosts in the order of the inventory.
 func hostNames(inv *manifest.Inventory) []string {
 	var names []string
 	for _, h := range inv.Hosts() {
@@ -156,7 +161,7 @@ func hostNames(inv *manifest.Inventory) []string {
 	return names
 }
 
-// phasesOf are the phases that a run will go through.
+// phasesOf returns the phases of a run.
 func phasesOf(c *manifest.Cluster, only []string) []string {
 	var names []string
 	for _, p := range installer.Plan(c) {
@@ -167,7 +172,7 @@ func phasesOf(c *manifest.Cluster, only []string) []string {
 	return names
 }
 
-// installResult is what install prints with --json.
+// installResult is the JSON output of install.
 type installResult struct {
 	Version int `json:"version"` // 1
 	Report  struct {
@@ -185,4 +190,83 @@ func newInstallResult(r engine.Report) installResult {
 	out.Report.Changed, out.Report.Done, out.Report.Duration = r.Changed, r.Done, r.Duration
 	out.Report.Kubeconfig, out.Report.Log, out.Report.Page = r.Kubeconfig, r.Log, r.Page
 	return out
+}
+
+// taskList is the JSON output of install --list.
+type taskList struct {
+	Version int                `json:"version"` // 1
+	Tasks   []installer.Listed `json:"tasks"`
+}
+
+// listTasks prints the tasks of an installation in order.
+func (g *globals) listTasks(o engine.Options) error {
+	list, err := installer.List(o)
+	if err != nil {
+		return err
+	}
+	if g.JSON {
+		return json.NewEncoder(g.Out).Encode(taskList{Version: 1, Tasks: list})
+	}
+	w := tabwriter.NewWriter(g.Out, 0, 0, 2, ' ', 0)
+	_, _ = fmt.Fprintln(w, "PHASE\tTASK\tHOSTS\tTAGS") // Flush returns the error
+	for _, one := range list {
+		hosts := strings.Join(one.Hosts, " ")
+		switch {
+		case hosts == "":
+			hosts = "(this machine)"
+		case one.OneByOne && len(one.Hosts) > 1:
+			hosts += " (one by one)"
+		}
+		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", one.Phase, one.Task, hosts, strings.Join(one.Tags, " "))
+	}
+	return w.Flush()
+}
+
+// agreeHere prints bundle and hosts, and asks for confirmation without --yes. It writes the inventory of this host for later
+// commands, or to a temporary directory for a dry run, which asks nothing. Call done at the end.
+func (g *globals) agreeHere(c *site.Here, o installOptions) (done func() error, err error) {
+	done = func() error { return nil }
+	g.Note("bundle: %s", plain.Line(c.Bundle))
+	if c.Made == nil {
+		g.Note("hosts:  those of %s", plain.Line(c.Inventory))
+	} else {
+		g.Note("hosts:  this one alone, as control plane, worker, etcd and image registry; there is no %s here", site.DefaultInventory)
+		g.Note("        It takes containerd, the kubelet, a Kubernetes control plane and a registry with the bundle's images as services of this\n" +
+			"        machine, turns swap off, and sets kernel parameters. kkbundle reset takes all of it away again.")
+	}
+	if !o.yes && !o.dryRun && !o.list {
+		if err := g.Confirm("Install?"); err != nil {
+			return done, err
+		}
+	}
+	if c.Made == nil {
+		return done, nil
+	}
+	if !o.dryRun && !o.list {
+		f, err := os.OpenFile(c.Inventory, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+		if err != nil {
+			return done, err
+		}
+		_, err = f.Write(c.Made)
+		return done, errors.Join(err, f.Close())
+	}
+	dir, err := os.MkdirTemp("", "kkbundle-")
+	if err != nil {
+		return done, err
+	}
+	c.Inventory = filepath.Join(dir, site.DefaultInventory)
+	return func() error { return os.RemoveAll(dir) }, os.WriteFile(c.Inventory, c.Made, 0o600)
+}
+
+// chooseInstall returns the bundle for install without arguments, and sets the inventory in o. Call done at the end.
+func (g *globals) chooseInstall(o *installOptions) (bundle string, done func() error, err error) {
+	c, err := site.FindHere(o.InventoryFile)
+	if err != nil {
+		return "", nil, err
+	}
+	if done, err = g.agreeHere(&c, *o); err != nil {
+		return "", nil, errors.Join(err, done())
+	}
+	o.InventoryFile = c.Inventory
+	return c.Bundle, done, nil
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kkbundle/kkbundle/cmd/internal/site"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/plain"
 )
@@ -17,8 +18,8 @@ func newInventoryCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "inventory",
 		Short: "Write, check and show inventories",
-		Long: `The inventory says which hosts there are, what each does, and how it is reached. Inventories of KubeKey v4, cluster files of KubeKey v3
-and KKClusters are read as they are; what cannot be carried over is said with its place.`,
+		Long: `The inventory lists the hosts, their roles, and how to connect to them. Inventories of KubeKey v4, cluster files of KubeKey v3 and
+KKClusters are read directly; keys that cannot be carried over are reported with their place.`,
 		Args: takes(),
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -31,11 +32,11 @@ func newInventoryCheckCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "check INVENTORY",
 		Short:   "Check an inventory",
-		Long:    "Says everything that is wrong with an inventory, each with file, line and column; with -c also what does not fit the cluster file. No host is asked.",
+		Long:    "Lists all errors of an inventory with file, line and column; with -c also conflicts with the cluster file. Connects to no host.",
 		Example: "  kkbundle inventory check inventory.yaml -c cluster.yaml",
 		Args:    takes("INVENTORY"),
 		RunE: func(_ *cobra.Command, args []string) error {
-			inv, err := g.readInventory(args[0])
+			inv, err := site.ReadInventory(g.Console, args[0])
 			if err != nil {
 				return err
 			}
@@ -46,10 +47,10 @@ func newInventoryCheckCmd(g *globals) *cobra.Command {
 				}
 			}
 			g.noteGaps(inv.CheckInstall())
-			if g.json {
-				return printJSON(g.Out, checkResult{Version: 1, File: args[0], Hosts: len(hosts)})
+			if g.JSON {
+				return g.PrintJSON(checkResult{Version: 1, File: args[0], Hosts: len(hosts)})
 			}
-			g.note("%s: %s, nothing wrong", args[0], plain.Count(len(hosts), "host"))
+			g.Note("%s: %s, nothing wrong", args[0], plain.Count(len(hosts), "host"))
 			return nil
 		},
 	}
@@ -57,9 +58,9 @@ func newInventoryCheckCmd(g *globals) *cobra.Command {
 	return cmd
 }
 
-// checkFit checks hosts against a cluster file, with what the inventory says of single hosts.
+// checkFit checks hosts, with the inventory's settings for each, against a cluster file.
 func (g *globals) checkFit(inv *manifest.Inventory, hosts []manifest.Host, file string) error {
-	c, err := g.readCluster(file, nil)
+	c, err := site.ReadCluster(g.Console, file, nil)
 	if err != nil {
 		return err
 	}
@@ -76,8 +77,8 @@ func newInventoryShowCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show INVENTORY",
 		Short: "Show the hosts with all their settings",
-		Long: `Shows each host with everything that holds for it: ranges, vars, groupVars and bastions resolved. -o yaml prints an inventory that says
-the same host by host, also for files of KubeKey. Secrets are never shown.`,
+		Long: `Shows each host with all its settings; ranges, vars, groupVars and bastions are resolved. -o yaml prints an equivalent inventory host by
+host, also for files of KubeKey. Secrets are never shown.`,
 		Example: "  kkbundle inventory show inventory.yaml\n  kkbundle inventory show kubekey-inventory.yaml -o yaml > inventory.yaml",
 		Args:    takes("INVENTORY"),
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -85,7 +86,7 @@ the same host by host, also for files of KubeKey. Secrets are never shown.`,
 			if err != nil {
 				return err
 			}
-			inv, err := g.readInventory(args[0])
+			inv, err := site.ReadInventory(g.Console, args[0])
 			if err != nil {
 				return err
 			}
@@ -93,7 +94,7 @@ the same host by host, also for files of KubeKey. Secrets are never shown.`,
 			case showYAML:
 				return g.printYAML(inv.Resolved())
 			case showJSON:
-				return printJSON(g.Out, newInventoryResult(args[0], inv.Hosts()))
+				return g.PrintJSON(newInventoryResult(args[0], inv.Hosts()))
 			}
 			return printHosts(g, inv.Hosts())
 		},
@@ -125,10 +126,10 @@ func printHosts(g *globals, hosts []manifest.Host) error {
 		}
 		rows = append(rows, append(row, strings.Join(internal, ", "), strings.Join(roles, ", ")))
 	}
-	return printTable(g.Out, []string{"HOST", "ADDRESS", "USER", "LOGIN", "THROUGH", "INTERNAL", "ROLES"}, rows)
+	return g.PrintTable([]string{"HOST", "ADDRESS", "USER", "LOGIN", "THROUGH", "INTERNAL", "ROLES"}, rows)
 }
 
-// loginText says how somebody logs in, without any secret.
+// loginText describes the login without secrets.
 func loginText(s manifest.SSH) string {
 	var ways []string
 	for _, one := range []struct{ what, value string }{{"key ", s.Key}, {"password in $", s.PasswordEnv}, {"password in ", s.PasswordFile}} {
@@ -145,7 +146,7 @@ func loginText(s manifest.SSH) string {
 	return cmp.Or(strings.Join(ways, ", "), "agent, own keys")
 }
 
-// inventoryResult is what inventory show prints with --json.
+// inventoryResult is the JSON output of inventory show.
 type inventoryResult struct {
 	Version int          `json:"version"` // 1
 	File    string       `json:"file"`
@@ -172,12 +173,12 @@ type sshResult struct {
 	Port    int    `json:"port"`
 	User    string `json:"user"`
 	Key     string `json:"key,omitempty"` // path
-	// KeyInFile tells that the inventory holds a key.
+	// KeyInFile means that the inventory has the key itself.
 	KeyInFile bool `json:"keyInFile,omitempty"`
 	secretResult
 }
 
-// secretResult says where a password is.
+// secretResult is the place of a password.
 type secretResult struct {
 	PasswordEnv    string `json:"passwordEnv,omitempty"`
 	PasswordFile   string `json:"passwordFile,omitempty"`

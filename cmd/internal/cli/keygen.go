@@ -25,9 +25,9 @@ func newKeygenCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "keygen",
 		Short: "Generate a key pair to sign bundles",
-		Long: `Makes a private key, PREFIX.key, and its public key, PREFIX.pub, as cosign generate-key-pair does: either program reads the
-other's. The private key is encrypted with a password, from $COSIGN_PASSWORD, from standard input (--password-stdin), or asked
-for. It stays where bundles are built; the public key goes to who checks them. Files that are there are never replaced.`,
+		Long: `Generates a private key, PREFIX.key, and its public key, PREFIX.pub, in the format of cosign generate-key-pair. The private key is
+encrypted with a password from $COSIGN_PASSWORD, standard input (--password-stdin), or the terminal. Keep it where bundles are built,
+and give the public key to sites. Existing files are never replaced.`,
 		Example: "  kkbundle keygen -o release",
 		Args:    takes(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -35,12 +35,12 @@ for. It stays where bundles are built; the public key goes to who checks them. F
 		},
 	}
 	f := cmd.Flags()
-	f.StringVarP(&o.output, "output", "o", "cosign", "what the files are called before .key and .pub")
+	f.StringVarP(&o.output, "output", "o", "cosign", "prefix of the files, before .key and .pub")
 	f.BoolVar(&o.passwordStdin, "password-stdin", false, "read the password from standard input")
 	return cmd
 }
 
-// keygenResult is what keygen prints with --json.
+// keygenResult is the JSON output of keygen.
 type keygenResult struct {
 	Version int           `json:"version"` // 1
 	Private string        `json:"private"` // paths
@@ -58,12 +58,12 @@ func runKeygen(ctx context.Context, g *globals, o keygenOptions) error {
 			return err
 		}
 	}
-	password, err := g.keyPassword(ctx, o.passwordStdin, true)
+	password, err := g.KeyPassword(ctx, o.passwordStdin, true)
 	if err != nil {
 		return err
 	}
 	if len(password) == 0 {
-		g.warn("the password is empty: whoever can read " + out.Private + " can sign")
+		g.Warn("the password is empty: every reader of " + out.Private + " can sign")
 	}
 	pair, err := trust.GenerateKeyPair(password)
 	if err != nil {
@@ -77,15 +77,14 @@ func runKeygen(ctx context.Context, g *globals, o keygenOptions) error {
 		return err
 	}
 	out.Key = public.Fingerprint()
-	if g.json {
-		return printJSON(g.Out, out)
+	if g.JSON {
+		return g.PrintJSON(out)
 	}
-	g.note("%s is the private key, %s the public one", out.Private, out.Public)
-	return g.result("%s", out.Key)
+	g.Note("%s is the private key, %s the public one", out.Private, out.Public)
+	return g.Result("%s", out.Key)
 }
 
-// createFile writes a file that is not there yet, whole or not at all. Unlike writeFile it cannot replace one that somebody
-// made meanwhile.
+// createFile writes a new file, whole or not at all. It never replaces a file, not even one created meanwhile.
 func createFile(path string, mode os.FileMode, content []byte) (err error) {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
 	if errors.Is(err, fs.ErrExist) {

@@ -13,6 +13,8 @@ import (
 
 	"github.com/kkbundle/kkbundle/build"
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/cmd/internal/terminal"
+	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/disk"
 	"github.com/kkbundle/kkbundle/fetch"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -34,11 +36,11 @@ func (f *fetchFlags) add(fs *pflag.FlagSet) {
 // checked returns the level, if the flags make sense.
 func (f *fetchFlags) checked() (bundle.Level, error) {
 	if f.jobs < 0 {
-		return 0, &usageError{fmt.Errorf("--jobs %d: want at least 1", f.jobs)}
+		return 0, usage.Errorf("--jobs %d: want at least 1", f.jobs)
 	}
 	level, err := bundle.ParseLevel(f.level)
 	if err != nil {
-		return 0, &usageError{err}
+		return 0, &usage.Error{Err: err}
 	}
 	return level, nil
 }
@@ -76,7 +78,7 @@ func (f *projectFlags) options(g *globals) (o build.Options, err error) {
 	if o.Cache, err = cacheDir(f.cache); err != nil {
 		return o, err
 	}
-	o.Jobs, o.Strict, o.RenderTimeout, o.Events, o.Logger = f.jobs, f.strict, f.renderTimeout, g.showBuild(), g.logger()
+	o.Jobs, o.Strict, o.RenderTimeout, o.Events, o.Logger = f.jobs, f.strict, f.renderTimeout, g.showBuild(), g.Logger()
 	return o, nil
 }
 
@@ -86,27 +88,27 @@ func (g *globals) loadProject(file string) (*build.Project, error) {
 	if err != nil {
 		return nil, err
 	}
-	g.noteProblems(p.Notes)
+	g.NoteProblems(p.Notes)
 	g.assumed(p.Assumptions)
 	return p, nil
 }
 
 // showBuild returns a function that shows the events of a build.
 func (g *globals) showBuild() func(build.Event) {
-	var current atomic.Pointer[meter]
+	var current atomic.Pointer[terminal.Meter]
 	return func(e build.Event) {
 		m := current.Load()
 		switch e.Type {
 		case build.EventBegan:
-			current.Store(g.newMeter(e.Phase))
+			current.Store(g.NewMeter(e.Phase))
 		case build.EventProgress:
-			m.set(e.Done, e.Total)
+			m.Set(e.Done, e.Total)
 		case build.EventItem:
-			g.item(e.Phase, itemName{e.Kind, e.Ref, e.Platform}, e.Err)
+			g.Item(e.Phase, terminal.ItemName{Kind: e.Kind, Ref: e.Ref, Platform: e.Platform}, e.Err)
 		case build.EventEnded:
-			m.stop()
+			m.Stop()
 		case build.EventNote:
-			g.note("%s", plain.Lines(e.Text))
+			g.Note("%s", plain.Lines(e.Text))
 		}
 	}
 }
@@ -152,24 +154,24 @@ func runLock(ctx context.Context, g *globals, file string, o projectFlags) error
 	if err := disk.WriteFile(path, 0o644, bytes.NewReader(data)); err != nil {
 		return err
 	}
-	if g.json {
+	if g.JSON {
 		r := newLockResult(path, l)
 		r.Assumed = p.Assumptions
-		return printJSON(g.Out, r)
+		return g.PrintJSON(r)
 	}
-	g.noteAll(warnings(lockShortfalls(l)))
-	g.note("%s: %s pinned%s", path, plain.Count(len(l.Items), "item"), firstUseNote(l))
+	g.NoteAll(warnings(lockShortfalls(l)))
+	g.Note("%s: %s pinned%s", path, plain.Count(len(l.Items), "item"), firstUseNote(l))
 	return nil
 }
 
-// lockResult is what lock prints with --json: the keys are those of the lock file.
+// lockResult is the JSON output of lock: the keys are those of the lock file.
 type lockResult struct {
 	Version int       `json:"version"` // 1
 	Path    string    `json:"path"`
 	Items   []lockPin `json:"items"`
-	// Undecided is what may be an image and is none of the items.
+	// Undecided lists texts that may be images and are not pinned.
 	Undecided []string `json:"undecided,omitempty"`
-	// Assumed is what the catalog does not know and took for granted.
+	// Assumed lists assumptions of the catalog.
 	Assumed []string `json:"assumed,omitempty"`
 }
 

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/build"
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/hostfile"
 	"github.com/kkbundle/kkbundle/pki"
 	"github.com/kkbundle/kkbundle/plain"
@@ -28,19 +28,19 @@ func newMirrorConfigCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "mirror-config --registry HOST[/PREFIX] -o DIR [BUNDLE]",
 		Short: "Configure container runtimes to pull through a registry mirror",
-		Long: `Writes the files that make a container runtime take images of upstream registries from the registry that push seeded, or from
-kkbundle serve: images keep their names, in pods and in charts. Upstreams are those of the bundle's images, and of --upstream.
+		Long: `Writes configuration for a container runtime to pull images of upstream registries from the registry that push seeded, or from
+kkbundle serve. Image names in pods and charts stay the same. Upstreams are the registries of the bundle's images, and --upstream.
 
--o / changes this host; with another directory, files lie there as they shall lie on hosts. Existing files are never overwritten unless
-kkbundle wrote them: registries.yaml and daemon.json are added to, other content is refused and shown. --force replaces it, and
-keeps what was there as FILE.before-kkbundle. Running it again changes nothing.
+-o / changes this host; another directory gets the files in the layout of a host. Only files of kkbundle are overwritten:
+registries.yaml and daemon.json are extended; other content is an error and is shown. --force replaces it and keeps the old
+file as FILE.before-kkbundle. Running the command again changes nothing.
 
-  containerd   /etc/containerd/certs.d/<upstream>/hosts.toml and _default; nothing is asked of the internet
+  containerd   /etc/containerd/certs.d/<upstream>/hosts.toml and _default; never uses the internet
   k3s, rke2    /etc/rancher/<runtime>/registries.yaml
-  crio         /etc/containers/registries.conf.d and certs.d, which Podman and skopeo read too
-  docker       /etc/docker/daemon.json and certs.d: Docker has mirrors for docker.io only
+  crio         /etc/containers/registries.conf.d and certs.d, also for Podman and skopeo
+  docker       /etc/docker/daemon.json and certs.d: Docker mirrors docker.io only
 
-Files with a login can be read by root only.`,
+Only root can read files with a login.`,
 		Example: `  kkbundle mirror-config --registry harbor.site/mirror --ca ca.crt -o / site-1.4.0.kkb
   kkbundle mirror-config --registry 10.0.0.3:5000 --runtime k3s --upstream docker.io --upstream ghcr.io -o out/
   kkbundle mirror-config --registry 10.0.0.3:5000 -u hosts --password-stdin --dry-run site-1.4.0.kkb < password`,
@@ -59,12 +59,12 @@ Files with a login can be read by root only.`,
 	f.BoolVar(&o.plainHTTP, "plain-http", false, "the registry speaks HTTP without TLS")
 	f.StringVarP(&o.username, "username", "u", "", "hosts log in as this user")
 	f.BoolVar(&o.passwordStdin, "password-stdin", false, "read the user's password from standard input")
-	f.BoolVar(&o.force, "force", false, "replace what others wrote, and keep it beside")
-	f.BoolVar(&o.dryRun, "dry-run", false, "print what would change, and change nothing")
+	f.BoolVar(&o.force, "force", false, "replace files not written by kkbundle, and keep a copy")
+	f.BoolVar(&o.dryRun, "dry-run", false, "print the changes, and make none")
 	return cmd
 }
 
-// mirrorResult is what mirror-config prints with --json.
+// mirrorResult is the JSON output of mirror-config.
 type mirrorResult struct {
 	Version   int               `json:"version"` // 1
 	Registry  string            `json:"registry"`
@@ -78,11 +78,11 @@ type mirrorResult struct {
 func runMirrorConfig(g *globals, args []string, o mirrorOptions) error {
 	switch {
 	case o.registry == "":
-		return &usageError{errors.New("say which registry with --registry HOST[/PREFIX]")}
+		return usage.Errorf("name the registry with --registry HOST[/PREFIX]")
 	case o.output == "" && !o.dryRun:
-		return &usageError{errors.New("say where with -o: / is this host, or name a directory; --dry-run prints")}
+		return usage.Errorf("name the root directory with -o, / for this host; or use --dry-run")
 	case o.plainHTTP && o.ca != "":
-		return &usageError{errors.New("--plain-http and --ca exclude each other")}
+		return usage.Errorf("--plain-http and --ca exclude each other")
 	}
 	target, err := o.target(g.In)
 	if err != nil {
@@ -94,7 +94,7 @@ func runMirrorConfig(g *globals, args []string, o mirrorOptions) error {
 	}
 	config, err := mirror.Configure(mirror.Runtime(o.runtime), target, upstreams)
 	if err != nil {
-		return &usageError{err}
+		return &usage.Error{Err: err}
 	}
 	if o.output == "" {
 		o.output = "/"
@@ -109,42 +109,42 @@ func runMirrorConfig(g *globals, args []string, o mirrorOptions) error {
 			return err
 		}
 	}
-	if g.json {
-		return printJSON(g.Out, mirrorResult{1, o.registry, mirror.Runtime(o.runtime), upstreams, o.dryRun, changes, config.Notes})
+	if g.JSON {
+		return g.PrintJSON(mirrorResult{1, o.registry, mirror.Runtime(o.runtime), upstreams, o.dryRun, changes, config.Notes})
 	}
 	return g.printChanges(changes, config.Notes, o.dryRun)
 }
 
-// printChanges says what was done to files, or with all lines what would be.
+// printChanges prints the changes of files; of a dry run with their lines.
 func (g *globals) printChanges(changes []hostfile.Change, notes []string, dryRun bool) error {
 	for _, c := range changes {
-		if err := g.result("%-8s %s", c.State, plain.Line(c.Path)); err != nil {
+		if err := g.Result("%-8s %s", c.State, plain.Line(c.Path)); err != nil {
 			return err
 		}
 		if dryRun && c.Diff != "" {
-			if err := g.result("%s", plain.Lines(strings.TrimRight(c.Diff, "\n"))); err != nil {
+			if err := g.Result("%s", plain.Lines(strings.TrimRight(c.Diff, "\n"))); err != nil {
 				return err
 			}
 		}
 	}
 	for _, n := range notes {
-		g.note("note: %s", plain.Line(n))
+		g.Note("note: %s", plain.Line(n))
 	}
 	return nil
 }
 
-// target is the registry that the flags describe.
+// target returns the registry of the flags.
 func (o *mirrorOptions) target(stdin io.Reader) (mirror.Registry, error) {
 	r, err := mirror.Parse(o.registry)
 	if err != nil {
-		return r, &usageError{err}
+		return r, &usage.Error{Err: err}
 	}
 	r.PlainHTTP, r.Username = o.plainHTTP, o.username
 	if (o.username == "") == o.passwordStdin {
-		return r, &usageError{errors.New("--username and --password-stdin go together; passwords are never taken from the command line")}
+		return r, usage.Errorf("--username and --password-stdin go together; passwords are never taken from the command line")
 	}
 	if strings.ContainsRune(o.username, ':') {
-		return r, &usageError{errors.New("a user's name has no colon")}
+		return r, usage.Errorf("a user's name has no colon")
 	}
 	if o.passwordStdin {
 		if r.Password, err = readPassword(stdin); err != nil {
@@ -158,12 +158,12 @@ func (o *mirrorOptions) target(stdin io.Reader) (mirror.Registry, error) {
 		return r, err
 	}
 	if _, err := pki.ParseCertificate(r.CA); err != nil {
-		return r, &inputError{fmt.Errorf("CA file %s: %w", o.ca, err)}
+		return r, &build.InputError{Err: fmt.Errorf("CA file %s: %w", o.ca, err)}
 	}
 	return r, nil
 }
 
-// allUpstreams are those of --upstream, and of the images of the bundle.
+// allUpstreams returns --upstream and the registries of the bundle.
 func (o *mirrorOptions) allUpstreams(g *globals, args []string) ([]string, error) {
 	all := o.upstreams
 	if len(args) > 0 {
@@ -175,13 +175,13 @@ func (o *mirrorOptions) allUpstreams(g *globals, args []string) ([]string, error
 		all = append(all, bundleUpstreams(r)...)
 	}
 	if len(all) == 0 {
-		return nil, &usageError{errors.New("name the upstreams: a BUNDLE with images, or --upstream HOST")}
+		return nil, usage.Errorf("name the upstreams: a BUNDLE with images, or --upstream HOST")
 	}
 	slices.Sort(all)
 	return slices.Compact(all), nil
 }
 
-// bundleUpstreams are the registries that a bundle's images come from.
+// bundleUpstreams returns the upstream registries of a bundle's images.
 func bundleUpstreams(r *bundle.Reader) []string {
 	var hosts []string
 	for _, it := range r.Index().Items {

@@ -10,6 +10,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kkbundle/kkbundle/cmd/internal/site"
+	"github.com/kkbundle/kkbundle/cmd/internal/terminal"
+	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/installer"
 	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/host"
@@ -23,7 +26,7 @@ func newNodesCmd(g *globals) *cobra.Command {
 }
 
 type nodesAddOptions struct {
-	siteFlags
+	site.Flags
 	rulesFlag
 	hooks              string
 	dryRun, force, yes bool
@@ -34,9 +37,9 @@ func newNodesAddCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "add -i INVENTORY [HOST...] BUNDLE",
 		Short: "Add new hosts of the inventory to a cluster",
-		Long: `Makes those hosts of the inventory nodes that are none yet, or of them only the named ones: control planes one by one, workers
-side by side. Only the new hosts are checked and changed; the others learn their names, and where workers have a balancer
-of their own, it learns of new control planes. Other hosts may be down. Interrupted, it is continued by running it again.`,
+		Long: `Adds all new hosts of the inventory to the cluster, or only the named ones: control planes one by one, workers in parallel. Only new
+hosts are checked and changed. Other hosts get the new names, and workers with a local load balancer get new control planes; they
+may be down. Run the command again to continue after an interruption.`,
 		Example: `  kkbundle nodes add -i inventory.yaml site-1.4.0.kkb
   kkbundle nodes add -i inventory.yaml node7 node8 site-1.4.0.kkb`,
 		Args: takesSome("[HOST...] BUNDLE"),
@@ -46,13 +49,13 @@ of their own, it learns of new control planes. Other hosts may be down. Interrup
 		},
 	}
 	f := cmd.Flags()
-	o.siteFlags.add(f)
+	o.Flags.Add(f)
 	o.rulesFlag.add(f)
 	g.addTrust(f)
 	f.StringVar(&o.hooks, "hooks", "", "`directory` of scripts to run on the new hosts before and after (pre_install*.sh, post_install*.sh)")
-	f.BoolVar(&o.dryRun, "dry-run", false, "look, and say what would be done and why")
-	f.BoolVar(&o.force, "force", false, "go on although the precheck blocks, and run hooks again")
-	f.BoolVarP(&o.yes, "yes", "y", false, "do not ask")
+	f.BoolVar(&o.dryRun, "dry-run", false, "print the changes with reasons, and make none")
+	f.BoolVar(&o.force, "force", false, "continue if the precheck blocks, and run hooks again")
+	f.BoolVarP(&o.yes, "yes", "y", false, "do not ask for confirmation")
 	return cmd
 }
 
@@ -61,35 +64,35 @@ func runNodesAdd(ctx context.Context, g *globals, bundle string, hosts []string,
 	if err != nil {
 		return err
 	}
-	s, err := openSite(ctx, g, o.siteFlags, bundle)
+	s, err := g.openSite(ctx, o.Flags, bundle)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
-	p := g.newTaskPrinter()
-	options := s.options()
-	options.Rules, options.Judged, options.HooksDir = rules, p.judged, o.hooks
-	options.DryRun, options.Force, options.Progress = o.dryRun, o.force, p.event
+	p := g.NewTaskPrinter()
+	options := s.Options()
+	options.Rules, options.Judged, options.HooksDir = rules, p.Judged, o.hooks
+	options.DryRun, options.Force, options.Progress = o.dryRun, o.force, p.Event
 	agreed := false
 	report, err := installer.AddNodes(ctx, options, hosts, func(plan []string) error {
 		agreed = true
 		return g.agree(p, plan, "Add them?", o.yes || o.dryRun)
 	})
-	p.close()
+	p.Close()
 	if err != nil {
 		return err
 	}
 	if !agreed {
-		g.note("all hosts of the inventory are nodes")
+		g.Note("all hosts of the inventory are nodes")
 	}
 	if o.dryRun {
-		p.wouldChange()
+		p.WouldChange()
 	}
 	return g.nodesDone(report)
 }
 
 type nodesDeleteOptions struct {
-	siteFlags
+	site.Flags
 	installer.Deletion
 	bundle                string
 	withData, dryRun, yes bool
@@ -100,15 +103,14 @@ func newNodesDeleteCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "delete -i INVENTORY HOST... [BUNDLE]",
 		Short: "Delete nodes from a cluster",
-		Long: `Takes nodes out of the cluster, one after the other: the node is cordoned and drained, its member of etcd removed, the node
-deleted and the host reset; then the other hosts forget it. The last control plane that works, more than etcd can spare, the host of
-the registry and the host whose address is the cluster's endpoint are refused before anything is changed. Interrupted, it
-is continued by running it again.
+		Long: `Deletes nodes one by one: cordon and drain the node, remove its etcd member, delete the node, reset the host, and remove its name from
+the other hosts. Before any change it refuses the last working control plane, more members than etcd's quorum allows, the registry's
+host, and the host with the cluster's endpoint address. Run the command again to continue after an interruption.
 
-With --unreachable the hosts are gone: only the cluster is told. The last argument is a bundle if there is a file of that
-name; without a bundle, name the cluster file with -c.
+With --unreachable the hosts are lost: only the cluster changes. The last argument is a bundle if a file has that name; without a
+bundle, name the cluster file with -c.
 
-Afterwards, take the hosts out of the inventory: the next install would make nodes of them again.`,
+Then remove the hosts from the inventory: the next install would add them again.`,
 		Example: `  kkbundle nodes delete -i inventory.yaml node7 site-1.4.0.kkb
   kkbundle nodes delete -i inventory.yaml --unreachable node3 -c cluster.yaml`,
 		Args: takesSome("HOST... [BUNDLE]"),
@@ -118,20 +120,20 @@ Afterwards, take the hosts out of the inventory: the next install would make nod
 				o.Hosts, o.bundle = args[:last], args[last]
 			}
 			if len(o.Hosts) == 0 {
-				return &usageError{errors.New("say which nodes to delete")}
+				return usage.Errorf("name the nodes to delete")
 			}
 			return runNodesDelete(cmd.Context(), g, o)
 		},
 	}
 	f := cmd.Flags()
-	o.add(f)
+	o.Flags.Add(f)
 	g.addTrust(f)
-	f.BoolVar(&o.Unreachable, "unreachable", false, "the hosts are gone for good: only tell the cluster")
-	f.DurationVar(&o.DrainTimeout, "drain-timeout", 5*time.Minute, "how long pods may take to leave a node")
-	f.BoolVar(&o.DisableEviction, "disable-eviction", false, "delete pods although a PodDisruptionBudget is against it")
-	f.BoolVar(&o.withData, "with-data", false, "remove from the hosts what cannot be made again, too")
-	f.BoolVar(&o.dryRun, "dry-run", false, "say what would be done")
-	f.BoolVarP(&o.yes, "yes", "y", false, "do not ask")
+	f.BoolVar(&o.Unreachable, "unreachable", false, "the hosts are lost: change only the cluster")
+	f.DurationVar(&o.DrainTimeout, "drain-timeout", 5*time.Minute, "time limit for draining a node")
+	f.BoolVar(&o.DisableEviction, "disable-eviction", false, "delete pods instead of evicting them, ignoring PodDisruptionBudgets")
+	f.BoolVar(&o.withData, "with-data", false, "also remove data that cannot be restored")
+	f.BoolVar(&o.dryRun, "dry-run", false, "print the steps, and change nothing")
+	f.BoolVarP(&o.yes, "yes", "y", false, "do not ask for confirmation")
 	return cmd
 }
 
@@ -141,48 +143,48 @@ func isFile(name string) bool {
 }
 
 func runNodesDelete(ctx context.Context, g *globals, o nodesDeleteOptions) (err error) {
-	s, err := openSite(ctx, g, o.siteFlags, o.bundle)
+	s, err := g.openSite(ctx, o.Flags, o.bundle)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
-	p := g.newTaskPrinter()
-	options := s.options()
-	options.WithData, options.DryRun, options.Progress = o.withData, o.dryRun, p.event
+	p := g.NewTaskPrinter()
+	options := s.Options()
+	options.WithData, options.DryRun, options.Progress = o.withData, o.dryRun, p.Event
 	report, err := installer.DeleteNodes(ctx, options, o.Deletion, func(plan []string) error {
 		return g.agree(p, plan, "Delete them?", o.yes || o.dryRun)
 	})
-	p.close()
+	p.Close()
 	if asError[*host.UnreachableError](err) && !o.Unreachable {
-		g.note("if a host is gone for good, say --unreachable: then only the cluster is told")
+		g.Note("if a host is lost, use --unreachable: then only the cluster changes")
 	}
 	if err != nil || o.dryRun {
 		return err
 	}
-	for _, h := range s.inv.Hosts() {
+	for _, h := range s.Inventory.Hosts() {
 		if slices.Contains(o.Hosts, h.Name) {
-			g.note("take %s out of %s now: the next install would make a node of it again", h.Name, o.inventory)
+			g.Note("remove %s from %s now: the next install would add it again", h.Name, o.InventoryFile)
 		}
 	}
 	return g.nodesDone(report)
 }
 
-// agree shows what will be done, and asks unless that was answered already.
-func (g *globals) agree(p *taskPrinter, plan []string, question string, yes bool) error {
-	p.close()
+// agree prints the plan and asks for confirmation unless yes is set.
+func (g *globals) agree(p *terminal.TaskPrinter, plan []string, question string, yes bool) error {
+	p.Close()
 	for _, line := range plan {
-		g.note("%s", plain.Lines(line))
+		g.Note("%s", plain.Lines(line))
 	}
 	if yes {
 		return nil
 	}
-	return g.confirm(question)
+	return g.Confirm(question)
 }
 
 func (g *globals) nodesDone(report engine.Report) error {
-	if g.json {
+	if g.JSON {
 		return json.NewEncoder(g.Out).Encode(newInstallResult(report))
 	}
-	g.note("%d changed, %d as they should be, in %s", report.Changed, report.Done, report.Duration.Round(100*time.Millisecond))
+	g.Note("%d changed, %d as they should be, in %s", report.Changed, report.Done, report.Duration.Round(100*time.Millisecond))
 	return nil
 }

@@ -9,27 +9,30 @@ import (
 	"os"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/cmd/internal/site"
+	"github.com/kkbundle/kkbundle/cmd/internal/terminal"
+	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/plain"
 )
 
-// openBundle opens a bundle, in one file or in parts, and checks who signed it before anything else is read. It prints what is
-// missing without keeping it from being read. Commands open bundles here and in openStream, and nowhere else.
+// openBundle opens a bundle, a file or parts, and checks its signature before reading more. It prints warnings about missing files that
+// are not essential. Commands open bundles only here and in openStream.
 func (g *globals) openBundle(path string) (*bundle.Reader, error) {
-	if err := notOCI(path); err != nil {
+	if err := usage.CheckFile(path); err != nil {
 		return nil, err
 	}
 	r, err := bundle.Open(path)
 	if errors.Is(err, fs.ErrNotExist) && !exists(path) {
-		return nil, fmt.Errorf("bundle %s: %w", path, plainly(err))
+		return nil, fmt.Errorf("bundle %s: %w", path, usage.FileError(err))
 	}
 	if err != nil {
 		return nil, err
 	}
 	for _, w := range r.Warnings() {
-		if g.watched() {
-			g.logger().Warn("a file of the bundle is missing", "reason", w)
+		if g.Watched() {
+			g.Logger().Warn("a file of the bundle is missing", "reason", w)
 		}
-		g.note("warning: %s", plain.Line(w))
+		g.Note("warning: %s", plain.Line(w))
 	}
 	if _, err := g.checkTrust(path, r.Index()); err != nil {
 		return nil, errors.Join(err, r.Close())
@@ -37,7 +40,7 @@ func (g *globals) openBundle(path string) (*bundle.Reader, error) {
 	return r, nil
 }
 
-// openStream begins to read a bundle out of a pipe, and checks who signed it before its contents come.
+// openStream opens a bundle from a pipe and checks its signature before reading the content.
 func (g *globals) openStream(ctx context.Context, path string, pipe io.Reader, jobs int) (*bundle.Stream, error) {
 	s, err := bundle.NewStream(ctx, pipe, jobs)
 	if err != nil {
@@ -49,23 +52,24 @@ func (g *globals) openStream(ctx context.Context, path string, pipe io.Reader, j
 	return s, nil
 }
 
-// plainly returns the error of a file that does not exist without the operation. The caller names the file.
-func plainly(err error) error {
-	if errors.Is(err, fs.ErrNotExist) {
-		return errors.New("there is no such file")
-	}
-	return err
+// openSite opens the site and the bundle; path is "" without a bundle.
+func (g *globals) openSite(ctx context.Context, f site.Flags, path string) (*site.Site, error) {
+	return site.Open(ctx, g.Console, f, func() (*bundle.Reader, error) {
+		if path == "" {
+			return nil, nil //nolint:nilnil // there is no bundle
+		}
+		return g.openBundle(path)
+	})
 }
 
-// standardStream is what stands for standard input or output in place of a file's name.
+// standardStream names standard input or output instead of a file.
 const standardStream = "-"
 
-// openPipe opens what can only be read once: standard input for "-", or a named pipe. It returns nil for anything else.
-// Closing it is up to the caller.
+// openPipe opens standard input for "-", or a named pipe. It returns nil for anything else. The caller closes it.
 func (g *globals) openPipe(path string) (io.ReadCloser, error) {
 	if path == standardStream {
-		if isTerminal(g.In) {
-			return nil, &usageError{errors.New("a bundle is read from a pipe, not from a terminal: kkbundle ... - < FILE, or name the file")}
+		if terminal.IsTerminal(g.In) {
+			return nil, usage.Errorf("a bundle is read from a pipe, not from a terminal: kkbundle ... - < FILE, or name the file")
 		}
 		return io.NopCloser(g.In), nil
 	}
@@ -75,7 +79,7 @@ func (g *globals) openPipe(path string) (io.ReadCloser, error) {
 	return os.Open(path)
 }
 
-// isNamedPipe is false for what is not there: whoever opens it as a file says what is wrong.
+// isNamedPipe reports whether path is a named pipe; false if it does not exist.
 func isNamedPipe(path string) bool {
 	info, err := os.Stat(path)
 	return err == nil && info.Mode()&fs.ModeNamedPipe != 0

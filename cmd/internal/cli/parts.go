@@ -27,7 +27,7 @@ func newPartsVerifyCmd(g *globals) *cobra.Command {
 		Use:   "verify BUNDLE",
 		Short: "List missing and damaged parts",
 		Long: `Compares each part with the size and the sha256 that NAME.kkb.parts.json has for it, and names every part that is missing,
-bad, or does not belong there: those are to be copied again. BUNDLE is the name of any part, or NAME.kkb.
+bad, or does not belong there: copy those again. BUNDLE is the name of any part, or NAME.kkb.
 
 With --json: {"version", "size", "parts": [{"path", "size", "digest", "state", "error"}]}; state is good, bad, missing or
 surplus.`,
@@ -39,7 +39,7 @@ surplus.`,
 	}
 }
 
-// partsResult is what parts verify prints with --json.
+// partsResult is the JSON output of parts verify.
 type partsResult struct {
 	Version int          `json:"version"` // 1
 	Size    int64        `json:"size"`    // bytes of the bundle
@@ -55,9 +55,9 @@ type partResult struct {
 }
 
 func runPartsVerify(ctx context.Context, g *globals, path string) error {
-	m := g.newMeter("verify")
-	reports, err := parts.Verify(ctx, path, 0, m.set)
-	m.stop()
+	m := g.NewMeter("verify")
+	reports, err := parts.Verify(ctx, path, 0, m.Set)
+	m.Stop()
 	if len(reports) == 0 {
 		return err
 	}
@@ -73,19 +73,19 @@ func runPartsVerify(ctx context.Context, g *globals, path string) error {
 		out.Size += r.Size
 		out.Parts = append(out.Parts, p)
 	}
-	if g.json {
-		if printErr := printJSON(g.Out, out); printErr != nil {
+	if g.JSON {
+		if printErr := g.PrintJSON(out); printErr != nil {
 			return printErr
 		}
 		return err
 	}
 	for _, p := range out.Parts {
-		if err := g.result("%-8s %s", p.State, plain.Line(filepath.Base(p.Path))); err != nil {
+		if err := g.Result("%-8s %s", p.State, plain.Line(filepath.Base(p.Path))); err != nil {
 			return err
 		}
 	}
 	if err == nil {
-		g.note("%s, %s: all good", plain.Count(good, "part"), plain.Size(out.Size))
+		g.Note("%s, %s: all good", plain.Count(good, "part"), plain.Size(out.Size))
 	}
 	return err
 }

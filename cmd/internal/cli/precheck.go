@@ -4,10 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
+	"github.com/kkbundle/kkbundle/build"
+	"github.com/kkbundle/kkbundle/cmd/internal/site"
+	"github.com/kkbundle/kkbundle/cmd/internal/usage"
+	"github.com/kkbundle/kkbundle/disk"
 	"github.com/kkbundle/kkbundle/installer"
 	"github.com/kkbundle/kkbundle/installer/precheck"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -15,7 +22,7 @@ import (
 )
 
 type precheckOptions struct {
-	siteFlags
+	site.Flags
 	rulesFlag
 	precheck.Selection
 	outputs                []string
@@ -23,25 +30,25 @@ type precheckOptions struct {
 }
 
 func newPrecheckCmd(g *globals) *cobra.Command {
-	o := precheckOptions{siteFlags: siteFlags{clusterOptional: true}}
+	o := precheckOptions{Flags: site.Flags{ClusterOptional: true}}
 	cmd := &cobra.Command{
 		Use:   "precheck -i INVENTORY [BUNDLE]",
 		Short: "Check hosts before an install, and change nothing",
-		Long: `Looks at every host and tells in one report what would make an install fail, why, and how to mend it. Nothing on the hosts is
-changed: the helper that looks is removed again. A host that cannot be reached is named in the report and keeps nobody waiting.
+		Long: `Checks every host and reports each cause for which an install would fail, with reason and remedy. Nothing on the hosts is changed: the
+helper is removed again. Unreachable hosts are listed in the report and delay no other host.
 
-Without a bundle and a cluster file it checks what every cluster of kubeadm's needs. With a cluster file (or a bundle that has
-one) it checks for that cluster, each host with what the inventory sets for it; with a bundle also for the space, architectures and
-packages of what is in it. kkbundle precheck list says what is checked.
+Without a bundle and a cluster file, it checks the needs of every kubeadm cluster. With a cluster file, given or in the bundle, it
+checks each host for that cluster and the inventory's settings; with a bundle, also its space, architectures and packages.
+kkbundle precheck list describes the checks.
 
---only and --skip take names of checks or groups; what takes long (the speed of etcd's disk, addresses that must be free, ports
-between the hosts) is not tried if only checks that are left out look at it.
+--only and --skip take names of checks or groups. Slow measurements (speed of etcd's disk, free addresses, ports between hosts) are
+made only if a selected check needs them.
 
--o FORMAT is what standard output gets: table, json, junit, html or markdown. -o FORMAT=FILE writes a file; several
-can be named, and then the table is still printed, unless --quiet.
+-o FORMAT prints table, json, junit, html or markdown on standard output. -o FORMAT=FILE writes a file, also several; the table
+is still printed, unless --quiet.
 
-Exit codes: 0 ready, with warnings or without; 12 something blocks; 13 hosts could not be asked, and nothing else
-blocks; 22 warnings, with --fail-on warn.`,
+Exit codes: 0 ready, possibly with warnings; 12 a check blocks; 13 hosts could not be checked, and no check blocks; 22 warnings, with
+--fail-on warn.`,
 		Example: `  kkbundle precheck -i inventory.yaml site-1.4.0.kkb
   kkbundle precheck -i inventory.yaml -c cluster.yaml -o html=report.html,junit=junit.xml
   kkbundle precheck -i inventory.yaml --skip etcd --rules rules.yaml --fail-on warn
@@ -53,29 +60,29 @@ blocks; 22 warnings, with --fail-on warn.`,
 		},
 	}
 	f := cmd.Flags()
-	o.siteFlags.add(f)
+	o.Flags.Add(f)
 	o.rulesFlag.add(f)
 	g.addTrust(f)
 	f.StringSliceVarP(&o.outputs, "output", "o", nil, "FORMAT or FORMAT=FILE: table, json, junit, html, markdown (default table)")
-	f.StringSliceVar(&o.Only, "only", nil, "only these checks, or those of these groups")
-	f.StringSliceVar(&o.Skip, "skip", nil, "not these checks, nor those of these groups")
-	f.StringVar(&o.failOn, "fail-on", string(precheck.Block), "what makes the command fail: block, or warn for warnings too")
-	f.StringVar(&o.record, "record", "", "directory to keep each host's facts in, as JSON")
-	f.StringVar(&o.replay, "facts", "", "directory of recorded facts to check, instead of asking the hosts")
+	f.StringSliceVar(&o.Only, "only", nil, "only these checks or groups")
+	f.StringSliceVar(&o.Skip, "skip", nil, "all but these checks or groups")
+	f.StringVar(&o.failOn, "fail-on", string(precheck.Block), "level that fails the command: block, or warn")
+	f.StringVar(&o.record, "record", "", "directory to write the facts of each host to, as JSON")
+	f.StringVar(&o.replay, "facts", "", "directory of recorded facts to check instead of the hosts")
 	cmd.AddCommand(newPrecheckListCmd(g))
 	return cmd
 }
 
-// check finds what makes no sense before anything is done.
+// check returns errors of the flags.
 func (o *precheckOptions) check(g *globals) (reportOutputs, error) {
 	if o.failOn != string(precheck.Block) && o.failOn != string(precheck.Warn) {
-		return reportOutputs{}, &usageError{fmt.Errorf("--fail-on takes block or warn, not %q", o.failOn)}
+		return reportOutputs{}, usage.Errorf("--fail-on takes block or warn, not %q", o.failOn)
 	}
 	if o.record != "" && o.replay != "" {
-		return reportOutputs{}, &usageError{errors.New("--record keeps what hosts say and --facts asks none; name one of them")}
+		return reportOutputs{}, usage.Errorf("--record and --facts exclude each other")
 	}
 	if err := o.Check(); err != nil {
-		return reportOutputs{}, &usageError{err}
+		return reportOutputs{}, &usage.Error{Err: err}
 	}
 	return parseReportOutputs(g, o.outputs)
 }
@@ -89,30 +96,30 @@ func runPrecheck(ctx context.Context, g *globals, path string, o precheckOptions
 	if err != nil {
 		return err
 	}
-	s, err := openSite(ctx, g, o.siteFlags, path)
+	s, err := g.openSite(ctx, o.Flags, path)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
-	options := s.options()
+	options := s.Options()
 	options.Rules, options.Selection = rules, o.Selection
 	if o.record != "" {
-		options.Selection = precheck.Selection{} // another selection may be made from what is recorded
+		options.Selection = precheck.Selection{} // record all facts, for any later selection
 		options.Known = func(in precheck.Input) error { return precheck.Record(o.record, in) }
 	}
 	if o.replay != "" {
 		if options.Recorded, err = precheck.OpenRecording(o.replay); err != nil {
-			return &inputError{err}
+			return &build.InputError{Err: err}
 		}
 	}
-	p := g.newVisitPrinter(s.visits(), o.replay == "")
-	options.Progress = p.event
+	p := g.NewVisitPrinter(s.Visits(), o.replay == "")
+	options.Progress = p.Event
 	report, err := installer.Precheck(ctx, options)
-	p.stop()
+	p.Stop()
 	if err != nil {
 		return err
 	}
-	s.describe(&report)
+	s.Describe(&report)
 	report = report.Select(o.Selection)
 	if err := out.write(report); err != nil {
 		return err
@@ -126,49 +133,150 @@ func runPrecheck(ctx context.Context, g *globals, path string, o precheckOptions
 	return nil
 }
 
-// A precheckWarnedError is a report with warnings, where those were not to be.
+// A precheckWarnedError means warnings with --fail-on warn.
 type precheckWarnedError struct{ warnings int }
 
-// Error counts them.
+// Error returns their number.
 func (e *precheckWarnedError) Error() string {
 	return "precheck: " + plain.Count(e.warnings, "warning") + ", and --fail-on warn"
 }
 
-// anyCluster is what is checked without a cluster file: what every cluster needs, whoever installs it. A pod network and
-// a registry are somebody else's.
-func anyCluster(inv *manifest.Inventory) *manifest.Cluster {
-	c := &manifest.Cluster{}
-	c.CNI.Type = manifest.NetworkNone
-	if len(inv.Groups.Registry) == 0 {
-		c.ImageRegistry.Type = manifest.RegistryNone
+func newPrecheckListCmd(g *globals) *cobra.Command {
+	format := "table"
+	cmd := &cobra.Command{
+		Use:   "list [CHECK|GROUP]",
+		Short: "Describe the checks, their reasons and remedies",
+		Example: `  kkbundle precheck list
+  kkbundle precheck list swap
+  kkbundle precheck list network -o markdown`,
+		Args: takes("[CHECK|GROUP]"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			if g.JSON {
+				format = "json"
+			}
+			return runPrecheckList(g, format, args)
+		},
 	}
-	return c.WithDefaults()
+	cmd.Flags().StringVarP(&format, "output", "o", format, "table, json or markdown")
+	return cmd
 }
 
-// visits counts the hosts that a precheck looks at.
-func (s *site) visits() int {
-	return len(slices.DeleteFunc(s.inv.Hosts(), func(h manifest.Host) bool { return len(h.Roles) == 0 }))
+func runPrecheckList(g *globals, format string, names []string) error {
+	selection := precheck.Selection{Only: names}
+	if err := selection.Check(); err != nil {
+		return &usage.Error{Err: err}
+	}
+	checks := selection.Of(precheck.List())
+	switch format {
+	case "json":
+		return g.PrintJSON(checks)
+	case "markdown":
+		return precheck.WriteListMarkdown(g.Out, checks)
+	case "table":
+	default:
+		return usage.Errorf("-o takes table, json or markdown, not %q", format)
+	}
+	if len(names) == 1 && len(checks) == 1 {
+		return describeCheck(g.Out, checks[0])
+	}
+	rows := make([][]string, len(checks))
+	for i, c := range checks {
+		rows[i] = []string{c.ID, string(c.Level), strings.Join(c.Groups, ","), c.Title}
+	}
+	return g.PrintTable([]string{"CHECK", "LEVEL", "GROUPS", "WANTED"}, rows)
 }
 
-// describe says in the report what it was made for, and what was not looked at.
-func (s *site) describe(r *precheck.Report) {
-	r.Cluster = s.cluster.Metadata.Name
-	if s.bundle != nil {
-		index := s.bundle.Index()
-		r.Bundle = index.Name + " " + index.Version
-	} else {
-		r.Notes = append(r.Notes, "no bundle was named: space, architectures and packages were not checked")
+func describeCheck(w io.Writer, c precheck.Check) error {
+	rows := [][2]string{{"wanted", c.Title}, {"why", c.Why}, {"fix", c.Fix}, {"level", c.Means()}, {"groups", strings.Join(c.Groups, ", ")}}
+	if len(c.Roles) > 0 {
+		roles := make([]string, len(c.Roles))
+		for i, r := range c.Roles {
+			roles[i] = string(r)
+		}
+		rows = append(rows, [2]string{"hosts", strings.Join(roles, ", ")})
 	}
-	if s.anyCluster {
-		r.Notes = append(r.Notes, "no cluster file was named: it was checked what any cluster needs; pod network, versions and what the inventory sets of the cluster were not")
+	if len(c.Kubeadm) > 0 {
+		rows = append(rows, [2]string{"kubeadm", strings.Join(c.Kubeadm, ", ")})
 	}
-	var idle []string
-	for _, h := range s.inv.Hosts() {
-		if len(h.Roles) == 0 {
-			idle = append(idle, h.Name)
+	var b strings.Builder
+	b.WriteString(c.ID + "\n")
+	for _, row := range append(rows, [2]string{"source", c.Source}) {
+		fmt.Fprintf(&b, "  %-8s %s\n", row[0], row[1])
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// reportOutputs are the destinations of a report.
+type reportOutputs struct {
+	out    io.Writer
+	format string // of out, "" for none
+	files  []reportFile
+}
+
+type reportFile struct{ format, path string }
+
+// parseReportOutputs parses -o and --json. A file that cannot be written is an error.
+func parseReportOutputs(g *globals, list []string) (reportOutputs, error) {
+	o := reportOutputs{out: g.Out}
+	if g.JSON {
+		o.format = "json"
+	}
+	for _, one := range list {
+		format, path, isFile := strings.Cut(one, "=")
+		switch {
+		case !slices.Contains(precheck.Formats(), format):
+			return o, usage.Errorf("-o takes %s, each with =FILE or without, not %q", strings.Join(precheck.Formats(), ", "), one)
+		case isFile && path == "":
+			return o, usage.Errorf("-o %s names no file behind =", one)
+		case isFile:
+			if slices.ContainsFunc(o.files, func(f reportFile) bool { return f.path == path }) {
+				return o, usage.Errorf("-o writes %s twice", path)
+			}
+			if err := disk.CheckOutput(path); err != nil {
+				return o, err
+			}
+			o.files = append(o.files, reportFile{format, path})
+		case o.format != "" && o.format != format:
+			return o, usage.Errorf("standard output takes one format, not %s and %s: write -o %s=FILE", o.format, format, format)
+		default:
+			o.format = format
 		}
 	}
-	if len(idle) > 0 {
-		r.Notes = append(r.Notes, plain.Count(len(idle), "host")+" in no group and so not checked: "+precheck.Ranges(idle))
+	if o.format == "" && !(g.Quiet && len(o.files) > 0) {
+		o.format = "table"
 	}
+	return o, nil
+}
+
+// write writes the report to all destinations, also after an error.
+func (o reportOutputs) write(r precheck.Report) error {
+	const mode = 0o644
+	var errs []error
+	for _, f := range o.files {
+		errs = append(errs, disk.WriteFileWith(f.path, mode, func(w io.Writer) error { return r.Write(w, f.format) }))
+	}
+	if o.format != "" {
+		errs = append(errs, r.Write(o.out, o.format))
+	}
+	return errors.Join(errs...)
+}
+
+// rulesFlag is the file of exceptions from the levels of prechecks.
+type rulesFlag struct{ rules string }
+
+func (f *rulesFlag) add(fs *pflag.FlagSet) {
+	fs.StringVar(&f.rules, "rules", "", "`file` of exceptions from the levels of prechecks (kind PrecheckRules)")
+}
+
+// read returns the rules, nil if there are none.
+func (f rulesFlag) read() (*manifest.PrecheckRules, error) {
+	if f.rules == "" {
+		return nil, nil
+	}
+	data, err := build.ReadFile(f.rules)
+	if err != nil {
+		return nil, err
+	}
+	return manifest.ParsePrecheckRules(f.rules, data, precheck.IDs())
 }

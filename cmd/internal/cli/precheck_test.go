@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/kkbundle/kkbundle/cmd/internal/cli"
+	"github.com/kkbundle/kkbundle/cmd/internal/terminal"
 	"github.com/kkbundle/kkbundle/installer/host/hosttest"
 )
 
@@ -72,7 +73,7 @@ func (s *precheckSite) run(t *testing.T, args ...string) (code int, stdout, stde
 	t.Helper()
 	var out, err bytes.Buffer
 	args = append([]string{"precheck", "-i", s.inventory, "--known-hosts", s.known}, args...)
-	code = cli.Main(t.Context(), args, cli.Streams{Out: &out, Err: &err})
+	code = cli.Main(t.Context(), args, terminal.Streams{Out: &out, Err: &err})
 	return code, out.String(), err.String()
 }
 
@@ -188,7 +189,7 @@ func TestPrecheckInterrupted(t *testing.T) {
 	// Once both others have answered, somebody gives up.
 	watch := &watcher{want: []string{`"ref":"host0"`, `"ref":"host1"`}, then: cancel}
 	var out bytes.Buffer
-	code := cli.Main(ctx, []string{"precheck", "--json", "-i", s.inventory, "--known-hosts", s.known, "--record", filepath.Join(s.dir, "facts")}, cli.Streams{Out: &out, Err: watch})
+	code := cli.Main(ctx, []string{"precheck", "--json", "-i", s.inventory, "--known-hosts", s.known, "--record", filepath.Join(s.dir, "facts")}, terminal.Streams{Out: &out, Err: watch})
 	if code != 130 || out.Len() > 0 {
 		t.Errorf("exit code %d\n%s%s", code, watch.text.String(), out.String())
 	}

@@ -64,7 +64,7 @@ func readProvenanceFile(file string) (provenanceFile, error) {
 		return provenanceFile{statement, data}, nil
 	}
 	_, err = provenance.Parse(data)
-	return provenanceFile{}, &inputError{fmt.Errorf("%s: %w", file, err)}
+	return provenanceFile{}, &build.InputError{Err: fmt.Errorf("%s: %w", file, err)}
 }
 
 // builtResult is the provenance in the output of verify.
@@ -75,11 +75,11 @@ type builtResult struct {
 	Started  string        `json:"started"`
 	Finished string        `json:"finished"`
 	Key      digest.Digest `json:"key,omitempty"` // fingerprint of the trusted key that signed it
-	// SameFile says that the file is byte for byte the one that was built, and not only the same content.
+	// SameFile means that the file is byte for byte the built one, not only of the same content.
 	SameFile bool `json:"sameFile"`
 }
 
-// String says it in a sentence.
+// String returns a sentence.
 func (r *builtResult) String() string {
 	text := fmt.Sprintf("built with kkbundle %s from manifest %s, finished %s", plain.Line(r.Program), shortDigest(r.Manifest.String()), plain.Line(r.Finished))
 	if !r.SameFile {
@@ -105,7 +105,7 @@ func (g *globals) checkProvenance(ctx context.Context, path, file string, identi
 	if len(keys) > 0 {
 		e := &signatureError{bundle: file, identity: identity, keys: keys}
 		if data.signed == nil {
-			e.tried = []error{errors.New("it is a statement without a signature, which kkbundle sign --provenance makes")}
+			e.tried = []error{errors.New("statement without a signature: sign it with kkbundle sign --provenance")}
 			return nil, e
 		}
 		statement, key, err := trust.VerifyStatement(keys, data.signed)
@@ -120,7 +120,7 @@ func (g *globals) checkProvenance(ctx context.Context, path, file string, identi
 		err = s.About(identity)
 	}
 	if err != nil {
-		return nil, &inputError{fmt.Errorf("%s: %w", file, err)}
+		return nil, &build.InputError{Err: fmt.Errorf("%s: %w", file, err)}
 	}
 	d := s.Predicate.BuildDefinition
 	r.Manifest = digest.NewDigestFromEncoded(digest.SHA256, d.ExternalParameters.Manifest.Digest["sha256"])
@@ -172,7 +172,7 @@ func signProvenance(ctx context.Context, g *globals, path string, o signOptions)
 		err = s.About(out.Digest)
 	}
 	if err != nil {
-		return &inputError{fmt.Errorf("%s: %w", base+provenanceSuffix, err)}
+		return &build.InputError{Err: fmt.Errorf("%s: %w", base+provenanceSuffix, err)}
 	}
 	if exists(out.Path) && !o.force {
 		return fmt.Errorf("%s is there: move it away, or replace it with --force", out.Path)
@@ -189,9 +189,9 @@ func signProvenance(ctx context.Context, g *globals, path string, o signOptions)
 		return err
 	}
 	out.Key = key.Public().Fingerprint()
-	if g.json {
-		return printJSON(g.Out, out)
+	if g.JSON {
+		return g.PrintJSON(out)
 	}
-	g.note("how %s was built is signed with the key %s", path, out.Key)
-	return g.result("%s", out.Path)
+	g.Note("how %s was built is signed with the key %s", path, out.Key)
+	return g.Result("%s", out.Path)
 }

@@ -9,32 +9,33 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kkbundle/kkbundle/build"
+	"github.com/kkbundle/kkbundle/cmd/internal/site"
 	"github.com/kkbundle/kkbundle/installer"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/provision"
 )
 
 type provisionOptions struct {
-	siteFlags
+	site.Flags
 	phases        []string
 	dryRun, check bool
 }
 
 func newProvisionCmd(g *globals) *cobra.Command {
 	var o provisionOptions
-	o.clusterOptional = true
+	o.ClusterOptional = true
 	cmd := &cobra.Command{
 		Use:   "provision -i INVENTORY HOST FILE [BUNDLE]",
 		Short: "Apply a cloud-init or Ignition document to one host",
-		Long: `Takes the steps of a bootstrap document on one host of the inventory, over SSH: the #cloud-config that Cluster API's kubeadm
-provider writes, or an Ignition configuration (spec 3). - reads it from standard input.
+		Long: `Runs the steps of a bootstrap document on one host of the inventory, over SSH: #cloud-config of Cluster API's kubeadm provider, or
+Ignition (spec 3). - reads it from standard input.
 
 Of #cloud-config: bootcmd, write_files, disk_setup, fs_setup, mounts, hostname, groups, users, ntp, timezone, runcmd; of Ignition: storage, passwd,
-systemd. Anything else is an error with its line. Each step is taken once for a document (bootcmd on every run), a step that failed is taken
-again by the next run, and /run/cluster-api/bootstrap-success.complete is written when all have succeeded.
+systemd. Anything else is an error with its line. Each step runs once for a document (bootcmd in every run); the next run repeats a failed
+step. After the last step, /run/cluster-api/bootstrap-success.complete is written.
 
-With a bundle the host is prepared first, in phases named for the operations of CAPKK's KKInstance: bootstrap, repository, binary,
-container-manager; then comes provisioning. kkbundle reset --limit HOST takes them back.`,
+With a bundle, the host is prepared first, in phases named like the operations of CAPKK's KKInstance: bootstrap, repository, binary,
+container-manager; then provisioning. kkbundle reset --limit HOST reverts them.`,
 		Example: `  kkbundle provision -i inventory.yaml node1 bootstrap.yaml site-1.4.0.kkb
   kubectl get secret node1-bootstrap -o go-template='{{.data.value|base64decode}}' | kkbundle provision -i inventory.yaml node1 -`,
 		Args: takes("HOST", "FILE", "[BUNDLE]"),
@@ -43,10 +44,10 @@ container-manager; then comes provisioning. kkbundle reset --limit HOST takes th
 		},
 	}
 	f := cmd.Flags()
-	o.add(f)
+	o.Flags.Add(f)
 	g.addTrust(f)
 	f.StringSliceVar(&o.phases, "phase", nil, "only these `phases`")
-	f.BoolVar(&o.dryRun, "dry-run", false, "look, and say what would be done")
+	f.BoolVar(&o.dryRun, "dry-run", false, "print the changes, and make none")
 	f.BoolVar(&o.check, "check", false, "only read the document and print its steps")
 	return cmd
 }
@@ -58,30 +59,30 @@ func runProvision(ctx context.Context, g *globals, args []string, o provisionOpt
 	}
 	if o.check {
 		for _, s := range program.Steps {
-			if err := g.result("%s", s); err != nil {
+			if err := g.Result("%s", s); err != nil {
 				return err
 			}
 		}
 		return nil
 	}
-	s, err := openSite(ctx, g, o.siteFlags, first(args[2:]))
+	s, err := g.openSite(ctx, o.Flags, first(args[2:]))
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
-	p := g.newTaskPrinter()
-	options := s.options()
-	options.Phases, options.DryRun, options.Progress = o.phases, o.dryRun, p.event
+	p := g.NewTaskPrinter()
+	options := s.Options()
+	options.Phases, options.DryRun, options.Progress = o.phases, o.dryRun, p.Event
 	report, err := installer.Provision(ctx, options, args[0], program)
-	p.close()
+	p.Close()
 	if err != nil {
 		return err
 	}
-	g.noteOutcome(report, o.dryRun)
+	g.NoteOutcome(report, o.dryRun)
 	return nil
 }
 
-// readProgram reads a bootstrap document, which is secret: it has tokens in it.
+// readProgram reads a bootstrap document, which contains secret tokens.
 func readProgram(g *globals, file, hostname string) (*provision.Program, error) {
 	var data []byte
 	var err error
@@ -96,7 +97,7 @@ func readProgram(g *globals, file, hostname string) (*provision.Program, error) 
 	}
 	program, err := provision.Parse(file, data, hostname)
 	if err != nil {
-		return nil, &inputError{err}
+		return nil, &build.InputError{Err: err}
 	}
 	return program, nil
 }

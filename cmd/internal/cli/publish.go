@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -13,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/plain"
 	"github.com/kkbundle/kkbundle/registry"
 )
@@ -27,12 +27,11 @@ func newPublishCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "publish BUNDLE oci://HOST/PATH[:TAG]",
 		Short: "Publish a bundle to an OCI registry",
-		Long: `Puts a bundle as a whole into a registry, for sites that have a line: pull brings what they lack of it. It becomes one
-artifact, whose layers are the bundle's blobs, so a new version sends what is new in it, and a run after an interruption what
-was missing. The tag is the bundle's version if none is named, or else the beginning of its digest; --tag sets more. A tag that
-stood for something else is moved, which is said. Signatures beside the bundle (BUNDLE.sigstore.json) go with it.
+		Long: `Publishes a bundle as one artifact, for sites with a connection, which download it with pull. The layers are the bundle's blobs: a new
+version sends only new blobs, and a repeated run only missing ones. The default tag is the bundle's version, or the beginning of its
+digest; --tag sets more. Moved tags are reported. Signatures beside the bundle (BUNDLE.sigstore.json) are published with it.
 
-This is not what a cluster pulls from: see push for that. Credentials come from docker's configuration and its helpers, or from
+Clusters cannot pull images from it; use push for that. Credentials come from docker's configuration and its helpers, or from
 --username and --password-stdin; proxies from HTTPS_PROXY, HTTP_PROXY and NO_PROXY.`,
 		Example: `  kkbundle publish site-1.4.0.kkb oci://registry.corp.example/bundles/site
   kkbundle publish --tag latest site-1.4.0.kkb oci://registry.corp.example/bundles/site:1.4.0`,
@@ -47,7 +46,7 @@ This is not what a cluster pulls from: see push for that. Credentials come from 
 	return cmd
 }
 
-// publishResult is what publish prints with --json.
+// publishResult is the JSON output of publish.
 type publishResult struct {
 	Version int `json:"version"` // 1
 	registry.PublishSummary
@@ -56,7 +55,7 @@ type publishResult struct {
 
 func runPublish(ctx context.Context, g *globals, path, address string, o publishOptions) error {
 	start := time.Now()
-	to, err := parseOCI(address)
+	to, err := usage.ParseAddress(address)
 	if err != nil {
 		return err
 	}
@@ -72,44 +71,44 @@ func runPublish(ctx context.Context, g *globals, path, address string, o publish
 	if options.Signatures, err = signaturesBeside(path); err != nil {
 		return err
 	}
-	if to.tag == "" {
-		to.tag = defaultTag(r)
+	if to.Tag == "" {
+		to.Tag = defaultTag(r)
 	}
-	options.Tags = append([]string{to.tag}, options.Tags...)
-	m := g.newMeter("publish")
-	options.Progress = m.set
+	options.Tags = append([]string{to.Tag}, options.Tags...)
+	m := g.NewMeter("publish")
+	options.Progress = m.Set
 	sum, err := registry.Publish(ctx, r, options)
-	m.stop()
+	m.Stop()
 	if err != nil {
 		return &pushError{err}
 	}
 	took := time.Since(start)
-	if g.json {
-		return printJSON(g.Out, publishResult{Version: 1, PublishSummary: sum, Duration: took})
+	if g.JSON {
+		return g.PrintJSON(publishResult{Version: 1, PublishSummary: sum, Duration: took})
 	}
 	for _, tag := range sum.Tags {
 		if before, moved := sum.Moved[tag]; moved {
-			g.note("tag %s was moved from %s", tag, before)
+			g.Note("tag %s was moved from %s", tag, before)
 		}
 	}
-	g.note("%s: %s sent, %s there already (%s)", to, plain.Size(sum.BytesSent), plain.Size(sum.BytesPresent), took.Round(100*time.Millisecond))
-	return g.result("%s%s@%s", ociScheme, sum.Repository, sum.Digest)
+	g.Note("%s: %s sent, %s there already (%s)", to, plain.Size(sum.BytesSent), plain.Size(sum.BytesPresent), took.Round(100*time.Millisecond))
+	return g.Result("%s%s@%s", usage.Scheme, sum.Repository, sum.Digest)
 }
 
-// library turns flags into what registry.Publish takes.
-func (o *publishOptions) library(g *globals, to ociAddress) (registry.PublishOptions, error) {
+// library returns the options of registry.Publish.
+func (o *publishOptions) library(g *globals, to usage.Address) (registry.PublishOptions, error) {
 	options := registry.PublishOptions{
-		Repository: to.repository, Tags: o.tags, PlainHTTP: o.plainHTTP, Jobs: o.jobs, Logger: g.logger(),
+		Repository: to.Repository, Tags: o.tags, PlainHTTP: o.plainHTTP, Jobs: o.jobs, Logger: g.Logger(),
 	}
-	if to.digest != "" {
-		return options, &usageError{errors.New("a digest is what publishing results in: name a tag instead")}
+	if to.Digest != "" {
+		return options, usage.Errorf("publish computes the digest: name a tag instead")
 	}
 	if err := o.registryFlags.check(); err != nil {
 		return options, err
 	}
 	for _, tag := range o.tags {
 		if err := registry.CheckTag(tag); err != nil {
-			return options, &usageError{fmt.Errorf("--tag: %w", err)}
+			return options, usage.Errorf("--tag: %w", err)
 		}
 	}
 	var err error
@@ -120,7 +119,7 @@ func (o *publishOptions) library(g *globals, to ociAddress) (registry.PublishOpt
 	return options, err
 }
 
-// defaultTag is the bundle's version, as far as tags take it ("+" is "_", as Helm writes it), or the beginning of its identity.
+// defaultTag returns the bundle's version with "_" for "+", as Helm does, or the beginning of its digest if that is no valid tag.
 func defaultTag(r *bundle.Reader) string {
 	tag := strings.ReplaceAll(r.Index().Version, "+", "_")
 	if registry.CheckTag(tag) == nil {
@@ -129,7 +128,7 @@ func defaultTag(r *bundle.Reader) string {
 	return r.Digest().Encoded()[:12]
 }
 
-// signaturesBeside reads the signatures that lie beside a bundle.
+// signaturesBeside reads the signatures beside a bundle.
 func signaturesBeside(path string) (all []bundle.Signature, err error) {
 	path = bundle.BaseName(path)
 	entries, err := os.ReadDir(filepath.Dir(path))
@@ -156,5 +155,5 @@ func readSidecar(path string) (data []byte, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	return io.ReadAll(io.LimitReader(f, bundle.MaxSignatureSize+1)) // one that is larger is refused where it is used
+	return io.ReadAll(io.LimitReader(f, bundle.MaxSignatureSize+1)) // a larger one is refused later
 }

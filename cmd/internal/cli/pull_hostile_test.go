@@ -16,6 +16,7 @@ import (
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/bundle/bundletest"
 	"github.com/kkbundle/kkbundle/cmd/internal/cli"
+	"github.com/kkbundle/kkbundle/cmd/internal/terminal"
 )
 
 // A liar is a registry with one artifact, of which tests change what they like.
@@ -105,7 +106,7 @@ func TestPullTrustsNothing(t *testing.T) {
 				x.Name = "../../escape"
 				data, _ := x.Marshal()
 				l.setIndex(data)
-			}, 64, "is not one for a file",
+			}, 64, "is not valid as a file name",
 		},
 		"blobs that are not listed": {
 			func(l *liar) { l.manifest.Layers = l.manifest.Layers[3:] }, 15, "is missing",
@@ -149,7 +150,7 @@ func TestPullTrustsNothing(t *testing.T) {
 				args = append(args, "-o", filepath.Join(dir, "it.kkb"))
 			}
 			var out, stderr bytes.Buffer
-			code := cli.Main(t.Context(), args, cli.Streams{In: strings.NewReader(""), Out: &out, Err: &stderr})
+			code := cli.Main(t.Context(), args, terminal.Streams{In: strings.NewReader(""), Out: &out, Err: &stderr})
 			if code != c.code || !strings.Contains(stderr.String(), c.says) {
 				t.Errorf("exit code %d, want %d, and %q in:\n%s", code, c.code, c.says, stderr.String())
 			}

@@ -1,15 +1,27 @@
 package cli
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"regexp"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
+	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/cmd/internal/usage"
+	"github.com/kkbundle/kkbundle/disk"
+	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/plain"
 	"github.com/kkbundle/kkbundle/registry"
+	"github.com/kkbundle/kkbundle/registry/harbor"
 )
 
 type pushOptions struct {
@@ -25,17 +37,16 @@ func newPushCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "push --registry HOST[/PREFIX] BUNDLE",
 		Short: "Push the items of a bundle to a registry",
-		Long: `Sends images with what is attached to them (signatures, attestations), charts and files to an OCI registry, straight from
-the bundle: nothing is unpacked, what the registry has is not sent again, and every tag's digest is compared afterwards. A push
-that was interrupted continues when run again. What a manifest needs counts as there when the manifest is: --recheck asks for
-every blob. With - the bundle is read from standard input, as it comes and without a temporary file; a named pipe will do too.
+		Long: `Pushes images with their referrers (signatures, attestations), charts and files to an OCI registry, directly from the bundle. Existing
+content is not sent again, and every tag's digest is compared afterwards. A repeated push continues. The blobs of an existing manifest
+are assumed to exist; --recheck asks for each. - reads the bundle from standard input without a temporary file; a named pipe works too.
 
-Names are HOST[/PREFIX]/<upstream host>/<path>; a port in the upstream host becomes _port. --rename changes what follows
-HOST[/PREFIX]/, the first rule that fits. With --platform, images of several platforms keep their index where the registry
-takes one that is not complete, and get a smaller one elsewhere, which is said. Credentials come from docker's configuration
-and its helpers, or from --username and --password-stdin; proxies from HTTPS_PROXY, HTTP_PROXY and NO_PROXY.
+Names are HOST[/PREFIX]/<upstream host>/<path>; a port in the upstream host becomes _port. --rename changes the path after
+HOST[/PREFIX]/; the first matching rule counts. With --platform, images keep their index if the registry accepts sparse indexes, and
+otherwise get a smaller one, which is reported. Credentials come from docker's configuration and its helpers, or from --username and
+--password-stdin; proxies from HTTPS_PROXY, HTTP_PROXY and NO_PROXY.
 
-At Harbor the projects that are missing are made: one for each upstream host, or that of --registry HOST/PROJECT.`,
+On Harbor, missing projects are created: one for each upstream host, or the one of --registry HOST/PROJECT.`,
 		Example: `  kkbundle push --registry harbor.site/mirror site-1.4.0.kkb
   kkbundle push --registry harbor.site --rename docker.io/library=base --harbor-quota 50GiB --harbor-robot hosts site-1.4.0.kkb
   kkbundle push --registry 10.0.0.3:5000 --dry-run --item 'docker.io/*' --item chart:ingress-nginx --platform linux/arm64 site-1.4.0.kkb
@@ -49,11 +60,11 @@ At Harbor the projects that are missing are made: one for each upstream host, or
 	f := cmd.Flags()
 	f.StringVar(&o.registry, "registry", "", "the registry, host[:port][/prefix] (required)")
 	o.registryFlags.add(f)
-	f.StringArrayVar(&o.items, "item", nil, "push only items whose reference or name fits, [KIND:]GLOB (repeated)")
+	f.StringArrayVar(&o.items, "item", nil, "push only items with a matching reference or name, [KIND:]GLOB (repeated)")
 	f.StringArrayVar(&o.platforms, "platform", nil, "push only these platforms of images and files (repeated)")
-	f.StringArrayVar(&o.renames, "rename", nil, "FROM=TO: put what is below the upstream name FROM below TO (repeated)")
-	f.BoolVar(&o.dryRun, "dry-run", false, "ask the registry what it has, say what would be sent, and change nothing")
-	f.BoolVar(&o.recheck, "recheck", false, "ask for every blob, also where its manifest is there")
+	f.StringArrayVar(&o.renames, "rename", nil, "FROM=TO: push repositories below the upstream name FROM below TO (repeated)")
+	f.BoolVar(&o.dryRun, "dry-run", false, "print what would be sent, and change nothing")
+	f.BoolVar(&o.recheck, "recheck", false, "ask for every blob, even if its manifest exists")
 	o.harbor.add(f)
 	g.addTrust(f)
 	return cmd
@@ -76,19 +87,19 @@ func runPush(ctx context.Context, g *globals, path string, o pushOptions) error 
 	if options.Select, err = itemSelection(o.items, from.items); err != nil {
 		return err
 	}
-	m := g.newMeter("push")
-	options.Progress = func(e registry.Event) { m.set(e.Done, e.Total) }
+	m := g.NewMeter("push")
+	options.Progress = func(e registry.Event) { m.Set(e.Done, e.Total) }
 	sum, err := from.push(ctx, options)
-	m.stop()
+	m.Stop()
 	if err != nil {
 		err = &pushError{err}
 	}
 	err = errors.Join(err, o.harbor.handOver(g, &sum))
-	if g.json {
-		return errors.Join(err, printJSON(g.Out, pushResult{Version: 1, PushSummary: sum}))
+	if g.JSON {
+		return errors.Join(err, g.PrintJSON(pushResult{Version: 1, PushSummary: sum}))
 	}
 	for _, w := range sum.Warnings {
-		g.note("warning: %s", plain.Line(w))
+		g.Note("warning: %s", plain.Line(w))
 	}
 	if err != nil {
 		return err
@@ -96,30 +107,30 @@ func runPush(ctx context.Context, g *globals, path string, o pushOptions) error 
 	return o.print(g, sum, time.Since(start))
 }
 
-// pushResult is what push prints with --json.
+// pushResult is the JSON output of push.
 type pushResult struct {
 	Version int `json:"version"` // 1
 	registry.PushSummary
 }
 
-// check says what is wrong with the command line before anything is opened.
+// check returns errors of the command line.
 func (o *pushOptions) check() error {
 	if o.registry == "" {
-		return &usageError{errors.New("say where to with --registry HOST[/PREFIX]")}
+		return usage.Errorf("name the registry with --registry HOST[/PREFIX]")
 	}
 	if err := o.registryFlags.check(); err != nil {
 		return err
 	}
 	if err := registry.CheckTarget(o.registry); err != nil {
-		return &usageError{err}
+		return &usage.Error{Err: err}
 	}
 	return o.harbor.check()
 }
 
-// library turns flags into what registry.Push takes, but for what depends on the bundle.
+// library returns the options of registry.Push that do not depend on the bundle.
 func (o *pushOptions) library(g *globals) (registry.PushOptions, error) {
 	options := registry.PushOptions{
-		Registry: o.registry, PlainHTTP: o.plainHTTP, Jobs: o.jobs, DryRun: o.dryRun, Recheck: o.recheck, Harbor: o.harbor.options(), Logger: g.logger(),
+		Registry: o.registry, PlainHTTP: o.plainHTTP, Jobs: o.jobs, DryRun: o.dryRun, Recheck: o.recheck, Harbor: o.harbor.options(), Logger: g.Logger(),
 	}
 	var errs []error
 	for _, text := range o.renames {
@@ -128,7 +139,7 @@ func (o *pushOptions) library(g *globals) (registry.PushOptions, error) {
 		options.Rename = append(options.Rename, rule)
 	}
 	if err := errors.Join(errs...); err != nil {
-		return options, &usageError{fmt.Errorf("--rename: %w", err)}
+		return options, usage.Errorf("--rename: %w", err)
 	}
 	var err error
 	if options.Platforms, err = platformFlags(o.platforms); err != nil {
@@ -141,16 +152,16 @@ func (o *pushOptions) library(g *globals) (registry.PushOptions, error) {
 	return options, err
 }
 
-// print says what became of the items: for programs their places, for people the sums.
+// print prints the destination of each item, and for people the sums.
 func (o *pushOptions) print(g *globals, sum registry.PushSummary, took time.Duration) error {
 	for _, it := range sum.Items {
 		var err error
 		switch {
 		case it.State == registry.StateSkipped:
 		case o.dryRun:
-			err = g.result("%s %s@%s", it.State, it.Destination, it.Digest)
+			err = g.Result("%s %s@%s", it.State, it.Destination, it.Digest)
 		default:
-			err = g.result("%s@%s", it.Destination, it.Digest)
+			err = g.Result("%s@%s", it.Destination, it.Digest)
 		}
 		if err != nil {
 			return err
@@ -159,16 +170,190 @@ func (o *pushOptions) print(g *globals, sum registry.PushSummary, took time.Dura
 	if sum.Harbor != nil {
 		for _, p := range sum.Harbor.Projects {
 			if p.State != registry.ProjectExists {
-				g.note("project %s: %s", p.Name, p.State)
+				g.Note("project %s: %s", p.Name, p.State)
 			}
 		}
 	}
 	if o.dryRun {
-		g.note("dry run: %s to %s would be sent: %s; %s there already. Nothing was changed",
+		g.Note("dry run: %s to %s would be sent: %s; %s there already. Nothing was changed",
 			plain.Count(sum.ItemsMissing, "item"), o.registry, plain.Size(sum.BytesMissing), plain.Count(sum.ItemsPresent, "item"))
 		return nil
 	}
-	g.note("%s in %s: %s sent, %s mounted, %d there already (%s)",
+	g.Note("%s in %s: %s sent, %s mounted, %d there already (%s)",
 		plain.Count(sum.ItemsPushed+sum.ItemsPresent, "item"), o.registry, plain.Size(sum.BytesSent), plain.Count(sum.BlobsMounted, "blob"), sum.BlobsPresent, took.Round(100*time.Millisecond))
 	return nil
+}
+
+// harborFlags are for settings of Harbor.
+type harborFlags struct {
+	public           bool
+	quota            usage.Size
+	robot, robotFile string
+}
+
+func (h *harborFlags) add(f *pflag.FlagSet) {
+	h.quota.Least = 1
+	f.BoolVar(&h.public, "harbor-public", false, "Harbor: create public projects (default private)")
+	f.Var(&h.quota, "harbor-quota", "Harbor: storage quota of created projects, such as 50GiB (default Harbor's)")
+	f.StringVar(&h.robot, "harbor-robot", "", "Harbor: create a robot account of this name with pull access to the projects; its secret is shown once")
+	f.StringVar(&h.robotFile, "robot-file", "", "write the robot account's name and secret to this file (0600) instead of showing them")
+}
+
+func (h *harborFlags) check() error {
+	if h.robot == "" && h.robotFile != "" {
+		return usage.Errorf("--robot-file needs --harbor-robot NAME")
+	}
+	if h.robot == "" {
+		return nil
+	}
+	if err := harbor.CheckRobot(h.robot); err != nil {
+		return usage.Errorf("--harbor-robot: %w", err)
+	}
+	if h.robotFile != "" {
+		return disk.CheckOutput(h.robotFile)
+	}
+	return nil
+}
+
+func (h *harborFlags) options() *registry.HarborOptions {
+	return &registry.HarborOptions{Public: h.public, Quota: h.quota.Bytes, Robot: h.robot}
+}
+
+// handOver writes the robot account's secret to --robot-file or standard output, never to a log. If the file cannot be written, it
+// prints the secret.
+func (h *harborFlags) handOver(g *globals, sum *registry.PushSummary) error {
+	if sum.Harbor == nil || sum.Harbor.Robot == nil {
+		return nil
+	}
+	r := sum.Harbor.Robot
+	if r.Secret == "" {
+		g.Note("robot account %s was there already and may pull from all projects; Harbor tells no secret twice", r.Name)
+		return nil
+	}
+	if h.robotFile != "" {
+		data, err := json.Marshal(map[string]string{"name": r.Name, "secret": r.Secret})
+		if err == nil {
+			err = disk.WriteFile(h.robotFile, 0o600, bytes.NewReader(append(data, '\n')))
+		}
+		if err == nil {
+			r.Secret = ""
+			g.Note("robot account %s may pull; its secret is in %s", r.Name, h.robotFile)
+			return nil
+		}
+		if g.JSON {
+			return err // the document has the secret
+		}
+		return errors.Join(err, printRobot(g, r))
+	}
+	if g.JSON {
+		return nil
+	}
+	return printRobot(g, r)
+}
+
+func printRobot(g *globals, r *registry.HarborRobot) error {
+	g.Note("robot account that may pull, and its secret, which is not shown again:")
+	_, err := fmt.Fprintf(g.Out, "%s %s\n", plain.Line(r.Name), plain.Line(r.Secret))
+	return err
+}
+
+// A pushSource is a bundle to push: a file, parts, or a pipe.
+type pushSource struct {
+	io.Closer
+	items []bundle.Item
+	push  func(ctx context.Context, o registry.PushOptions) (registry.PushSummary, error)
+}
+
+func (g *globals) openPushSource(ctx context.Context, path string, jobs int) (pushSource, error) {
+	pipe, err := g.openPipe(path)
+	if err != nil {
+		return pushSource{}, err
+	}
+	if pipe == nil {
+		r, err := g.openBundle(path)
+		if err != nil {
+			return pushSource{}, err
+		}
+		return pushSource{r, r.Index().Items, func(ctx context.Context, o registry.PushOptions) (registry.PushSummary, error) {
+			return registry.Push(ctx, r, o)
+		}}, nil
+	}
+	s, err := g.openStream(ctx, path, pipe, jobs)
+	if err != nil {
+		return pushSource{}, errors.Join(err, pipe.Close())
+	}
+	return pushSource{pipe, s.Index().Items, func(ctx context.Context, o registry.PushOptions) (registry.PushSummary, error) {
+		return registry.PushStream(ctx, s, o)
+	}}, nil
+}
+
+// checkPipe returns an error if bundle and password both come from standard input.
+func (o *pushOptions) checkPipe(path string) error {
+	if path == standardStream && o.passwordStdin {
+		return usage.Errorf("the password and the bundle cannot both come on standard input: run docker login before, or name the bundle's file or pipe")
+	}
+	return nil
+}
+
+// An itemPattern is one --item: a reference or short name with * and ?, for one kind or all.
+type itemPattern struct {
+	text, kind string
+	glob       *regexp.Regexp
+}
+
+// parseItemPattern reads [KIND:]GLOB; * is any text, slashes too.
+func parseItemPattern(text string) (itemPattern, error) {
+	p := itemPattern{text: text}
+	kind, glob, ok := strings.Cut(text, ":")
+	if ok && slices.Contains([]string{bundle.KindImage, bundle.KindChart, bundle.KindFile}, kind) {
+		p.kind = kind
+	} else {
+		glob = text
+	}
+	if glob == "" {
+		return p, fmt.Errorf("--item %q is empty", text)
+	}
+	quoted := strings.NewReplacer(`\*`, ".*", `\?`, ".").Replace(regexp.QuoteMeta(glob))
+	var err error
+	p.glob, err = regexp.Compile("^(?:" + quoted + ")$")
+	return p, err
+}
+
+func (p itemPattern) fits(it bundle.Item) bool {
+	return (p.kind == "" || p.kind == it.Kind) && (p.glob.MatchString(it.Ref) || p.glob.MatchString(it.Name))
+}
+
+// itemSelection returns a filter for --item. A pattern without a match is an error.
+func itemSelection(texts []string, items []bundle.Item) (func(bundle.Item) bool, error) {
+	var patterns []itemPattern
+	var errs []error
+	for _, text := range texts {
+		p, err := parseItemPattern(text)
+		if err == nil && !slices.ContainsFunc(items, p.fits) {
+			err = fmt.Errorf("--item %q matches no item of the bundle: kkbundle inspect lists them", text)
+		}
+		errs = append(errs, err)
+		patterns = append(patterns, p)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, &usage.Error{Err: err}
+	}
+	return func(it bundle.Item) bool {
+		return len(patterns) == 0 || slices.ContainsFunc(patterns, func(p itemPattern) bool { return p.fits(it) })
+	}, nil
+}
+
+// platformFlags returns --platform in canonical form.
+func platformFlags(texts []string) ([]string, error) {
+	var out []string
+	var errs []error
+	for _, text := range texts {
+		p, err := manifest.PlatformString(text)
+		errs = append(errs, err)
+		out = append(out, p)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, usage.Errorf("--platform: %w", err)
+	}
+	return out, nil
 }

@@ -1,15 +1,23 @@
 package cli
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
+	"net/http"
 	"path/filepath"
+	"strings"
 
+	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
+	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/plain"
+	"github.com/kkbundle/kkbundle/registry"
 	"github.com/kkbundle/kkbundle/registry/embedded"
 	"github.com/kkbundle/kkbundle/registry/serve"
 )
@@ -18,8 +26,8 @@ func newRegistryCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "registry",
 		Short: "Run a writable registry",
-		Long: `A registry (the CNCF distribution) for sites that have none: serve runs it here and now, install makes it a service of this
-host with certificates and a login of its own. push seeds it.`,
+		Long: `A registry (CNCF distribution) for sites without one: serve runs it in the foreground, install as a service of this host with
+certificates and a login. push seeds it.`,
 		Args: takes(),
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -39,14 +47,13 @@ func newRegistryServeCmd(g *globals) *cobra.Command {
 		Use:   "serve --dir DIR",
 		Short: "Serve a directory as a writable registry",
 		Long: `Serves a directory as an OCI registry until it is interrupted. The directory has the layout of the CNCF distribution's file system
-driver, so its registry program can take over, and the reverse. Image indexes are taken although platforms are missing from
-them, as bundles have them.
+driver, so that its registry program can use it as well. The registry accepts sparse indexes (with missing platforms), as in bundles.
 
-Only this host can reach it unless --listen says otherwise; then it wants TLS, or --plain-http. Whoever may log in may push, and
-without --htpasswd everybody may. --delete allows to delete too; space comes back with kkbundle registry gc.
+It listens on this host only; --listen for other hosts needs TLS, or --plain-http. Every user of --htpasswd may push; without it,
+everybody may. --delete allows deleting; kkbundle registry gc frees the space.
 
-SIGHUP takes up users and certificates that were replaced. SIGTERM and Ctrl-C let transfers finish, for 20 seconds at most; uploads
-continue after a restart. For S3 and other storage, run the registry program: kkbundle registry install --config.`,
+SIGHUP reloads users and certificates. SIGTERM and Ctrl-C let transfers finish, for 20 seconds at most; uploads continue after a
+restart. For S3 and other storage, run the registry program: kkbundle registry install --config.`,
 		Example: `  kkbundle registry serve --dir /srv/registry
   kkbundle registry serve --dir /srv/registry --listen :5000 --tls-auto --htpasswd users --delete --metrics 127.0.0.1:5001`,
 		Args: takes(),
@@ -55,17 +62,17 @@ continue after a restart. For S3 and other storage, run the registry program: kk
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.dir, "dir", "", "where content is kept (required)")
+	f.StringVar(&o.dir, "dir", "", "directory of the content (required)")
 	o.addFlags(f)
-	f.BoolVar(&o.delete, "delete", false, "allow to delete manifests, tags and blobs")
-	f.BoolVar(&o.readOnly, "read-only", false, "refuse whatever changes content; registry gc may run meanwhile")
+	f.BoolVar(&o.delete, "delete", false, "allow deleting manifests, tags and blobs")
+	f.BoolVar(&o.readOnly, "read-only", false, "refuse changes; registry gc may run meanwhile")
 	f.StringVar(&o.metrics, "metrics", "", "address and port of /metrics (Prometheus) and /healthz, without login or TLS")
 	return cmd
 }
 
 func runRegistryServe(ctx context.Context, g *globals, o registryServeOptions) error {
 	if o.dir == "" {
-		return &usageError{errors.New("say where content is kept with --dir DIR")}
+		return usage.Errorf("name the directory of the content with --dir DIR")
 	}
 	if o.auto && o.tlsDir == "" {
 		o.tlsDir = filepath.Join(o.dir, "tls")
@@ -76,10 +83,10 @@ func runRegistryServe(ctx context.Context, g *globals, o registryServeOptions) e
 	}
 	if o.metrics != "" {
 		if err := serve.CheckListen(o.metrics, false, o.plainHTTP); err != nil {
-			return &usageError{fmt.Errorf("--metrics %w", err)}
+			return usage.Errorf("--metrics %w", err)
 		}
 	}
-	r, err := embedded.Open(ctx, embedded.Options{Dir: o.dir, Users: o.users, Delete: o.delete, ReadOnly: o.readOnly, Logger: g.logger()})
+	r, err := embedded.Open(ctx, embedded.Options{Dir: o.dir, Users: o.users, Delete: o.delete, ReadOnly: o.readOnly, Logger: g.Logger()})
 	if err != nil {
 		return err
 	}
@@ -91,7 +98,7 @@ func runRegistryServe(ctx context.Context, g *globals, o registryServeOptions) e
 	return errors.Join(g.runRegistry(ctx, r, c, o), r.Close())
 }
 
-// runRegistry answers until ctx ends, or until one of the listeners fails.
+// runRegistry serves until ctx ends or a listener fails.
 func (g *globals) runRegistry(ctx context.Context, r *embedded.Registry, c *certificates, o registryServeOptions) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -108,7 +115,7 @@ func (g *globals) runRegistry(ctx context.Context, r *embedded.Registry, c *cert
 		runs = append(runs, func() error { return r.RunMetrics(ctx, m) })
 	}
 	if o.users == "" && !o.readOnly {
-		g.note("warning: without --htpasswd, everybody who reaches it may push")
+		g.Note("warning: without --htpasswd, everybody who can connect may push")
 	}
 	defer g.onHangup(ctx, reloadRegistry{r}, c)()
 	done := make(chan error, len(runs))
@@ -125,7 +132,7 @@ func (g *globals) runRegistry(ctx context.Context, r *embedded.Registry, c *cert
 	return err
 }
 
-// reloadRegistry takes up what was replaced.
+// reloadRegistry reloads users and certificates.
 type reloadRegistry struct{ *embedded.Registry }
 
 func (r reloadRegistry) Reload(context.Context) error { return r.Registry.Reload() }
@@ -135,30 +142,30 @@ func newRegistryGCCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "gc --dir DIR",
 		Short: "Garbage-collect a registry's directory",
-		Long: `Removes blobs that no manifest leads to, which is what deletion leaves behind. With --untagged also manifests that no tag and no index
-leads to, as a tag that was moved leaves them; what is attached to images by the referrers API alone goes with them.
+		Long: `Removes blobs without a manifest, which deleting leaves behind. With --untagged also manifests without a tag or index, which moved tags
+leave behind; this includes signatures attached by the referrers API alone.
 
-The registry has to be stopped, or to run with --read-only: gc refuses to run beside one that may be written to. Where anything
-cannot be read, nothing is removed.`,
+Stop the registry first, or run it with --read-only: gc refuses to run beside a writable registry. If anything cannot be read, gc
+removes nothing.`,
 		Example: `  kkbundle registry gc --dir /srv/registry --dry-run
   systemctl stop kkbundle-site-registry; kkbundle registry gc --dir /var/lib/kkbundle-site-registry; systemctl start kkbundle-site-registry`,
 		Args: takes(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.Dir == "" {
-				return &usageError{errors.New("say which registry's directory with --dir DIR")}
+				return usage.Errorf("name the registry's directory with --dir DIR")
 			}
-			o.Logger = g.logger()
+			o.Logger = g.Logger()
 			return runRegistryGC(cmd.Context(), g, o)
 		},
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.Dir, "dir", "", "the registry's directory (required)")
-	f.BoolVar(&o.DryRun, "dry-run", false, "only say what would be removed; the registry may run")
+	f.BoolVar(&o.DryRun, "dry-run", false, "print what would be removed; the registry may run")
 	f.BoolVar(&o.Untagged, "untagged", false, "remove manifests without a tag too")
 	return cmd
 }
 
-// collectedResult is what registry gc prints with --json.
+// collectedResult is the JSON output of registry gc.
 type collectedResult struct {
 	Version int  `json:"version"` // 1
 	DryRun  bool `json:"dryRun"`
@@ -170,12 +177,95 @@ func runRegistryGC(ctx context.Context, g *globals, o embedded.CollectOptions) e
 	if err != nil {
 		return err
 	}
-	if g.json {
-		return printJSON(g.Out, collectedResult{1, o.DryRun, c})
+	if g.JSON {
+		return g.PrintJSON(collectedResult{1, o.DryRun, c})
 	}
 	verb := "removed"
 	if o.DryRun {
 		verb = "would remove"
 	}
-	return g.result("%s %s and %s, %s", verb, plain.Count(c.Manifests, "manifest"), plain.Count(c.Blobs, "blob"), plain.Size(c.Bytes))
+	return g.Result("%s %s and %s, %s", verb, plain.Count(c.Manifests, "manifest"), plain.Count(c.Blobs, "blob"), plain.Size(c.Bytes))
+}
+
+// loginFlags are for the connection and login to a registry.
+type loginFlags struct {
+	ca, cert, key, username  string
+	plainHTTP, passwordStdin bool
+}
+
+func (f *loginFlags) add(fs *pflag.FlagSet) {
+	fs.StringVar(&f.ca, "ca", "", "PEM file of the registry's certificate authority")
+	fs.StringVar(&f.cert, "cert", "", "PEM file of a client certificate")
+	fs.StringVar(&f.key, "key", "", "PEM file of the key of --cert")
+	fs.BoolVar(&f.plainHTTP, "plain-http", false, "use HTTP without TLS")
+	fs.StringVarP(&f.username, "username", "u", "", "log in as this user")
+	fs.BoolVar(&f.passwordStdin, "password-stdin", false, "read the password from standard input")
+}
+
+// registryFlags are the flags of commands that send to a registry.
+type registryFlags struct {
+	loginFlags
+	jobs int
+}
+
+func (f *registryFlags) add(fs *pflag.FlagSet) {
+	f.loginFlags.add(fs)
+	fs.IntVarP(&f.jobs, "jobs", "j", 0, "transfers at once (default 8)")
+}
+
+func (f *loginFlags) check() error {
+	if (f.cert == "") != (f.key == "") {
+		return usage.Errorf("--cert and --key go together")
+	}
+	return nil
+}
+
+func (f *registryFlags) check() error {
+	if f.jobs < 0 {
+		return usage.Errorf("--jobs %d: want at least 1", f.jobs)
+	}
+	return f.loginFlags.check()
+}
+
+// transport returns a transport with the flags.
+func (f *registryFlags) transport() (*http.Transport, error) {
+	t, err := registry.NewTransport(f.ca)
+	if err == nil && f.cert != "" {
+		err = registry.UseCertificate(t, f.cert, f.key)
+	}
+	return t, err
+}
+
+// keychain returns docker's configuration, or the login of the flags.
+func (f *loginFlags) keychain(stdin io.Reader) (authn.Keychain, error) {
+	if f.username == "" && !f.passwordStdin {
+		return authn.DefaultKeychain, nil
+	}
+	if f.username == "" || !f.passwordStdin {
+		return nil, usage.Errorf("--username and --password-stdin go together; passwords are never taken from the command line")
+	}
+	password, err := readPassword(stdin)
+	if err != nil {
+		return nil, err
+	}
+	return login{&authn.Basic{Username: f.username, Password: password}}, nil
+}
+
+// login is a keychain with one login, for the only registry of the command.
+type login struct{ auth authn.Authenticator }
+
+func (l login) Resolve(authn.Resource) (authn.Authenticator, error) { return l.auth, nil }
+
+// readPassword reads one line of at most 4 KiB.
+func readPassword(r io.Reader) (string, error) {
+	const most = 4 << 10
+	line, err := bufio.NewReader(io.LimitReader(r, most)).ReadString('\n')
+	if err != nil && !errors.Is(err, io.EOF) {
+		return "", fmt.Errorf("read the password from standard input: %w", err)
+	}
+	line = strings.TrimRight(line, "\r\n")
+	if line == "" {
+		return "", usage.Errorf("no password came on standard input")
+	}
+	return line, nil
 }

@@ -1,32 +1,23 @@
 package cli
 
 import (
-	"archive/tar"
-	"bufio"
-	"bytes"
-	"compress/gzip"
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"net"
-	"net/http"
 	"os"
-	"os/exec"
-	"path"
-	"path/filepath"
 	"runtime"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/kkbundle/kkbundle/build"
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/extract"
+	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/hostfile"
 	"github.com/kkbundle/kkbundle/registry/serve"
 	"github.com/kkbundle/kkbundle/registry/service"
@@ -43,15 +34,15 @@ func newRegistryInstallCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "install [BUNDLE]",
 		Short: "Install a registry as a service on this host",
-		Long: `Makes kkbundle registry serve a service of this host (systemd, root is needed): with a user of its own that may write to its
-directory only, an authority and a certificate for the names that clients use, and a login whose password is in a file that only root
-can read. Running it again changes what differs: flags that are not given stay as they were, and a certificate that ends within 30 days
-is made anew. Users are added to /etc/kkbundle-site-registry/htpasswd (htpasswd -B).
+		Long: `Installs kkbundle registry serve as a systemd service (root required): with its own user, which may write to its directory only, a
+certificate authority, a certificate for the names that clients use, and a login with the password in a file that only root can read.
+Running it again changes only differences: omitted flags keep their values, and a certificate that ends within 30 days is renewed. Add
+users to /etc/kkbundle-site-registry/htpasswd (htpasswd -B).
 
-With --config the registry program of the bundle runs instead, with that configuration file and any of its storage drivers (S3, Azure, GCS).
-The file says everything then, its own address too; what it can refer to is in /etc/kkbundle-site-registry (tls.crt, tls.key, htpasswd).
+With --config, the registry program of the bundle runs instead, with any of its storage drivers (S3, Azure, GCS). That configuration
+file sets everything, also the address; it can use tls.crt, tls.key and htpasswd in /etc/kkbundle-site-registry.
 
---root DIR writes the files of another host's root directory and runs nothing.`,
+--root DIR writes the files below the root directory of another host and runs nothing.`,
 		Example: `  kkbundle registry install --name registry.site
   kkbundle registry install --listen :443 --dir /srv/registry --name registry.site --name 10.0.0.3
   kkbundle registry install --config s3.yaml --name registry.site site-1.4.0.kkb`,
@@ -62,35 +53,35 @@ The file says everything then, its own address too; what it can refer to is in /
 	}
 	f := cmd.Flags()
 	g.addTrust(f)
-	f.StringVar(&o.Dir, "dir", service.DefaultDir, "where content is kept")
+	f.StringVar(&o.Dir, "dir", service.DefaultDir, "directory of the content")
 	f.StringVar(&o.Listen, "listen", ":5000", "address and port to listen on; :5000 is all addresses of this host")
-	f.StringArrayVar(&o.Names, "name", nil, "a host name or address that clients use (repeated); this host's are there anyhow")
-	f.BoolVar(&o.Delete, "delete", false, "allow to delete manifests, tags and blobs")
+	f.StringArrayVar(&o.Names, "name", nil, "a host name or address that clients use (repeated); this host's names are always included")
+	f.BoolVar(&o.Delete, "delete", false, "allow deleting manifests, tags and blobs")
 	f.StringVar(&o.Metrics, "metrics", "", "address and port of /metrics (Prometheus), without login or TLS")
 	f.StringVar(&o.config, "config", "", "configuration file of the registry program, which runs instead; needs BUNDLE")
-	f.StringVar(&o.program, "program", "registry", "the item of the bundle that is the registry program")
+	f.StringVar(&o.program, "program", "registry", "the item with the registry program")
 	f.StringVar(&o.root, "root", "/", "root directory of the host")
-	f.BoolVar(&o.dryRun, "dry-run", false, "print what would change, and change nothing")
+	f.BoolVar(&o.dryRun, "dry-run", false, "print the changes, and make none")
 	return cmd
 }
 
 func runRegistryInstall(cmd *cobra.Command, g *globals, args []string, o registryInstallOptions) error {
 	ctx := cmd.Context()
 	if (o.config == "") != (len(args) == 0) {
-		return &usageError{errors.New("--config FILE and a BUNDLE with the registry program go together")}
+		return usage.Errorf("--config FILE and a BUNDLE with the registry program go together")
 	}
 	if err := o.complete(cmd); err != nil {
 		return err
 	}
 	if o.Metrics != "" {
 		if err := serve.CheckListen(o.Metrics, false, true); err != nil {
-			return &usageError{fmt.Errorf("--metrics %w", err)}
+			return usage.Errorf("--metrics %w", err)
 		}
 	}
-	if hostCommands(o.root) != nil && os.Geteuid() != 0 {
-		return errors.New("a service of this host is root's to make: use sudo, or --root DIR to see the files")
+	if service.HostCommands(o.root) != nil && os.Geteuid() != 0 {
+		return errors.New("installing a service needs root: use sudo, or --root DIR to see the files")
 	}
-	install := service.Options{Settings: o.Settings, Root: o.root, Now: time.Now(), Run: hostCommands(o.root), Ready: o.ready, DryRun: o.dryRun}
+	install := service.Options{Settings: o.Settings, Root: o.root, Now: time.Now(), Run: service.HostCommands(o.root), Ready: o.Ready(o.root), DryRun: o.dryRun}
 	var err error
 	if o.config != "" {
 		if install.Config, err = build.ReadFile(o.config); err != nil {
@@ -104,7 +95,7 @@ func runRegistryInstall(cmd *cobra.Command, g *globals, args []string, o registr
 		if install.Program, err = registryProgram(ctx, r, o.program); err != nil {
 			return err
 		}
-	} else if install.Program, err = ownProgram(); err != nil {
+	} else if install.Program, err = service.OwnProgram(); err != nil {
 		return err
 	}
 	res, err := service.Install(ctx, install)
@@ -114,14 +105,14 @@ func runRegistryInstall(cmd *cobra.Command, g *globals, args []string, o registr
 	return g.installed(res, o)
 }
 
-// complete takes what was not said from the last installation.
+// complete takes missing flags from the last installation.
 func (o *registryInstallOptions) complete(cmd *cobra.Command) error {
 	had, err := service.Load(o.root)
 	switch {
 	case err == nil:
 		set := cmd.Flags().Changed
 		if had.Own && o.config == "" {
-			return &usageError{errors.New("the registry program of a bundle runs here: give --config and the BUNDLE again, or uninstall it first")}
+			return usage.Errorf("the registry program of a bundle runs here: give --config and the BUNDLE again, or uninstall it first")
 		}
 		if !set("dir") {
 			o.Dir = had.Dir
@@ -143,10 +134,10 @@ func (o *registryInstallOptions) complete(cmd *cobra.Command) error {
 	}
 	own, err := serve.HostNames(o.Listen)
 	if err != nil {
-		return &usageError{err}
+		return &usage.Error{Err: err}
 	}
-	if hostCommands(o.root) == nil {
-		own = []string{"localhost", "127.0.0.1", "::1"} // this host's names are not that one's
+	if service.HostCommands(o.root) == nil {
+		own = []string{"localhost", "127.0.0.1", "::1"} // --root is for another host
 	}
 	for _, n := range own {
 		if !slices.Contains(o.Names, n) {
@@ -157,7 +148,7 @@ func (o *registryInstallOptions) complete(cmd *cobra.Command) error {
 	return nil
 }
 
-// serviceResult is what registry install prints with --json.
+// serviceResult is the JSON output of registry install.
 type serviceResult struct {
 	Version  int               `json:"version"` // 1
 	DryRun   bool              `json:"dryRun"`
@@ -172,10 +163,10 @@ type serviceResult struct {
 }
 
 func (g *globals) installed(res service.Result, o registryInstallOptions) error {
-	_, port, _ := net.SplitHostPort(o.Listen) // it was checked
+	_, port, _ := net.SplitHostPort(o.Listen) // checked before
 	address := net.JoinHostPort(o.Names[0], port)
-	if g.json {
-		return printJSON(g.Out, serviceResult{
+	if g.JSON {
+		return g.PrintJSON(serviceResult{
 			1, o.dryRun, res.Changed(), res.Changes, address, o.Names, res.CA, res.Ends, service.Login, res.Password,
 		})
 	}
@@ -184,118 +175,28 @@ func (g *globals) installed(res service.Result, o registryInstallOptions) error 
 	}
 	switch {
 	case !res.Changed():
-		g.note("nothing to do: the registry is as it shall be")
+		g.Note("nothing to do")
 	case o.dryRun:
-		g.note("the service would be started again: %t", res.Started)
+		g.Note("the service would be restarted: %t", res.Started)
 	case res.Started:
-		g.note("%s runs", service.Unit)
+		g.Note("%s runs", service.Unit)
 	}
 	if o.Own {
-		address = "HOST:PORT" // which the configuration says
+		address = "HOST:PORT" // set by the configuration
 	}
-	g.note("certificate until %s; clients trust %s\nlogin: %s, password in %s\nseed it: kkbundle push --registry %s --ca %s -u %s --password-stdin BUNDLE < %s",
+	g.Note("certificate until %s; clients trust %s\nlogin: %s, password in %s\nseed it: kkbundle push --registry %s --ca %s -u %s --password-stdin BUNDLE < %s",
 		res.Ends.Format(time.DateOnly), res.CA, service.Login, res.Password, address, res.CA, service.Login, res.Password)
 	return nil
 }
 
-// ready waits until the registry answers, or with a configuration of the operator's, that says where, until it has run for a while.
-func (o *registryInstallOptions) ready(ctx context.Context) error {
-	const pause = 300 * time.Millisecond
-	look := o.answers
-	settle := 0
-	if o.Own {
-		const rounds = 10
-		look = func(ctx context.Context) error {
-			return commands{}.Run(ctx, "systemctl", "is-active", "--quiet", service.Unit)
-		}
-		settle = rounds
-	}
-	for good := 0; ; {
-		err := look(ctx)
-		if good++; err != nil {
-			good = 0
-		}
-		if good > settle {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return errors.Join(err, ctx.Err())
-		case <-time.After(pause):
-		}
-	}
-}
-
-func (o *registryInstallOptions) answers(ctx context.Context) error {
-	pem, err := os.ReadFile(filepath.Join(o.root, service.CAFile))
-	if err != nil {
-		return err
-	}
-	pool := x509.NewCertPool()
-	pool.AppendCertsFromPEM(pem)
-	host, port, err := net.SplitHostPort(o.Listen)
-	if err != nil {
-		return err
-	}
-	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
-		host = "localhost"
-	}
-	client := &http.Client{Transport: &http.Transport{
-		TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}, DisableKeepAlives: true,
-	}}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+net.JoinHostPort(host, port)+"/healthz", http.NoBody)
-	if err != nil {
-		return err
-	}
-	resp, err := client.Do(req)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("it answers %s", resp.Status)
-	}
-	return nil
-}
-
-// commands runs commands of this host.
-type commands struct{}
-
-// hostCommands are nil where files of another host are written.
-func hostCommands(root string) service.Runner {
-	if filepath.Clean(root) != "/" {
-		return nil
-	}
-	return commands{}
-}
-
-// Run implements service.Runner. What the command says is in the error.
-func (commands) Run(ctx context.Context, args ...string) error {
-	out, err := exec.CommandContext(ctx, args[0], args[1:]...).CombinedOutput() //nolint:gosec // names of ours
-	if err != nil {
-		return fmt.Errorf("%s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(string(out)))
-	}
-	return nil
-}
-
-// ownProgram is the one that runs.
-func ownProgram() (service.Program, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return service.Program{}, err
-	}
-	return service.Program{Name: "kkbundle", Open: func() (io.ReadCloser, error) { return os.Open(self) }}, nil
-}
-
-// registryProgram is the registry of a bundle: a program, or an archive with a program of that name in it. All of it is
-// compared with its digest.
+// registryProgram returns the registry program of a bundle, a file or an archive with it. The whole file is compared with its digest.
 func registryProgram(ctx context.Context, r *bundle.Reader, name string) (service.Program, error) {
 	files := slices.DeleteFunc(slices.Clone(r.Index().Items), func(it bundle.Item) bool { return it.Kind != bundle.KindFile })
 	wanted, err := parsePlatforms([]string{"linux/" + runtime.GOARCH})
 	if err != nil {
 		return service.Program{}, err
 	}
-	item, err := findItem(files, name, wanted)
+	item, err := extract.Find(files, name, wanted)
 	if err != nil {
 		return service.Program{}, err
 	}
@@ -308,63 +209,12 @@ func registryProgram(ctx context.Context, r *bundle.Reader, name string) (servic
 		if err != nil {
 			return nil, err
 		}
-		out, err := unpackProgram(blob)
+		out, err := service.Unpack(blob)
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("%s: %w", item, err), blob.Close())
 		}
 		return out, nil
 	}}, nil
-}
-
-// unpackProgram finds the member "registry" where the content is an archive. At its end the rest is read, because only what was
-// read whole has been checked.
-func unpackProgram(blob io.ReadCloser) (io.ReadCloser, error) {
-	const gzipMagic = "\x1f\x8b"
-	whole := bufio.NewReader(blob)
-	magic, err := whole.Peek(len(gzipMagic))
-	if err != nil || !bytes.Equal(magic, []byte(gzipMagic)) {
-		return struct {
-			io.Reader
-			io.Closer
-		}{whole, blob}, nil
-	}
-	z, err := gzip.NewReader(whole)
-	if err != nil {
-		return nil, err
-	}
-	t := tar.NewReader(io.LimitReader(z, maxProgram))
-	for {
-		head, err := t.Next()
-		if errors.Is(err, io.EOF) {
-			return nil, errors.New("its archive has no file registry")
-		}
-		if err != nil {
-			return nil, err
-		}
-		if head.Typeflag == tar.TypeReg && path.Base(head.Name) == "registry" {
-			return &archived{t, whole, blob}, nil
-		}
-	}
-}
-
-// maxProgram bounds what is read out of an archive; distribution 3.1 has 60 MB.
-const maxProgram = 1 << 30
-
-type archived struct {
-	member io.Reader
-	rest   io.Reader
-	io.Closer
-}
-
-// Read implements io.Reader.
-func (a *archived) Read(p []byte) (int, error) {
-	n, err := a.member.Read(p)
-	if errors.Is(err, io.EOF) {
-		if _, rest := io.Copy(io.Discard, a.rest); rest != nil {
-			return n, rest
-		}
-	}
-	return n, err
 }
 
 func newRegistryCertsCmd(g *globals) *cobra.Command {
@@ -379,27 +229,27 @@ func newRegistryCertsCmd(g *globals) *cobra.Command {
 	renew := &cobra.Command{
 		Use:   "renew",
 		Short: "Renew the registry's certificate now",
-		Long: `Makes the certificate of the registry that install made anew, for the same names, and has the registry take it up without ending
-transfers. Clients that trust the authority notice nothing. --new-ca makes a new authority too: all clients have to be given it then.`,
+		Long: `Renews the certificate of an installed registry for the same names, and reloads it without ending transfers. Clients trust it through
+the same authority. --new-ca creates a new authority, which all clients must get.`,
 		Args: takes(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			ends, err := service.Renew(cmd.Context(), service.RenewOptions{Root: root, NewAuthority: newCA, Now: time.Now(), Run: hostCommands(root)})
+			ends, err := service.Renew(cmd.Context(), service.RenewOptions{Root: root, NewAuthority: newCA, Now: time.Now(), Run: service.HostCommands(root)})
 			if err != nil {
 				return err
 			}
-			if g.json {
-				return printJSON(g.Out, renewResult{1, ends})
+			if g.JSON {
+				return g.PrintJSON(renewResult{1, ends})
 			}
-			return g.result("certificate until %s", ends.Format(time.DateOnly))
+			return g.Result("certificate until %s", ends.Format(time.DateOnly))
 		},
 	}
 	renew.Flags().StringVar(&root, "root", "/", "root directory of the host")
-	renew.Flags().BoolVar(&newCA, "new-ca", false, "make a new authority too")
+	renew.Flags().BoolVar(&newCA, "new-ca", false, "create a new authority too")
 	cmd.AddCommand(renew)
 	return cmd
 }
 
-// renewResult is what registry certs renew prints with --json.
+// renewResult is the JSON output of registry certs renew.
 type renewResult struct {
 	Version int       `json:"version"` // 1
 	Ends    time.Time `json:"ends"`
@@ -410,22 +260,22 @@ func newRegistryUninstallCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "uninstall",
 		Short: "Remove an installed registry service",
-		Long: `Ends the registry that install made and removes its unit and program. Content, certificates and logins stay, so that installing again
-brings the same registry back; --with-data removes them too, and the user.`,
+		Long: `Stops an installed registry and removes its unit and program. Content, certificates and logins stay for a later install; --with-data
+removes them too, and the user.`,
 		Args: takes(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			o.Run = hostCommands(o.Root)
+			o.Run = service.HostCommands(o.Root)
 			removed, err := service.Remove(cmd.Context(), o)
-			if g.json {
-				return errors.Join(err, printJSON(g.Out, uninstallResult{1, removed}))
+			if g.JSON {
+				return errors.Join(err, g.PrintJSON(uninstallResult{1, removed}))
 			}
 			for _, name := range removed {
-				if err := g.result("removed  %s", name); err != nil {
+				if err := g.Result("removed  %s", name); err != nil {
 					return err
 				}
 			}
 			if err == nil && len(removed) == 0 {
-				g.note("nothing to remove")
+				g.Note("nothing to remove")
 			}
 			return err
 		},
@@ -435,7 +285,7 @@ brings the same registry back; --with-data removes them too, and the user.`,
 	return cmd
 }
 
-// uninstallResult is what registry uninstall prints with --json.
+// uninstallResult is the JSON output of registry uninstall.
 type uninstallResult struct {
 	Version int      `json:"version"` // 1
 	Removed []string `json:"removed"`

@@ -16,12 +16,13 @@ import (
 
 	"github.com/kkbundle/kkbundle/bundle/bundletest"
 	"github.com/kkbundle/kkbundle/cmd/internal/cli"
+	"github.com/kkbundle/kkbundle/cmd/internal/terminal"
 )
 
 func run(t *testing.T, stdin string, args ...string) (code int, out, text string) {
 	t.Helper()
 	var o, e bytes.Buffer
-	code = cli.Main(t.Context(), args, cli.Streams{In: strings.NewReader(stdin), Out: &o, Err: &e})
+	code = cli.Main(t.Context(), args, terminal.Streams{In: strings.NewReader(stdin), Out: &o, Err: &e})
 	return code, o.String(), e.String()
 }
 

@@ -8,11 +8,13 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kkbundle/kkbundle/cmd/internal/site"
+	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/installer"
 )
 
 type resetOptions struct {
-	siteFlags
+	site.Flags
 	limit                  []string
 	withData, foreign, yes bool
 	dryRun                 bool
@@ -23,11 +25,11 @@ func newResetCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "reset -i INVENTORY [BUNDLE]",
 		Short: "Remove the cluster and everything installed on the hosts",
-		Long: `Removes the cluster and everything that install put on the hosts, and restores what it changed. What cannot be made again,
-such as the registry's images, stays unless --with-data. A host that was never or only partly installed is no error.
+		Long: `Removes the cluster and everything that install added to the hosts, and restores changed settings. Data that cannot be restored, such as
+the registry's images, stays unless --with-data. A host without an installation, or with a part of one, is no error.
 
-With --limit only these hosts are reset, and the rest of the cluster is not told: to take nodes out of a cluster that goes
-on, use kkbundle nodes delete.`,
+With --limit, only these hosts are reset, and the cluster is not informed: to remove nodes from a running cluster, use kkbundle nodes
+delete.`,
 		Example: `  kkbundle reset -i inventory.yaml site-1.4.0.kkb
   kkbundle reset -i inventory.yaml --foreign --limit node3 site-1.4.0.kkb`,
 		Args: takes("[BUNDLE]"),
@@ -35,47 +37,47 @@ on, use kkbundle nodes delete.`,
 			return runReset(cmd.Context(), g, first(args), o)
 		},
 	}
-	o.add(cmd.Flags())
+	o.Flags.Add(cmd.Flags())
 	g.addTrust(cmd.Flags())
-	cmd.Flags().BoolVar(&o.withData, "with-data", false, "remove what cannot be made again, too: the registry's images, volumes, backups of etcd")
+	cmd.Flags().BoolVar(&o.withData, "with-data", false, "also remove the registry's images, volumes and etcd backups")
 	cmd.Flags().StringSliceVar(&o.limit, "limit", nil, "only these `hosts`")
-	cmd.Flags().BoolVar(&o.foreign, "foreign", false, "take a cluster of kubeadm, k3s or RKE2 that kkbundle has not made off the hosts of --limit, too, with its data")
-	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "look, and say what would be removed and why")
-	cmd.Flags().BoolVarP(&o.yes, "yes", "y", false, "do not ask")
+	cmd.Flags().BoolVar(&o.foreign, "foreign", false, "also remove a cluster of kubeadm, k3s or RKE2 not installed by kkbundle, with its data, from the hosts of --limit")
+	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "print the removals with reasons, and make none")
+	cmd.Flags().BoolVarP(&o.yes, "yes", "y", false, "do not ask for confirmation")
 	return cmd
 }
 
 func runReset(ctx context.Context, g *globals, path string, o resetOptions) (err error) {
 	if o.foreign && len(o.limit) == 0 {
-		return &usageError{errors.New("--foreign wants the hosts by name, with --limit")}
+		return usage.Errorf("--foreign needs the names of the hosts, with --limit")
 	}
-	s, err := openSite(ctx, g, o.siteFlags, path)
+	s, err := g.openSite(ctx, o.Flags, path)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
 	if !o.yes && !o.dryRun {
-		question := fmt.Sprintf("Remove cluster %s from %d hosts?", s.cluster.Metadata.Name, len(s.inv.Hosts()))
+		question := fmt.Sprintf("Remove cluster %s from %d hosts?", s.Cluster.Metadata.Name, len(s.Inventory.Hosts()))
 		if len(o.limit) > 0 {
-			question = fmt.Sprintf("Remove what is there of cluster %s from %s?", s.cluster.Metadata.Name, strings.Join(o.limit, ", "))
+			question = fmt.Sprintf("Remove cluster %s from %s?", s.Cluster.Metadata.Name, strings.Join(o.limit, ", "))
 		}
 		if o.foreign {
-			question = fmt.Sprintf("Remove whatever cluster there is, with its data, from %s?", strings.Join(o.limit, ", "))
+			question = fmt.Sprintf("Remove any cluster, with its data, from %s?", strings.Join(o.limit, ", "))
 		}
-		if err := g.confirm(question); err != nil {
+		if err := g.Confirm(question); err != nil {
 			return err
 		}
 	}
-	p := g.newTaskPrinter()
-	options := s.options()
+	p := g.NewTaskPrinter()
+	options := s.Options()
 	options.WithData, options.Foreign, options.Limit = o.withData, o.foreign, o.limit
-	options.DryRun, options.Progress = o.dryRun, p.event
+	options.DryRun, options.Progress = o.dryRun, p.Event
 	err = installer.Reset(ctx, options)
-	p.close()
-	if err == nil && p.did == 0 {
-		g.note("there is nothing of kkbundle's to remove")
+	p.Close()
+	if err == nil && p.Changed == 0 {
+		g.Note("nothing to remove")
 	} else if err == nil && !o.dryRun {
-		g.note("%s is removed; what cannot be made again stays unless --with-data", s.cluster.Metadata.Name)
+		g.Note("%s is removed; data that cannot be restored stays unless --with-data", s.Cluster.Metadata.Name)
 	}
 	return err
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/installer/node"
 	"github.com/kkbundle/kkbundle/installer/precheck"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -29,7 +30,7 @@ func newSchemaCmd(g *globals) *cobra.Command {
 			}
 			b, err := manifest.Schema(args[0])
 			if err != nil {
-				return &usageError{err}
+				return &usage.Error{Err: err}
 			}
 			_, err = fmt.Fprintln(g.Out, string(b))
 			return err

@@ -17,12 +17,12 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/plain"
 	"github.com/kkbundle/kkbundle/registry/serve"
 )
 
-// serveGC keeps the heap close to what is in use: nearly all of it are buffers that live on, and the memory of the
-// machine is for the page cache.
+// serveGC keeps the heap small: most of it is long-lived buffers, and the page cache needs the memory.
 const serveGC = 25
 
 type serveOptions struct {
@@ -35,20 +35,20 @@ func newServeCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve BUNDLE...",
 		Short: "Serve bundles as a registry, and as Helm, apt, yum and file repositories",
-		Long: `Serves bundles as they are, read-only, until it is interrupted. Nothing is unpacked, and it is ready at once:
+		Long: `Serves bundles read-only until it is interrupted. It unpacks nothing and is ready at once:
 
-  /v2/<upstream host>/<path>     an OCI registry; a port in the upstream host becomes _port, and containerd's ?ns= is understood
+  /v2/<upstream host>/<path>     an OCI registry; a port in the upstream host becomes _port; supports containerd's ?ns=
   /charts/                       a Helm repository of all charts; /charts/<upstream host>/<path>/ one for each upstream repository
   /files/<upstream host>/<path>  files, with SHA256SUMS in each directory
-  /apt/, /yum/                   repositories of the .deb and .rpm files among them; each directory below is one of its own
-  /                              a page that shows what is inside, and how to get it
+  /apt/, /yum/                   repositories of all .deb and .rpm files, and one for each directory
+  /                              a page with the contents and commands to get them
   /healthz, /metrics             for monitoring (Prometheus)
 
-A blob is compared with its digest when it is first asked for, before the end of it goes out; --verify does that for everything
-before the first request. Where several bundles have the same tag, the one named last wins, and a warning says so.
+A blob's digest is checked at its first request, before its last byte is sent; --verify checks everything before the first request. If
+several bundles have the same tag, the last bundle wins, with a warning.
 
-SIGHUP takes up bundles, users and certificates that were replaced, without ending transfers. Replace a bundle by renaming
-the new file over the old one. SIGTERM and Ctrl-C let transfers finish, for 20 seconds at most.`,
+SIGHUP reloads bundles, users and certificates without ending transfers. Replace a bundle by renaming the new file over the old one.
+SIGTERM and Ctrl-C let transfers finish, for 20 seconds at most.`,
 		Example: `  kkbundle serve site-1.4.0.kkb
   kkbundle serve --listen :5000 --tls-auto --htpasswd users site-1.4.0.kkb apps-7.kkb`,
 		Args: func(_ *cobra.Command, args []string) error {
@@ -68,18 +68,18 @@ the new file over the old one. SIGTERM and Ctrl-C let transfers finish, for 20 s
 	return cmd
 }
 
-// addFlags adds what all servers of ours have in common.
+// addFlags adds the flags of all servers.
 func (o *serveOptions) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.listen, "listen", "127.0.0.1:5000", "address and port to listen on; :5000 is all addresses of this host")
-	f.StringVar(&o.cert, "tls-cert", "", "PEM file of the server's certificate, with those it is signed by")
+	f.StringVar(&o.cert, "tls-cert", "", "PEM file of the server's certificate and its chain")
 	f.StringVar(&o.key, "tls-key", "", "PEM file of the certificate's key")
-	f.BoolVar(&o.auto, "tls-auto", false, "make a certificate, and an authority that clients can trust")
-	f.StringVar(&o.tlsDir, "tls-dir", "", "where --tls-auto keeps them (default: below --dir of a registry, else kkbundle/serve in the user's configuration)")
-	f.StringVar(&o.users, "htpasswd", "", "file of users and bcrypt hashes, as htpasswd -B writes it; everything but /healthz wants a login then")
+	f.BoolVar(&o.auto, "tls-auto", false, "create a certificate and an authority for clients to trust")
+	f.StringVar(&o.tlsDir, "tls-dir", "", "directory of --tls-auto (default: below --dir of a registry, else kkbundle/serve in the user's configuration)")
+	f.StringVar(&o.users, "htpasswd", "", "file of users and bcrypt hashes, as htpasswd -B writes it; everything but /healthz then needs a login")
 	f.BoolVar(&o.plainHTTP, "plain-http", false, "allow HTTP without TLS to other hosts")
 }
 
-// serving is what serve prints with --json when it is ready.
+// serving is the JSON output of serve when it is ready.
 type serving struct {
 	URL         string `json:"url"`
 	CA          string `json:"ca,omitempty"`          // path of the authority's certificate
@@ -93,9 +93,9 @@ func runServe(ctx context.Context, g *globals, paths []string, o serveOptions) e
 	}
 	debug.SetGCPercent(serveGC)
 	if o.verify {
-		g.note("checking every byte of %s", plain.Count(len(paths), "bundle"))
+		g.Note("checking every byte of %s", plain.Count(len(paths), "bundle"))
 	}
-	s, err := serve.New(ctx, serve.Options{Bundles: paths, Verify: o.verify, Users: o.users, Logger: g.logger(), Open: g.openBundle})
+	s, err := serve.New(ctx, serve.Options{Bundles: paths, Verify: o.verify, Users: o.users, Logger: g.Logger(), Open: g.openBundle})
 	if err != nil {
 		return err
 	}
@@ -110,7 +110,7 @@ func runServe(ctx context.Context, g *globals, paths []string, o serveOptions) e
 		return err
 	}
 	if o.users != "" && o.plainHTTP {
-		g.note("warning: without TLS, passwords can be read by whoever sees the network")
+		g.Note("warning: without TLS, passwords are readable on the network")
 	}
 	stop := g.onHangup(ctx, s, c)
 	defer stop()
@@ -120,7 +120,7 @@ func runServe(ctx context.Context, g *globals, paths []string, o serveOptions) e
 	return s.Run(ctx, l, c.current())
 }
 
-// announce says where the server is.
+// announce prints the address.
 func (g *globals) announce(l net.Listener, c *certificates) error {
 	x := serving{URL: "http://" + l.Addr().String() + "/"}
 	if c != nil {
@@ -128,16 +128,16 @@ func (g *globals) announce(l net.Listener, c *certificates) error {
 		pair := c.pair.Load()
 		x.CA, x.Fingerprint = pair.CA, pair.Fingerprint
 	}
-	if g.json {
-		return printJSON(g.Out, x)
+	if g.JSON {
+		return g.PrintJSON(x)
 	}
 	if x.CA != "" {
-		g.note("clients have to trust %s\n  SHA-256 %s", x.CA, x.Fingerprint)
+		g.Note("clients must trust %s\n  SHA-256 %s", x.CA, x.Fingerprint)
 	}
-	return g.result("%s", x.URL)
+	return g.Result("%s", x.URL)
 }
 
-// A reloader takes up files that were replaced. What could not be taken up stays as it was.
+// A reloader reloads replaced files. On an error, the old content stays in use.
 type reloader interface {
 	Reload(ctx context.Context) error
 }
@@ -159,29 +159,29 @@ func (g *globals) onHangup(ctx context.Context, s reloader, c *certificates) (st
 				err = errors.Join(err, c.load())
 			}
 			if err != nil {
-				printError(g.Err, fmt.Errorf("what could not be taken up stays as it was: %w", err))
+				printError(g.Err, fmt.Errorf("reload failed, the old content stays in use: %w", err))
 				continue
 			}
-			g.note("took up what was replaced")
+			g.Note("reloaded")
 		}
 	}()
 	return func() { signal.Stop(signals); cancel() }
 }
 
-// certificates has the server's certificate, which load reads anew.
+// certificates has the server's certificate; load reads it again.
 type certificates struct {
 	o    serveOptions
 	pair atomic.Pointer[serve.Certificate]
 }
 
-// certificates says what kind of certificates the flags ask for; nil is plain HTTP. Nothing is read yet.
+// certificates returns the source of certificates, nil for plain HTTP. It reads nothing yet.
 func (o *serveOptions) certificates() (*certificates, error) {
 	if (o.cert == "") != (o.key == "") || o.cert != "" && o.auto {
-		return nil, &usageError{errors.New("give --tls-cert and --tls-key, or --tls-auto")}
+		return nil, usage.Errorf("give --tls-cert and --tls-key, or --tls-auto")
 	}
 	secure := o.cert != "" || o.auto
 	if err := serve.CheckListen(o.listen, secure, o.plainHTTP); err != nil {
-		return nil, &usageError{err}
+		return nil, &usage.Error{Err: err}
 	}
 	if !secure {
 		return nil, nil
@@ -202,7 +202,7 @@ func (c *certificates) load() error {
 	if dir == "" {
 		base, err := os.UserConfigDir()
 		if err != nil {
-			return fmt.Errorf("where to keep the certificate: %w: say it with --tls-dir", err)
+			return fmt.Errorf("no home directory for the certificate: %w: name a directory with --tls-dir", err)
 		}
 		dir = filepath.Join(base, "kkbundle", "serve")
 	}
@@ -218,7 +218,7 @@ func (c *certificates) load() error {
 	return nil
 }
 
-// current is what a listener asks at each handshake; nil without TLS.
+// current returns the certificate at each handshake; nil without TLS.
 func (c *certificates) current() func() *tls.Certificate {
 	if c == nil {
 		return nil

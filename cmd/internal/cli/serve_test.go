@@ -19,6 +19,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/bundle/bundletest"
 	"github.com/kkbundle/kkbundle/cmd/internal/cli"
+	"github.com/kkbundle/kkbundle/cmd/internal/terminal"
 )
 
 // A running server prints to out; stop ends it as Ctrl-C does and returns its exit code.
@@ -59,7 +60,7 @@ func start(t *testing.T, args ...string) running {
 	x := running{out: bufio.NewReader(r), err: &buffer{}}
 	code := make(chan int, 1)
 	go func() {
-		code <- cli.Main(ctx, args, cli.Streams{Out: w, Err: x.err})
+		code <- cli.Main(ctx, args, terminal.Streams{Out: w, Err: x.err})
 		w.Close()
 	}()
 	x.stop = sync.OnceValue(func() int { cancel(); return <-code })
@@ -130,7 +131,7 @@ func TestServe(t *testing.T) {
 		t.Fatalf("%d %q", status, body)
 	}
 	putBundle(t, path, "new")
-	s.hangUp(t, "took up what was replaced")
+	s.hangUp(t, "reloaded")
 	if status, body := get(t, http.DefaultClient, url); status != 200 || body != "new" {
 		t.Errorf("after SIGHUP: %d %q", status, body)
 	}
@@ -198,7 +199,7 @@ func TestServeRefuses(t *testing.T) {
 		{1, "htpasswd", []string{"--htpasswd", "nothing", good}},
 	} {
 		var out, text bytes.Buffer
-		code := cli.Main(t.Context(), append([]string{"serve"}, c.args...), cli.Streams{Out: &out, Err: &text})
+		code := cli.Main(t.Context(), append([]string{"serve"}, c.args...), terminal.Streams{Out: &out, Err: &text})
 		if code != c.code || !strings.Contains(text.String(), c.want) || out.Len() > 0 {
 			t.Errorf("%q: exit code %d, want %d: %s", c.args, code, c.code, text.String())
 		}

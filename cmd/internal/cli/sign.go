@@ -12,6 +12,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/build"
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/disk"
 	"github.com/kkbundle/kkbundle/trust"
 )
@@ -27,13 +28,13 @@ func newSignCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "sign --key KEY BUNDLE",
 		Short: "Sign a bundle",
-		Long: `Signs a bundle's identity, which is the sha256 of its index.json and covers all it holds, and writes the signature beside it:
-NAME.kkb.sigstore.json. The signature holds for the same content however it is compressed, split or renamed; a copy under another
-name wants its signature renamed too. Nothing is asked of any network.
+		Long: `Signs a bundle's digest, the sha256 of its index.json, which covers all content, and writes the signature beside the bundle:
+NAME.kkb.sigstore.json. It stays valid if the bundle is compressed differently, split or renamed; rename the signature too. No network
+is used.
 
 The key is cosign's (cosign generate-key-pair, or kkbundle keygen), or PKCS #8 without encryption. Its password comes from
-$COSIGN_PASSWORD or standard input (--password-stdin), or is asked for. The signature is what cosign sign-blob writes of
-index.json, and either program checks the other's:
+$COSIGN_PASSWORD or standard input (--password-stdin), or is asked for. The signature has the format of cosign sign-blob for
+index.json, and each program verifies signatures of the other:
 
   kkbundle inspect --index site-1.4.0.kkb > index.json
   cosign verify-blob --key cosign.pub --bundle site-1.4.0.kkb.sigstore.json --insecure-ignore-tlog index.json
@@ -41,8 +42,8 @@ index.json, and either program checks the other's:
 With --provenance the statement NAME.kkb.provenance.json (build --provenance), which must be about this bundle, is signed instead, into
 NAME.kkb.provenance.signed.json: a DSSE envelope in a Sigstore bundle, as cosign attest-blob writes it.
 
-Each file has one signature. --name writes another signer's beside it, NAME.kkb.SIGNER.sigstore.json; any of them will do where
-the bundle is checked. The content is not read: check it with kkbundle verify.`,
+Each file has one signature. --name writes another signer's beside it, NAME.kkb.SIGNER.sigstore.json; a check accepts
+any of them. The content is not read: check it with kkbundle verify.`,
 		Example: "  kkbundle sign --key cosign.key site-1.4.0.kkb\n  kkbundle sign --key audit.key --name audit site-1.4.0.kkb",
 		Args:    takes("BUNDLE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -59,8 +60,8 @@ the bundle is checked. The content is not read: check it with kkbundle verify.`,
 	f.StringVar(&o.key, "key", "", "file of the private key (required)")
 	f.BoolVar(&o.passwordStdin, "password-stdin", false, "read the key's password from standard input")
 	f.StringVar(&o.signer, "name", "", "write NAME.kkb.SIGNER.sigstore.json, beside another key's signature")
-	f.StringVarP(&o.output, "output", "o", "", "file to write the signature to, where not beside the bundle")
-	f.BoolVar(&o.provenance, "provenance", false, "sign how the bundle was built, as build --provenance wrote it, and not the bundle")
+	f.StringVarP(&o.output, "output", "o", "", "file of the signature (default beside the bundle)")
+	f.BoolVar(&o.provenance, "provenance", false, "sign the statement of build --provenance instead of the bundle")
 	f.BoolVar(&o.force, "force", false, "replace a signature by another key")
 	return cmd
 }
@@ -68,18 +69,18 @@ the bundle is checked. The content is not read: check it with kkbundle verify.`,
 func (o *signOptions) check() error {
 	switch {
 	case o.key == "":
-		return &usageError{errors.New("say with which private key with --key")}
+		return usage.Errorf("name the private key with --key")
 	case o.signer != "" && o.provenance:
-		return &usageError{errors.New("--name is for signatures of the bundle, and --provenance for its provenance: leave out one of them")}
+		return usage.Errorf("--name and --provenance exclude each other")
 	case o.signer != "" && o.output != "":
-		return &usageError{errors.New("--name and --output both say where the signature goes: leave out one of them")}
+		return usage.Errorf("--name and --output exclude each other")
 	case o.signer != "" && !signerName(o.signer):
-		return &usageError{fmt.Errorf("--name %q: want lower-case letters, digits and -, a letter first, at most 63", o.signer)}
+		return usage.Errorf("--name %q: want lower-case letters, digits and -, a letter first, at most 63", o.signer)
 	}
 	return nil
 }
 
-// signResult is what sign prints with --json.
+// signResult is the JSON output of sign.
 type signResult struct {
 	Version int           `json:"version"` // 1
 	Path    string        `json:"path"`    // of the signature
@@ -117,14 +118,14 @@ func runSign(ctx context.Context, g *globals, path string, o signOptions) error 
 			return err
 		}
 	}
-	if g.json {
-		return printJSON(g.Out, out)
+	if g.JSON {
+		return g.PrintJSON(out)
 	}
-	g.note("%s, which is %s, is signed with the key %s", path, out.Digest, out.Key)
-	return g.result("%s", out.Path)
+	g.Note("%s, which is %s, is signed with the key %s", path, out.Digest, out.Key)
+	return g.Result("%s", out.Path)
 }
 
-// indexOf returns a bundle's index.json. Whoever is about to sign a bundle needs nobody else's signature.
+// indexOf returns a bundle's index.json. Signing needs no other signature.
 func indexOf(path string) ([]byte, error) {
 	r, err := bundle.Open(path)
 	if err != nil {
@@ -134,33 +135,33 @@ func indexOf(path string) ([]byte, error) {
 	return r.Index().Marshal()
 }
 
-// readPrivateKey reads a key, and warns where nothing but the file's permissions protects it.
+// readPrivateKey reads a key. It warns if only the file's permissions protect the key.
 func (g *globals) readPrivateKey(ctx context.Context, file string, stdin bool) (*trust.PrivateKey, error) {
 	data, err := build.ReadFile(file)
 	if err != nil {
 		return nil, err
 	}
-	key, err := trust.ParsePrivateKey(data, func() ([]byte, error) { return g.keyPassword(ctx, stdin, false) })
-	var usage *usageError
+	key, err := trust.ParsePrivateKey(data, func() ([]byte, error) { return g.KeyPassword(ctx, stdin, false) })
+	var wrong *usage.Error
 	switch {
-	case errors.As(err, &usage), ctx.Err() != nil:
+	case errors.As(err, &wrong), ctx.Err() != nil:
 		return nil, err
 	case err != nil:
-		return nil, &inputError{fmt.Errorf("private key %s: %w", file, err)}
+		return nil, &build.InputError{Err: fmt.Errorf("private key %s: %w", file, err)}
 	case key.Encrypted():
 		return key, nil
 	}
-	text := file + " is not encrypted: whoever can read it can sign; cosign import-key-pair encrypts it"
+	text := file + " is not encrypted: every reader can sign; cosign import-key-pair encrypts it"
 	const others = 0o077
 	if info, err := os.Stat(file); err == nil && info.Mode().Perm()&others != 0 {
 		text = fmt.Sprintf("%s is not encrypted, and others can read it (mode %04o): chmod 600 %s", file, info.Mode().Perm(), file)
 	}
-	g.warn(text)
+	g.Warn(text)
 	return key, nil
 }
 
-// signedBefore reports whether a file has a good signature by the key already. A signature that is somebody else's is an error
-// unless it may be replaced; the key's own, of a bundle that was built again, is not.
+// signedBefore reports whether the file has a valid signature by the key. A signature by another key is an error unless it may be
+// replaced.
 func signedBefore(file string, key *trust.PublicKey, artifact []byte, replace bool) (bool, error) {
 	if !exists(file) {
 		return false, nil
@@ -176,13 +177,12 @@ func signedBefore(file string, key *trust.PublicKey, artifact []byte, replace bo
 	case replace || by == key.Fingerprint():
 		return false, nil
 	case by == "":
-		return false, fmt.Errorf("%s is there, and is no signature by this key: move it away, or replace it with --force", file)
+		return false, fmt.Errorf("%s exists and is not a signature by this key: move it away, or replace it with --force", file)
 	}
-	return false, fmt.Errorf("%s is there, and is by another key (%s, as it says): --name SIGNER writes a signature beside it, --force replaces it", file, by)
+	return false, fmt.Errorf("%s exists and is signed by another key (%s, as it says): --name SIGNER writes a signature beside it, --force replaces it", file, by)
 }
 
-// staleSignatures warns of signatures that lie beside a bundle that was just written and are not of it: at a site nobody can
-// sign again.
+// staleSignatures returns warnings about signatures of another bundle beside a new one: a site cannot sign again.
 func staleSignatures(path string, x bundle.Index) []string {
 	var none trustOptions
 	files, err := none.sidecars(path)
@@ -191,7 +191,7 @@ func staleSignatures(path string, x bundle.Index) []string {
 	}
 	artifact, err := x.Marshal()
 	if err != nil {
-		return nil // then there is no bundle either
+		return nil // without a bundle either
 	}
 	var lines []string
 	for _, file := range files {
@@ -199,24 +199,24 @@ func staleSignatures(path string, x bundle.Index) []string {
 		if err == nil {
 			_, err = trust.VerifyBlob(nil, data, artifact)
 		}
-		if !errors.Is(err, trust.ErrWrongKey) { // which is all that can be said without a key
-			lines = append(lines, fmt.Sprintf("%s is no signature of this bundle, but perhaps of the one that was there: sign again", file))
+		if !errors.Is(err, trust.ErrWrongKey) { // not verifiable without a key
+			lines = append(lines, fmt.Sprintf("%s is not a signature of this bundle, perhaps of the replaced one: sign again", file))
 		}
 	}
 	return lines
 }
 
-// noteSignatures tells about signatures after a copy: which one can come along, and which does not fit.
+// noteSignatures prints notes about signatures after a copy: valid ones to copy, and invalid ones.
 func (g *globals) noteSignatures(sources []bundle.From, r copyResult, x bundle.Index) {
 	for _, from := range sources {
 		if from.Digest() != r.Digest || !exists(sidecarName(from.Name, "")) {
 			continue
 		}
 		if to := sidecarName(r.Path, ""); !exists(to) {
-			g.note("%s has the same identity, so the signature of %s holds for it: copy it to %s", r.Path, from.Name, to)
+			g.Note("%s has the same digest, so the signature of %s is valid for it: copy it to %s", r.Path, from.Name, to)
 		}
 	}
 	for _, line := range staleSignatures(r.Path, x) {
-		g.warn(line)
+		g.Warn(line)
 	}
 }

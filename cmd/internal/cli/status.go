@@ -6,26 +6,28 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kkbundle/kkbundle/cmd/internal/site"
+	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/installer"
 	"github.com/kkbundle/kkbundle/installer/health"
 )
 
 type statusOptions struct {
-	siteFlags
+	site.Flags
 	output string
 }
 
 func newStatusCmd(g *globals) *cobra.Command {
-	o := statusOptions{siteFlags: siteFlags{clusterOptional: true}}
+	o := statusOptions{Flags: site.Flags{ClusterOptional: true}}
 	cmd := &cobra.Command{
 		Use:   "status -i INVENTORY [BUNDLE]",
 		Short: "Show the nodes, health and certificates of a cluster",
-		Long: `Looks at every host and at the cluster, and prints a short picture: nodes and their versions, etcd, how long certificates last, what was
-installed last from this work directory, and whatever is not as it should be, with why and what to do. Nothing is made or changed.
+		Long: `Prints the state of hosts and cluster: nodes and their versions, etcd, expiry of certificates, the last run from this work directory, and
+each problem with reason and remedy. Changes nothing.
 
-With a cluster file or a bundle that has one, versions are compared with it.
+With a cluster file, given or in the bundle, versions are compared with it.
 
-Exit codes: 0 healthy, with warnings or without; 23 something failed, hosts that cannot be reached included.`,
+Exit codes: 0 healthy, possibly with warnings; 23 a check failed or a host is unreachable.`,
 		Example: `  kkbundle status -i inventory.yaml
   kkbundle status -i inventory.yaml -o json site-1.4.0.kkb`,
 		Args: takes("[BUNDLE]"),
@@ -34,25 +36,25 @@ Exit codes: 0 healthy, with warnings or without; 23 something failed, hosts that
 		},
 	}
 	f := cmd.Flags()
-	o.siteFlags.add(f)
+	o.Flags.Add(f)
 	g.addTrust(f)
 	f.StringVarP(&o.output, "output", "o", showTable, "table or json")
 	return cmd
 }
 
 func runStatus(ctx context.Context, g *globals, path string, o statusOptions) (err error) {
-	if g.json {
+	if g.JSON {
 		o.output = showJSON
 	}
 	if o.output != showTable && o.output != showJSON {
-		return &usageError{errors.New("-o " + o.output + ": want table or json")}
+		return usage.Errorf("-o %s: want table or json", o.output)
 	}
-	s, err := openSite(ctx, g, o.siteFlags, path)
+	s, err := g.openSite(ctx, o.Flags, path)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
-	status, err := installer.Status(ctx, installer.StatusOptions{Options: s.options(), AnyCluster: s.anyCluster})
+	status, err := installer.Status(ctx, installer.StatusOptions{Options: s.Options(), AnyCluster: s.AnyCluster})
 	if err != nil {
 		return err
 	}

@@ -8,26 +8,27 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kkbundle/kkbundle/cmd/internal/site"
 	"github.com/kkbundle/kkbundle/disk"
 	"github.com/kkbundle/kkbundle/installer"
 	"github.com/kkbundle/kkbundle/plain"
 )
 
 type supportOptions struct {
-	siteFlags
+	site.Flags
 	output string
 }
 
 func newSupportBundleCmd(g *globals) *cobra.Command {
-	o := supportOptions{siteFlags: siteFlags{clusterOptional: true}}
+	o := supportOptions{Flags: site.Flags{ClusterOptional: true}}
 	cmd := &cobra.Command{
 		Use:   "support-bundle -i INVENTORY [BUNDLE]",
 		Short: "Collect logs, facts and configuration for support, without secrets",
-		Long: `Collects from every host and from the cluster what somebody needs who is to find out what is wrong, into one tar compressed with zstd
-(mode 0600): install.log and the last report, logs of units and pods, facts, versions, configuration files and the cluster's objects
-but for its Secrets. Passwords, tokens and keys are taken out of all of it. Nothing on the hosts is changed.
+		Long: `Collects data for troubleshooting from all hosts and the cluster into one tar file compressed with zstd (mode 0600): install.log and the
+last report, logs of units and pods, facts, versions, configuration files, and the cluster's objects without Secrets. Passwords, tokens
+and keys are removed. Nothing on the hosts is changed.
 
-It works while the cluster is broken or half installed. Hosts that cannot be reached, and what could not be had, are named in README.txt in it.`,
+It works with a broken or partly installed cluster. Its README.txt lists unreachable hosts and missing data.`,
 		Example: "  kkbundle support-bundle -i inventory.yaml -o support.tar.zst",
 		Args:    takes("[BUNDLE]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -35,7 +36,7 @@ It works while the cluster is broken or half installed. Hosts that cannot be rea
 		},
 	}
 	f := cmd.Flags()
-	o.siteFlags.add(f)
+	o.Flags.Add(f)
 	g.addTrust(f)
 	f.StringVarP(&o.output, "output", "o", "", "the `file` to write (default support-TIME.tar.zst)")
 	return cmd
@@ -45,34 +46,34 @@ func runSupportBundle(ctx context.Context, g *globals, path string, o supportOpt
 	if o.output == "" {
 		o.output = "support-" + time.Now().UTC().Format("20060102T150405Z") + ".tar.zst"
 	}
-	s, err := openSite(ctx, g, o.siteFlags, path)
+	s, err := g.openSite(ctx, o.Flags, path)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
-	g.note("asking %s", plain.Count(len(s.inv.Hosts()), "host"))
+	g.Note("asking %s", plain.Count(len(s.Inventory.Hosts()), "host"))
 	const mode = 0o600
 	var made installer.SupportBundle
 	err = disk.WriteFileWith(o.output, mode, func(w io.Writer) (err error) {
-		made, err = installer.WriteSupportBundle(ctx, installer.StatusOptions{Options: s.options(), AnyCluster: s.anyCluster}, w)
+		made, err = installer.WriteSupportBundle(ctx, installer.StatusOptions{Options: s.Options(), AnyCluster: s.AnyCluster}, w)
 		return err
 	})
 	if err != nil {
 		return err
 	}
 	for _, one := range made.Unreached {
-		g.note("not reached: %s", plain.Lines(one))
+		g.Note("not reached: %s", plain.Lines(one))
 	}
 	for _, one := range made.Lacking {
-		g.note("not collected: %s", plain.Lines(one))
+		g.Note("not collected: %s", plain.Lines(one))
 	}
-	if g.json {
-		return printJSON(g.Out, supportResult{Version: 1, Path: o.output, Files: made.Files, Unreached: made.Unreached, Lacking: made.Lacking})
+	if g.JSON {
+		return g.PrintJSON(supportResult{Version: 1, Path: o.output, Files: made.Files, Unreached: made.Unreached, Lacking: made.Lacking})
 	}
-	return g.result("%s", o.output)
+	return g.Result("%s", o.output)
 }
 
-// supportResult is what support-bundle prints with --json.
+// supportResult is the JSON output of support-bundle.
 type supportResult struct {
 	Version   int      `json:"version"` // 1
 	Path      string   `json:"path"`

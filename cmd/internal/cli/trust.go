@@ -14,43 +14,43 @@ import (
 
 	"github.com/kkbundle/kkbundle/build"
 	"github.com/kkbundle/kkbundle/bundle"
-	"github.com/kkbundle/kkbundle/plain"
+	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/trust"
 )
 
 const (
-	// envTrust names the file of trusted keys; set and empty, none are.
+	// envTrust names the variable with the file of trusted keys; "" means none.
 	envTrust = "KKBUNDLE_TRUST"
-	// sidecarSuffix is what a bundle's signature is called after the bundle's name.
+	// sidecarSuffix follows the bundle's name in the name of a signature.
 	sidecarSuffix = ".sigstore.json"
-	// maxSidecars bounds how many signatures of one bundle are read.
+	// maxSidecars limits the signatures read for one bundle.
 	maxSidecars = 32
 )
 
-// trustOptions say whose bundles are used.
+// trustOptions are the trusted keys and signatures.
 type trustOptions struct {
 	keys, signatures []string // files
 	require          bool
 }
 
-// addTrust adds the flags of commands that use bundles.
+// addTrust adds the flags of commands that open bundles.
 func (g *globals) addTrust(f *pflag.FlagSet) {
 	o := &g.trust
 	f.StringArrayVar(&o.keys, "trust", nil, "`file` of public keys (PEM, such as cosign.pub), one of which must have signed the bundle (repeated; default $"+envTrust+", or kkbundle/trust.pem in the user's configuration)")
-	f.StringArrayVar(&o.signatures, "signature", nil, "the `file` with the bundle's signature, where it does not lie beside the bundle (repeated)")
+	f.StringArrayVar(&o.signatures, "signature", nil, "`file` of the bundle's signature (repeated; default beside the bundle)")
 	f.BoolVar(&o.require, "require-signature", false, "refuse a bundle that is not signed")
 }
 
-// A signatureError says that nobody who is trusted signed a bundle.
+// A signatureError means that no trusted key signed a bundle.
 type signatureError struct {
 	bundle   string
 	identity digest.Digest
 	keys     []*trust.PublicKey
-	tried    []error // what was found and is no good; none where nothing was
-	place    string  // where a signature was looked for
+	tried    []error // of invalid signatures
+	place    string  // where signatures were searched
 }
 
-// Error names the bundle, every signature that was found, and the keys that would do.
+// Error lists the invalid signatures and the trusted keys.
 func (e *signatureError) Error() string {
 	var trusted []string
 	for _, k := range e.keys {
@@ -62,17 +62,17 @@ func (e *signatureError) Error() string {
 	}
 	what := "is not signed: " + e.place
 	if len(e.tried) > 0 {
-		what = fmt.Sprintf("(%s) has no good signature: %s", e.identity, joined(e.tried))
+		what = fmt.Sprintf("(%s) has no valid signature: %s", e.identity, joined(e.tried))
 	}
 	return fmt.Sprintf("%s %s; trusted: %s", e.bundle, what, strings.Join(trusted, ", "))
 }
 
-// Hint says what to do.
+// Hint returns the remedy.
 func (e *signatureError) Hint() string {
 	if len(e.tried) == 0 {
 		return "bring the signature from where the bundle was built and put it beside the bundle, or name it with --signature"
 	}
-	return "use a bundle from who you trust; if this one is, have it signed by them (kkbundle sign), or add the signer's public key to those that are trusted"
+	return "use a bundle of a trusted signer, have this one signed (kkbundle sign), or add the signer's public key to the trusted keys"
 }
 
 func joined(list []error) string {
@@ -83,33 +83,32 @@ func joined(list []error) string {
 	return strings.Join(texts, "; ")
 }
 
-// signed says which key vouches for a bundle.
+// signed is a valid signature of a bundle.
 type signed struct {
 	Key  digest.Digest `json:"key"`  // fingerprint
 	Path string        `json:"path"` // of the signature
 }
 
-// checkTrust looks for a signature of a bundle by a trusted key. It returns nil without an error where no key is trusted, and,
-// with a warning, where nothing signs the bundle and nothing has to. The index must be that of the handle that is read from
-// afterwards: its digests are what the signature vouches for.
+// checkTrust returns the valid signature of a bundle by a trusted key. It returns nil without trusted keys, and with a warning for an
+// unsigned bundle without --require-signature. The index must be of the handle that is read later: the signature covers its digests.
 func (g *globals) checkTrust(path string, index bundle.Index) (*signed, error) {
 	n := signaturesOf{name: bundleName(path), read: build.ReadFile, list: func() ([]string, error) { return g.trust.sidecars(path) }}
-	n.none = "standard input brings no signature, name it with --signature"
+	n.none = "standard input has no signature: name it with --signature"
 	if path != standardStream {
 		n.none = fmt.Sprintf("there is no %s", sidecarName(path, ""))
 	}
 	return g.checkSignatures(n, index)
 }
 
-// signaturesOf are those that came with a bundle.
+// signaturesOf gives access to the signatures of a bundle.
 type signaturesOf struct {
 	name string // of the bundle
 	list func() ([]string, error)
 	read func(file string) ([]byte, error)
-	none string // what to say where there are none
+	none string // message without signatures
 }
 
-// checkSignatures is checkTrust for a bundle wherever it is.
+// checkSignatures is checkTrust for files and registries.
 func (g *globals) checkSignatures(n signaturesOf, index bundle.Index) (*signed, error) {
 	keys, err := g.trust.load()
 	if err != nil {
@@ -117,9 +116,9 @@ func (g *globals) checkSignatures(n signaturesOf, index bundle.Index) (*signed, 
 	}
 	if len(keys) == 0 {
 		if g.trust.require {
-			return nil, &usageError{errors.New("--require-signature needs to know whose: name a public key with --trust")}
+			return nil, usage.Errorf("--require-signature needs a trusted key: name a public key with --trust")
 		}
-		return nil, nil //nolint:nilnil // nobody is asked to vouch
+		return nil, nil //nolint:nilnil // no key is trusted
 	}
 	artifact, err := index.Marshal()
 	if err != nil {
@@ -137,7 +136,7 @@ func (g *globals) checkSignatures(n signaturesOf, index bundle.Index) (*signed, 
 			key, err = checkSidecar(keys, file, data, artifact)
 		}
 		if err == nil {
-			g.logger().Info("signature checked", "bundle", n.name, "signature", file, "key", key.Fingerprint())
+			g.Logger().Info("signature checked", "bundle", n.name, "signature", file, "key", key.Fingerprint())
 			return &signed{Key: key.Fingerprint(), Path: file}, nil
 		}
 		e.tried = append(e.tried, err)
@@ -148,19 +147,11 @@ func (g *globals) checkSignatures(n signaturesOf, index bundle.Index) (*signed, 
 	if len(e.tried) > 0 || g.trust.require {
 		return nil, e
 	}
-	g.warn(fmt.Sprintf("%s is not signed (%s), so nobody vouches for what it holds; --require-signature refuses it", e.bundle, e.place))
+	g.Warn(fmt.Sprintf("%s is not signed (%s), so its origin is unverified; --require-signature refuses it", e.bundle, e.place))
 	return nil, nil //nolint:nilnil // as documented
 }
 
-// warn tells about what does not keep a command from working: people the whole text, programs as an event.
-func (g *globals) warn(text string) {
-	if g.watched() {
-		g.logger().Warn("warning", "reason", text)
-	}
-	g.note("warning: %s", plain.Line(text))
-}
-
-// load reads the keys that are trusted: those that flags name, or the user's own.
+// load reads the trusted keys: of the flags, else the user's.
 func (o *trustOptions) load() ([]*trust.PublicKey, error) {
 	files := o.keys
 	if len(files) == 0 {
@@ -178,34 +169,34 @@ func (o *trustOptions) load() ([]*trust.PublicKey, error) {
 		}
 		list, err := trust.ParsePublicKeys(data)
 		if err != nil {
-			return nil, &inputError{fmt.Errorf("trusted keys: %s: %w", file, err)}
+			return nil, &build.InputError{Err: fmt.Errorf("trusted keys: %s: %w", file, err)}
 		}
 		keys = append(keys, list...)
 	}
 	return keys, nil
 }
 
-// ownTrust is the file of keys that the user trusts without a flag, "" if there is none.
+// ownTrust returns the user's file of trusted keys, "" if there is none.
 func ownTrust() (string, error) {
 	if file, ok := os.LookupEnv(envTrust); ok {
 		return file, nil
 	}
 	dir, err := os.UserConfigDir()
 	if err != nil {
-		return "", nil //nolint:nilerr // who has no place for a configuration has none
+		return "", nil //nolint:nilerr // no home directory, no file
 	}
 	file := filepath.Join(dir, "kkbundle", "trust.pem")
 	_, err = os.Stat(file)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return "", nil
-	case err != nil: // it may be there, so nothing is used without it
-		return "", &inputError{fmt.Errorf("trusted keys: %w: name another file with $%s, or none with an empty one", err, envTrust)}
+	case err != nil: // the file may exist: without it, nothing is trusted
+		return "", &build.InputError{Err: fmt.Errorf("trusted keys: %w: name another file with $%s, or none with an empty one", err, envTrust)}
 	}
 	return file, nil
 }
 
-// sidecars lists the signatures of a bundle: those that flags name, or those beside it, its own first.
+// sidecars lists the signatures of a bundle: of the flags, else beside it, NAME.kkb.sigstore.json first.
 func (o *trustOptions) sidecars(path string) ([]string, error) {
 	if len(o.signatures) > 0 || path == standardStream {
 		return o.signatures, nil
@@ -213,7 +204,7 @@ func (o *trustOptions) sidecars(path string) ([]string, error) {
 	base := bundle.BaseName(path)
 	entries, err := os.ReadDir(filepath.Dir(base))
 	if err != nil {
-		// A directory that only lets its files be opened by name. Not to find the others only makes fewer signatures.
+		// The directory cannot be listed: only the signature with the default name is found.
 		entries = nil
 	}
 	var files []string
@@ -227,7 +218,7 @@ func (o *trustOptions) sidecars(path string) ([]string, error) {
 		}
 	}
 	if len(files) > maxSidecars {
-		return nil, &inputError{fmt.Errorf("%s has %d signatures beside it; at most %d are read: name one with --signature", path, len(files), maxSidecars)}
+		return nil, &build.InputError{Err: fmt.Errorf("%s has %d signatures beside it; at most %d are read: name one with --signature", path, len(files), maxSidecars)}
 	}
 	return files, nil
 }
@@ -237,7 +228,7 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// sidecarName is where the signature of a bundle lies: NAME.kkb.sigstore.json, or NAME.kkb.SIGNER.sigstore.json for one more.
+// sidecarName returns the name of a signature: NAME.kkb.sigstore.json, or NAME.kkb.SIGNER.sigstore.json.
 func sidecarName(path, signer string) string {
 	if signer != "" {
 		signer = "." + signer
@@ -245,8 +236,7 @@ func sidecarName(path, signer string) string {
 	return bundle.BaseName(path) + signer + sidecarSuffix
 }
 
-// signerName reports whether a name can stand in a signature's file name. It begins with a letter, so that NAME.kkb.[0-9]* are
-// parts and nothing else.
+// signerName reports whether s is valid as SIGNER. It begins with a letter, so that NAME.kkb.[0-9]* matches parts only.
 func signerName(s string) bool {
 	const most = 63
 	return s != "" && len(s) <= most && s[0] >= 'a' && s[0] <= 'z' && !strings.ContainsFunc(s, func(r rune) bool {
@@ -254,24 +244,24 @@ func signerName(s string) bool {
 	})
 }
 
-// checkSidecar returns the key that made the signature that a file has. The error names the file.
+// checkSidecar returns the key of the signature in a file. The error names the file.
 func checkSidecar(keys []*trust.PublicKey, file string, data, artifact []byte) (*trust.PublicKey, error) {
 	key, err := trust.VerifyBlob(keys, data, artifact)
 	switch {
 	case errors.Is(err, trust.ErrOtherDigest):
-		return nil, fmt.Errorf("%s is of another bundle, or of this one as it was before it was built again (%w)", file, err)
+		return nil, fmt.Errorf("%s is the signature of another bundle, or of an older build of this one (%w)", file, err)
 	case errors.Is(err, trust.ErrWrongKey):
 		if by := trust.SignerOf(data); by != "" && !slices.ContainsFunc(keys, func(k *trust.PublicKey) bool { return k.Fingerprint() == by }) {
-			return nil, fmt.Errorf("%s is by another key (%s, as it says)", file, by)
+			return nil, fmt.Errorf("%s is signed by another key (%s, as it says)", file, by)
 		}
-		return nil, fmt.Errorf("%s was made by none of the trusted keys", file)
+		return nil, fmt.Errorf("%s is signed by none of the trusted keys", file)
 	case err != nil:
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}
 	return key, nil
 }
 
-// bundleName is what a bundle is called in messages.
+// bundleName returns the name of a bundle for messages.
 func bundleName(path string) string {
 	if path == standardStream {
 		return "the bundle"

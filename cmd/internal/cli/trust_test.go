@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/kkbundle/kkbundle/cmd/internal/cli"
+	"github.com/kkbundle/kkbundle/cmd/internal/terminal"
 	"github.com/kkbundle/kkbundle/trust/trusttest"
 )
 
@@ -33,7 +34,7 @@ func signing(t *testing.T) (path string, sign func() (log string), public string
 		t.Helper()
 		var out, log strings.Builder
 		args := []string{"sign", "--key", filepath.Join(dir, "a.key"), path}
-		if code := cli.Main(t.Context(), args, cli.Streams{Out: &out, Err: &log}); code != 0 || out.String() != path+".sigstore.json\n" {
+		if code := cli.Main(t.Context(), args, terminal.Streams{Out: &out, Err: &log}); code != 0 || out.String() != path+".sigstore.json\n" {
 			t.Fatal(code, out.String(), log.String())
 		}
 		return log.String()
@@ -45,7 +46,7 @@ func TestSignPlainKey(t *testing.T) {
 	t.Parallel()
 	path, sign, _ := signing(t)
 	putBundle(t, path, "content")
-	if log := sign(); !strings.Contains(log, "a.key is not encrypted: whoever can read it can sign") {
+	if log := sign(); !strings.Contains(log, "a.key is not encrypted: every reader can sign") {
 		t.Error(log)
 	}
 	if err := os.Chmod(filepath.Join(filepath.Dir(path), "a.key"), 0o644); err != nil {
@@ -77,7 +78,7 @@ func TestServeTrust(t *testing.T) {
 	s.hangUp(t, "x.kkb.sigstore.json is of another bundle")
 	want("old")
 	sign()
-	s.hangUp(t, "took up what was replaced")
+	s.hangUp(t, "reloaded")
 	want("new")
 	http.DefaultClient.CloseIdleConnections()
 	if code := s.stop(); code != 0 {

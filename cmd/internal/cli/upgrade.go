@@ -11,12 +11,14 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kkbundle/kkbundle/cmd/internal/site"
+	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/installer"
 	"github.com/kkbundle/kkbundle/plain"
 )
 
 type upgradeOptions struct {
-	siteFlags
+	site.Flags
 	rulesFlag
 	batch              string
 	drainTimeout       time.Duration
@@ -29,30 +31,30 @@ func newUpgradeCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "upgrade -i INVENTORY BUNDLE",
 		Short: "Upgrade a cluster to the version of a bundle",
-		Long: `Brings a cluster to the Kubernetes version and the settings of a bundle, over SSH and without internet.
+		Long: `Upgrades a cluster to the Kubernetes version and the settings of a bundle, over SSH and without internet.
 
-What runs is read from the cluster, the plan shown and asked for. An unhealthy cluster is refused with the reasons. The
-registry gets the new bundle's images, etcd and kubeadm's configuration are saved to the work directory, and then come the
-control planes one by one and the workers in batches: each is drained, upgraded, waited for and used again. Minor releases
-are not left out: the bundle carries those between if its cluster file names kubernetes.upgradeFrom.
+Reads the versions from the cluster, prints the plan, and asks for confirmation. An unhealthy cluster is an error with the reasons. The
+bundle's images go to the registry, etcd and kubeadm's configuration are saved to the work directory, then control planes are upgraded
+one by one and workers in batches: drain, upgrade, wait until ready, uncordon. No minor release is skipped: the bundle has the releases
+between if its cluster file sets kubernetes.upgradeFrom.
 
-It stops at the first node that fails and says in which state the nodes are; the same command continues.
-With --json events are lines on standard error and the result is one document on standard output, as for install, with the plan.`,
+The upgrade stops at the first failed node and prints the state of the nodes; the same command continues.
+With --json, events are lines on standard error, and the result with the plan is one document on standard output, as for install.`,
 		Example: `  kkbundle upgrade -i inventory.yaml --dry-run site-1.5.0.kkb
   kkbundle upgrade -i inventory.yaml --batch 20% site-1.5.0.kkb`,
 		Args: takes("BUNDLE"),
 		RunE: func(cmd *cobra.Command, args []string) error { return runUpgrade(cmd.Context(), g, args[0], o) },
 	}
 	f := cmd.Flags()
-	o.siteFlags.add(f)
+	o.Flags.Add(f)
 	o.rulesFlag.add(f)
 	g.addTrust(f)
-	f.StringVar(&o.batch, "batch", "", "workers upgraded at the same time, a number or a part such as 20% (default a tenth, at least 1)")
-	f.DurationVar(&o.drainTimeout, "drain-timeout", installer.DrainTimeout, "how long a node's pods may take to leave it")
-	f.BoolVar(&o.disableEviction, "disable-eviction", false, "delete pods instead of evicting them, past PodDisruptionBudgets")
-	f.BoolVar(&o.dryRun, "dry-run", false, "show the plan and look at the cluster's health, and change nothing")
-	f.BoolVar(&o.force, "force", false, "go on although the precheck blocks or the cluster is not healthy")
-	f.BoolVarP(&o.yes, "yes", "y", false, "do not ask")
+	f.StringVar(&o.batch, "batch", "", "number of workers upgraded at the same time, or a share such as 20% (default a tenth, at least 1)")
+	f.DurationVar(&o.drainTimeout, "drain-timeout", installer.DrainTimeout, "time limit for draining a node")
+	f.BoolVar(&o.disableEviction, "disable-eviction", false, "delete pods instead of evicting them, ignoring PodDisruptionBudgets")
+	f.BoolVar(&o.dryRun, "dry-run", false, "show the plan and the cluster's health, and change nothing")
+	f.BoolVar(&o.force, "force", false, "continue if the precheck blocks or the cluster is unhealthy")
+	f.BoolVarP(&o.yes, "yes", "y", false, "do not ask for confirmation")
 	return cmd
 }
 
@@ -63,53 +65,53 @@ func runUpgrade(ctx context.Context, g *globals, path string, o upgradeOptions) 
 	}
 	batch, err := installer.ParseBatch(o.batch)
 	if err != nil {
-		return &usageError{fmt.Errorf("--batch: %w", err)}
+		return usage.Errorf("--batch: %w", err)
 	}
-	s, err := openSite(ctx, g, o.siteFlags, path)
+	s, err := g.openSite(ctx, o.Flags, path)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
-	p := g.newTaskPrinter()
+	p := g.NewTaskPrinter()
 	var planned installer.UpgradePlan
 	options := installer.UpgradeOptions{
-		Options: s.options(), Batch: batch, DrainTimeout: o.drainTimeout, DisableEviction: o.disableEviction,
+		Options: s.Options(), Batch: batch, DrainTimeout: o.drainTimeout, DisableEviction: o.disableEviction,
 		Planned: func(plan installer.UpgradePlan) {
-			p.close()
+			p.Close()
 			planned = plan
-			if !g.json && !g.quiet {
+			if !g.JSON && !g.Quiet {
 				writeUpgrade(g.Err, plan)
 			}
 		},
 	}
-	options.Rules, options.Judged, options.Progress = rules, p.judged, p.event
+	options.Rules, options.Judged, options.Progress = rules, p.Judged, p.Event
 	options.DryRun, options.Force = o.dryRun, o.force
 	if !o.yes {
 		options.Approve = func(plan installer.UpgradePlan) error {
-			p.close()
-			return g.confirm(fmt.Sprintf("Upgrade cluster %s to %s?", plan.Cluster, plan.To))
+			p.Close()
+			return g.Confirm(fmt.Sprintf("Upgrade cluster %s to %s?", plan.Cluster, plan.To))
 		}
 	}
 	report, err := installer.Upgrade(ctx, options)
-	p.close()
+	p.Close()
 	if err != nil {
 		if report.Log != "" {
-			g.note("every command is in %s", report.Log)
+			g.Note("log of all commands: %s", report.Log)
 		}
 		return err
 	}
-	if g.json {
-		return printJSON(g.Out, upgradeResult{newInstallResult(report), newUpgradePlan(planned)})
+	if g.JSON {
+		return g.PrintJSON(upgradeResult{newInstallResult(report), newUpgradePlan(planned)})
 	}
 	if o.dryRun {
-		g.note("nothing was changed")
+		g.Note("nothing was changed")
 	} else {
-		g.note("%d changed, %d as they should be, in %s", report.Changed, report.Done, report.Duration.Round(100*time.Millisecond))
+		g.Note("%d changed, %d as they should be, in %s", report.Changed, report.Done, report.Duration.Round(100*time.Millisecond))
 	}
 	return nil
 }
 
-// upgradeResult is what upgrade prints with --json; of a dry run, the plan is what matters.
+// upgradeResult is the JSON output of upgrade.
 type upgradeResult struct {
 	installResult
 	Plan upgradePlan `json:"plan"`

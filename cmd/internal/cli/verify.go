@@ -2,13 +2,13 @@ package cli
 
 import (
 	"context"
-	"errors"
 
 	"github.com/opencontainers/go-digest"
 	"github.com/spf13/cobra"
 
 	"github.com/kkbundle/kkbundle/build"
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/plain"
 )
 
@@ -18,19 +18,19 @@ func newVerifyCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "verify BUNDLE",
 		Short: "Verify the content and the signature of a bundle",
-		Long: `Checks every byte of a bundle: each frame, each digest, that every item is whole, and that the directory and the archive
-agree. All damage is listed, with the items it concerns. Prints the bundle's digest, its identity.
+		Long: `Checks every byte of a bundle: frames, digests, that each item is whole, and that directory and archive agree. Lists all damage with the
+affected items. Prints the bundle's digest.
 
-With --key the bundle must be signed by that key, which is checked first; see kkbundle sign. NAME.kkb.sigstore.json and
-NAME.kkb.SIGNER.sigstore.json are looked for beside the bundle.
+With --key, the bundle must be signed by that key, which is checked first; see kkbundle sign. The signatures are
+NAME.kkb.sigstore.json and NAME.kkb.SIGNER.sigstore.json beside the bundle.
 
-With --closure it is also compared with the proof that it carries, and with what this version of kkbundle asks a bundle for when it
-installs the cluster that the bundle carries: everything must be there, for every platform. See inspect --closure.
+With --closure, the items are also compared with the bundle's own proof, and with the needs of this version of kkbundle for installing
+the bundle's cluster: everything must be there, for every platform. See inspect --closure.
 
-With --provenance FILE the statement in FILE (build --provenance) must be about this bundle. Where a key is trusted (--key, --trust),
-one of these must have signed it (sign --provenance).
+With --provenance FILE, the statement in FILE (build --provenance) must describe this bundle. With trusted keys (--key, --trust), one of
+them must have signed it (sign --provenance).
 
-With - the bundle is read from standard input, in one pass and without a temporary file; a named pipe will do too.`,
+- reads the bundle from standard input, in one pass and without a temporary file; a named pipe works too.`,
 		Example: `  kkbundle verify site-1.4.0.kkb
   kkbundle verify --key cosign.pub site-1.4.0.kkb
   kkbundle verify --closure --provenance site-1.4.0.kkb.provenance.json site-1.4.0.kkb
@@ -39,16 +39,16 @@ With - the bundle is read from standard input, in one pass and without a tempora
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if key != "" {
 				if len(g.trust.keys) > 0 {
-					return &usageError{errors.New("--key and --trust both say who is trusted: leave out one of them")}
+					return usage.Errorf("--key and --trust exclude each other")
 				}
 				g.trust.keys, g.trust.require = []string{key}, true
 			}
 			return runVerify(cmd.Context(), g, args[0], o)
 		},
 	}
-	cmd.Flags().StringVar(&key, "key", "", "file of the public key that must have signed the bundle: --trust KEY --require-signature")
-	cmd.Flags().BoolVar(&o.closure, "closure", false, "check that nothing is missing that an installation needs")
-	cmd.Flags().StringVar(&o.provenance, "provenance", "", "file that says how the bundle was built, which must be about it")
+	cmd.Flags().StringVar(&key, "key", "", "file of the public key of the required signature, same as --trust KEY --require-signature")
+	cmd.Flags().BoolVar(&o.closure, "closure", false, "check that all items for an installation exist")
+	cmd.Flags().StringVar(&o.provenance, "provenance", "", "file of the statement of build --provenance for this bundle")
 	g.addTrust(cmd.Flags())
 	return cmd
 }
@@ -60,11 +60,11 @@ type verifyOptions struct {
 
 func runVerify(ctx context.Context, g *globals, path string, o verifyOptions) error {
 	if (o.closure || o.provenance != "") && (path == standardStream || isNamedPipe(path)) {
-		return &usageError{errors.New("--closure and --provenance need a file: name one in place of a pipe")}
+		return usage.Errorf("--closure and --provenance need a file: name one in place of a pipe")
 	}
 	r := verifyResult{Version: 1}
-	m := g.newMeter("verify")
-	report, err := verify(ctx, g, path, bundle.VerifyOptions{Progress: m.set, Accept: func(x bundle.Index) (err error) {
+	m := g.NewMeter("verify")
+	report, err := verify(ctx, g, path, bundle.VerifyOptions{Progress: m.Set, Accept: func(x bundle.Index) (err error) {
 		r.Signature, err = g.checkTrust(path, x)
 		return err
 	}}, func(c *bundle.Catalog) (err error) {
@@ -73,7 +73,7 @@ func runVerify(ctx context.Context, g *globals, path string, o verifyOptions) er
 		}
 		return err
 	})
-	m.stop()
+	m.Stop()
 	if err == nil && o.provenance != "" {
 		r.Provenance, err = g.checkProvenance(ctx, path, o.provenance, report.Digest)
 	}
@@ -81,23 +81,23 @@ func runVerify(ctx context.Context, g *globals, path string, o verifyOptions) er
 		return err
 	}
 	r.Digest, r.Size, r.Items, r.Blobs = report.Digest, report.Size, report.Items, report.Blobs
-	if g.json {
-		return printJSON(g.Out, r)
+	if g.JSON {
+		return g.PrintJSON(r)
 	}
-	g.note("%s: %s, %s, %s: all whole", bundleName(path), plain.Count(report.Items, "item"), plain.Count(report.Blobs, "blob"), plain.Size(report.Size))
+	g.Note("%s: %s, %s, %s: all whole", bundleName(path), plain.Count(report.Items, "item"), plain.Count(report.Blobs, "blob"), plain.Size(report.Size))
 	if by := r.Signature; by != nil {
-		g.note("signed with the key %s (%s)", by.Key, by.Path)
+		g.Note("signed with the key %s (%s)", by.Key, by.Path)
 	}
 	if o.closure {
-		g.note("everything that is needed is there: %s", plain.Count(r.Needed, "item"))
+		g.Note("no needed item is missing: %s", plain.Count(r.Needed, "item"))
 	}
 	if r.Provenance != nil {
-		g.note("%s", r.Provenance)
+		g.Note("%s", r.Provenance)
 	}
-	return g.result("%s", report.Digest)
+	return g.Result("%s", report.Digest)
 }
 
-// verify reads from a file, from parts or from a pipe. What is whole is handed to then.
+// verify reads a file, parts or a pipe. It calls then with an intact bundle.
 func verify(ctx context.Context, g *globals, path string, o bundle.VerifyOptions, then func(*bundle.Catalog) error) (bundle.Report, error) {
 	pipe, err := g.openPipe(path)
 	if err != nil {
@@ -107,7 +107,7 @@ func verify(ctx context.Context, g *globals, path string, o bundle.VerifyOptions
 		defer pipe.Close()
 		return bundle.VerifyStream(ctx, pipe, o)
 	}
-	if err := notOCI(path); err != nil {
+	if err := usage.CheckFile(path); err != nil {
 		return bundle.Report{}, err
 	}
 	r, err := bundle.Open(path) // a warning would be an error here
@@ -122,15 +122,15 @@ func verify(ctx context.Context, g *globals, path string, o bundle.VerifyOptions
 	return report, err
 }
 
-// verifyResult is what verify prints with --json about a bundle that is whole.
+// verifyResult is the JSON output of verify about an intact bundle.
 type verifyResult struct {
 	Version   int           `json:"version"` // 1
 	Digest    digest.Digest `json:"digest"`
 	Size      int64         `json:"size"` // bytes
 	Items     int           `json:"items"`
 	Blobs     int           `json:"blobs"`
-	Signature *signed       `json:"signature,omitempty"` // where a key was trusted, and the bundle is signed
-	// Needed is how many items somebody needs, with --closure.
+	Signature *signed       `json:"signature,omitempty"` // of a trusted key
+	// Needed is the number of needed items, with --closure.
 	Needed     int          `json:"needed,omitempty"`
 	Provenance *builtResult `json:"provenance,omitempty"`
 }

@@ -24,8 +24,8 @@ func newVersionCmd(g *globals) *cobra.Command {
 		Args:  takes(),
 		RunE: func(*cobra.Command, []string) error {
 			v := versionInfo{Version: programVersion(), Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
-			if g.json {
-				return printJSON(g.Out, v)
+			if g.JSON {
+				return g.PrintJSON(v)
 			}
 			_, err := fmt.Fprintf(g.Out, "kkbundle %s %s %s\n", v.Version, v.Platform, v.Go)
 			return err

@@ -1,0 +1,142 @@
+package terminal
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/vbauerster/mpb/v8"
+	"github.com/vbauerster/mpb/v8/decor"
+
+	"github.com/kkbundle/kkbundle/plain"
+)
+
+// plainInterval is the time between two lines of progress without a terminal: a sign of life that does not fill a CI log.
+const plainInterval = 10 * time.Second
+
+// A Meter shows the progress of a transfer: a live line on a terminal, otherwise a line every plainInterval, events with
+// --json, nothing with --quiet. Its methods are safe for concurrent use.
+type Meter struct {
+	Name  string
+	now   func() time.Time
+	start time.Time
+	bar   *mpb.Bar  // nil without a terminal
+	end   func()    // removes the live line
+	out   io.Writer // for plain lines; nil prints none
+	watch *events   // nil emits none
+
+	mu       sync.Mutex // guards plain lines; the bar has its own locks and calls back while it is updated
+	last     time.Time
+	lastDone int64
+}
+
+// NewMeter starts a meter for a phase. Stop it at the end.
+func (c *Console) NewMeter(name string) *Meter {
+	m := startMeter(name, time.Now)
+	if c.Watched() {
+		m.watch = c.events
+	}
+	if c.Quiet || c.JSON {
+		return m
+	}
+	f, isTerminal := c.File()
+	if !isTerminal {
+		m.out = c.Err
+		return m
+	}
+	m.bar, m.end = c.live(f, 0, mpb.PrependDecorators(decor.Name(name+" "), decor.Percentage(decor.WCSyncSpace)),
+		mpb.AppendDecorators(
+			decor.CountersKibiByte("% .1f / % .1f "),
+			decor.AverageSpeed(decor.SizeB1024(0), "% .1f "),
+			decor.Any(func(s decor.Statistics) string { return "ETA " + m.eta(s.Current, s.Total) }),
+		))
+	return m
+}
+
+// live shows a bar at the end of the screen until end is called.
+func (c *Console) live(f *os.File, total int64, options ...mpb.BarOption) (bar *mpb.Bar, end func()) {
+	pool := mpb.New(mpb.WithOutput(f), mpb.WithWidth(40), mpb.WithRefreshRate(200*time.Millisecond))
+	bar = pool.AddBar(total, append(options, mpb.BarRemoveOnComplete())...)
+	c.screen.live.Store(pool)
+	return bar, sync.OnceFunc(func() {
+		bar.Abort(true)
+		pool.Wait()
+		c.screen.live.Store(nil)
+	})
+}
+
+func startMeter(name string, now func() time.Time) *Meter {
+	start := now()
+	return &Meter{Name: name, now: now, start: start, last: start, end: func() {}}
+}
+
+// Set reports that done of total bytes are transferred. The total may grow.
+func (m *Meter) Set(done, total int64) {
+	switch {
+	case m.bar != nil:
+		m.bar.SetTotal(max(total, done+1), false) // a complete bar ends before Stop
+		m.bar.SetCurrent(done)
+	case m.out != nil:
+		m.plain(done, total)
+	case m.watch != nil:
+		m.emit(done, total)
+	}
+}
+
+func (m *Meter) emit(done, total int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if now := m.now(); now.Sub(m.last) >= eventInterval {
+		m.last = now
+		m.watch.emit(Event{Event: "progress", Phase: m.Name, Done: &done, Total: &total})
+	}
+}
+
+func (m *Meter) plain(done, total int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now := m.now()
+	if now.Sub(m.last) < plainInterval || total <= 0 {
+		return
+	}
+	speed := float64(max(done-m.lastDone, 0)) / now.Sub(m.last).Seconds()
+	m.last, m.lastDone = now, done
+	_, _ = fmt.Fprintf(m.out, "%s: %s of %s, %s/s, ETA %s\n", m.Name, plain.Size(done), plain.Size(total), plain.Size(int64(speed)), m.eta(done, total))
+}
+
+// eta extrapolates from the whole run, so that a stalled or cached item distorts it little.
+func (m *Meter) eta(done, total int64) string {
+	elapsed := m.now().Sub(m.start)
+	if done <= 0 || total <= done || elapsed < time.Second {
+		return "-"
+	}
+	left := time.Duration(float64(elapsed) * float64(total-done) / float64(done))
+	return left.Round(time.Second).String()
+}
+
+// Stop removes the live line. A second call does nothing.
+func (m *Meter) Stop() { m.end() }
+
+// Phases returns a function that shows the progress of successive phases. Call stop at the end.
+func (c *Console) Phases() (progress func(phase string, done, total int64), stop func()) {
+	var mu sync.Mutex
+	var m *Meter
+	progress = func(phase string, done, total int64) {
+		mu.Lock()
+		defer mu.Unlock()
+		if m == nil || m.Name != phase {
+			if m != nil {
+				m.Stop()
+			}
+			m = c.NewMeter(phase)
+		}
+		m.Set(done, total)
+	}
+	return progress, func() {
+		if m != nil {
+			m.Stop()
+		}
+	}
+}
