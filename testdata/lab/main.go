@@ -79,7 +79,7 @@ func run(ctx context.Context, argv []string) error {
 		if len(a.rest) < least {
 			return errors.New(usage)
 		}
-		return upstream.Compare(ctx, a.state, a.rest[0], a.rest[1], a.rest[2:], os.Stdout)
+		return upstream.Compare(ctx, upstream.Comparison{State: a.state, Upstream: a.rest[0], Site: a.rest[1], Images: a.rest[2:]}, os.Stdout)
 	case "up":
 		return up(ctx, a)
 	}
@@ -193,6 +193,7 @@ func serve(ctx context.Context, a args) error {
 	if err != nil {
 		return err
 	}
+	//nolint:contextcheck // Close ends it
 	s, err := upstream.Start(upstream.Options{Content: content.Upstream, Extra: content.Extra, State: a.state, Listen: a.listen, Small: a.small})
 	if err != nil {
 		return err

@@ -17,11 +17,17 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 )
 
-// Compare pulls images from a registry on this machine, as crane does: all platforms and all layers, each held against its
-// digest. It compares each image's digest with that of the upstream at addr, whose State directory is state.
-// DOCKER_CONFIG names the credentials.
-func Compare(ctx context.Context, state, addr, site string, images []string, out io.Writer) error {
-	ca, err := os.ReadFile(filepath.Join(state, "ca.pem"))
+// A Comparison is of images in two registries on this machine.
+type Comparison struct {
+	// State is the state directory of the upstream at the address Upstream; Site is the address of the other registry.
+	State, Upstream, Site string
+	Images                []string
+}
+
+// Compare pulls images from the site's registry, as crane does: all platforms and all layers, each held against its
+// digest. It compares each image's digest with the upstream's. DOCKER_CONFIG names the credentials.
+func Compare(ctx context.Context, c Comparison, out io.Writer) error {
+	ca, err := os.ReadFile(filepath.Join(c.State, "ca.pem"))
 	if err != nil {
 		return err
 	}
@@ -29,12 +35,12 @@ func Compare(ctx context.Context, state, addr, site string, images []string, out
 	roots.AppendCertsFromPEM(ca)
 	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}}
 	options := []remote.Option{remote.WithContext(ctx), remote.WithTransport(transport), remote.WithAuthFromKeychain(authn.DefaultKeychain)}
-	for _, image := range images {
-		there, err := name.ParseReference(addr + "/" + image)
+	for _, image := range c.Images {
+		there, err := name.ParseReference(c.Upstream + "/" + image)
 		if err != nil {
 			return err
 		}
-		here, err := name.ParseReference(site+"/"+image, name.Insecure)
+		here, err := name.ParseReference(c.Site+"/"+image, name.Insecure)
 		if err != nil {
 			return err
 		}
@@ -48,14 +54,14 @@ func Compare(ctx context.Context, state, addr, site string, images []string, out
 		}
 		n, err := pull(got)
 		if err != nil {
-			return fmt.Errorf("pull %s from %s: %w", image, site, err)
+			return fmt.Errorf("pull %s from %s: %w", image, c.Site, err)
 		}
 		fmt.Fprintf(out, "  %-32s %.16s %.16s  %d bytes pulled\n", image, want.Digest.Hex, got.Digest.Hex, n)
 		if want.Digest != got.Digest {
 			return fmt.Errorf("%s: the digests differ", image)
 		}
 	}
-	fmt.Fprintf(out, "%d images, all the same.\n", len(images))
+	fmt.Fprintf(out, "%d images, all the same.\n", len(c.Images))
 	return nil
 }
 
