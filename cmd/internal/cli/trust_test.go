@@ -75,7 +75,7 @@ func TestServeTrust(t *testing.T) {
 	}
 	want("old")
 	putBundle(t, path, "new")
-	s.hangUp(t, "x.kkb.sigstore.json is of another bundle")
+	s.hangUp(t, "x.kkb.sigstore.json is the signature of another bundle")
 	want("old")
 	sign()
 	s.hangUp(t, "reloaded")
