@@ -77,7 +77,7 @@ func TestCheckMembers(t *testing.T) {
 			change:  func(s *site) { s.hosts["node1"].put(t, kube.ClusterCA, otherAuthority(t)) },
 			want:    "node1 is a node of cluster site v1.34.3 with the authority sha256:",
 		},
-		"a node that the first is to leave": {members: "node1", want: "one of cluster site v1.34.3, not yet installed on cp1"},
+		"a node that the first is to leave": {members: "node1", want: "not of cluster site v1.34.3, not yet installed on cp1"},
 		"reset by hand": {
 			members: "cp1",
 			change:  func(s *site) { _ = os.Remove(s.hosts["cp1"].root + kube.ClusterCA) },

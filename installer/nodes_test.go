@@ -251,7 +251,7 @@ func TestNodesThatMustStay(t *testing.T) {
 	}{
 		"the last control plane":     {nodes: []string{"cp1", "node1"}, going: []string{"cp1"}, want: "cp1 cannot be deleted: no other working control plane would remain"},
 		"all control planes":         {nodes: []string{"cp1", "cp2"}, going: []string{"cp1", "cp2"}, want: "no other working control plane"},
-		"a healthy member of two":    {nodes: []string{"cp1", "cp2", "cp3"}, going: []string{"cp2"}, ill: []string{"cp3"}, want: "of the 2 members of etcd that would be left, 1 would be healthy, and more than half must be (not healthy: cp3)"},
+		"a healthy member of two":    {nodes: []string{"cp1", "cp2", "cp3"}, going: []string{"cp2"}, ill: []string{"cp3"}, want: "only 1 of the 2 remaining etcd members would be healthy, more than half must be (not healthy: cp3)"},
 		"the registry":               {nodes: []string{"cp1", "node1"}, going: []string{"reg"}, want: "reg cannot be deleted: all nodes pull their images from its registry"},
 		"the endpoint":               {nodes: []string{"cp1", "cp2", "cp3"}, going: []string{"cp1"}, change: func(s *site) { s.options.Cluster.ControlPlaneEndpoint.Address = "10.0.0.11" }, want: "the cluster's endpoint is its address"},
 		"a host that nobody knows":   {nodes: []string{"cp1"}, going: []string{"node9"}, want: `there is no host "node9" in the inventory`},
