@@ -90,7 +90,7 @@ func (th *thread) loseControlPlane(t *testing.T) {
 // heard of it.
 func (th *thread) replaceControlPlane(t *testing.T) {
 	r := run(t, th.nodesCommand(t, "delete", "host2")).must(t, 12)
-	if !strings.Contains(r.stderr, "of the 2 members of etcd that would be left, 1 would be healthy") {
+	if !strings.Contains(r.stderr, "only 1 of the 2 remaining etcd members would be healthy") {
 		t.Errorf("want that etcd cannot spare it, got\n%s", r.stderr)
 	}
 	r = run(t, th.nodesCommand(t, "delete", "--unreachable", "host1")).must(t, 0)
