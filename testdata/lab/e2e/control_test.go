@@ -67,7 +67,7 @@ func (th *thread) commandHangs(t *testing.T) {
 	th.on(t, 3, `printf '#!/bin/sh\nexec sleep 123456\n' >`+hanging+" && chmod 755 "+hanging)
 	r := run(t, th.site(t, "install", "--tags", "registry,cri", "--stall-limit", "1m")).must(t, 16)
 	th.on(t, 3, "rm "+hanging)
-	if !strings.Contains(r.stderr, "host3: install containerd: systemctl ") || !strings.Contains(r.stderr, "did not end for 1m") {
+	if !strings.Contains(r.stderr, "host3: install containerd: systemctl ") || !strings.Contains(r.stderr, "command produced no output for 1m") {
 		t.Errorf("want the host, the task and how long it was waited for, got\n%s", r.stderr)
 	}
 	if left := th.on(t, 3, "pgrep -f 'sleep 12345[6]'; true"); left != "" {
