@@ -1,4 +1,4 @@
-// Package capped has writers that keep a limited number of bytes of what a command prints. None of them embeds a
+// Package capped has writers that keep a limited number of bytes of a command's output. None of them embeds a
 // bytes.Buffer: io.Copy would fill it through its ReadFrom, past the limit.
 package capped
 

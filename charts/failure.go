@@ -23,7 +23,7 @@ import (
 	"github.com/kkbundle/kkbundle/plain"
 )
 
-// A FailedError explains why a release failed, and what was rolled back.
+// A FailedError explains why a release failed, and names the rollback.
 type FailedError struct {
 	// Release is namespace and name of the release. Chart is name and version of the chart that failed.
 	Release, Chart string

@@ -72,7 +72,7 @@ type Unit struct {
 	Size int
 }
 
-// A SegmentKind says what the frames of a segment hold.
+// A SegmentKind is the kind of content in the frames of a segment.
 type SegmentKind uint8
 
 // The kinds of segments.

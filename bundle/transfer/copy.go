@@ -13,7 +13,7 @@ import (
 	"github.com/kkbundle/kkbundle/disk"
 )
 
-// CopyOptions say what Copy copies and to where.
+// CopyOptions are the selection, the target and the progress of Copy.
 type CopyOptions struct {
 	Selection
 	Output   string

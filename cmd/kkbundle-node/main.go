@@ -1,6 +1,6 @@
 //go:build linux
 
-// Command kkbundle-node is what kkbundle runs on hosts: it says what a host is like, receives files and carries
+// Command kkbundle-node runs on hosts for kkbundle: it reports the host's facts, receives files and carries
 // connections, over its standard input and output. Its work is in installer/node.
 package main
 
