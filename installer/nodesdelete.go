@@ -53,16 +53,17 @@ func DeleteNodes(ctx context.Context, o engine.Options, d Deletion, agree func([
 				return err
 			}
 		}
-		r.Hosts = slices.DeleteFunc(r.Hosts, func(t *task.Host) bool {
-			if !slices.Contains(going, t) {
-				return false
-			}
+		gone := map[string]bool{}
+		for _, t := range going {
+			gone[t.Name] = true
 			if t.Conn != nil {
 				_ = t.Conn.Close() // all commands have been answered
 			}
-			return true
+		}
+		r.ChangeSite(func(s *task.Site) {
+			s.Scope.Hosts, s.Scope.Leaving = nil, false
+			s.Hosts = slices.DeleteFunc(s.Hosts, func(t *task.Host) bool { return gone[t.Name] })
 		})
-		r.ChangeSite(func(s *task.Site) { s.Scope.Hosts, s.Scope.Leaving = nil, false })
 		return follow(ctx, r, Plan(r.Cluster))
 	})
 }
