@@ -163,7 +163,7 @@ func TestPushHarborRefusals(t *testing.T) {
 		"quota is used up": {
 			harbortest.Options{Projects: []harbortest.Project{{Name: "p", Quota: 4000, Members: []string{harbortest.User}, Hidden: true}}},
 			func(o *registry.PushOptions) { o.Auth = dev },
-			[]string{"the storage quota of project p", "used up", "configured upper limit"},
+			[]string{"the storage quota of project p", "is exhausted", "configured upper limit"},
 		},
 		"may not create": {
 			harbortest.Options{},
