@@ -181,7 +181,7 @@ func ParseBundle(file string, data []byte) (*Bundle, error) {
 	c, sound := decode(file, data, KindBundle, b)
 	if sound {
 		b.src = c.src
-		c.bundle(b)
+		bundleChecker{c}.check(b)
 	}
 	if err := c.found.Err(); err != nil {
 		return nil, err

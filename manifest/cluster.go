@@ -281,7 +281,7 @@ func clusterOf(src *source) (*Cluster, error) {
 	k := &Cluster{src: src}
 	c, sound := decodeTree(src, KindCluster, k)
 	if sound {
-		c.cluster(k)
+		clusterChecker{c}.check(k)
 	}
 	if err := c.found.Err(); err != nil {
 		return nil, err

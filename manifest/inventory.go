@@ -272,7 +272,7 @@ func inventoryOf(src *source) (*Inventory, error) {
 	inv := &Inventory{src: src}
 	c, sound := decodeTree(src, KindInventory, inv)
 	if sound {
-		c.inventory(inv)
+		inventoryChecker{c}.check(inv)
 	}
 	if err := c.found.Err(); err != nil {
 		return nil, err

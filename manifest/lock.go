@@ -116,7 +116,7 @@ func ParseLock(file string, data []byte) (*Lock, error) {
 	l := &Lock{}
 	c, sound := decode(file, data, KindLock, l)
 	if sound {
-		c.lock(l)
+		lockChecker{c}.check(l)
 	}
 	if err := c.found.Err(); err != nil {
 		return nil, err

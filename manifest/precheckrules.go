@@ -45,7 +45,7 @@ func ParsePrecheckRules(file string, data []byte, known []string) (*PrecheckRule
 	c, sound := decode(file, data, KindPrecheckRules, r)
 	if sound {
 		r.src = c.src
-		c.precheckRules(r, known)
+		checkPrecheckRules(c, r, known)
 	}
 	if err := c.found.Err(); err != nil {
 		return nil, err
@@ -61,7 +61,7 @@ func (r *PrecheckRules) Where(i int) string {
 	return fmt.Sprintf("%s:%d", r.src.file, r.src.at(index("rules", i)).line)
 }
 
-func (c *checker) precheckRules(r *PrecheckRules, known []string) {
+func checkPrecheckRules(c *checker, r *PrecheckRules, known []string) {
 	names := map[string]bool{}
 	for _, name := range known {
 		names[name] = true

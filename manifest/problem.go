@@ -175,7 +175,8 @@ func index(path string, i int) string { return fmt.Sprintf("%s[%d]", path, i) }
 
 func key(path, name string) string { return path + "[" + name + "]" }
 
-// checker collects the problems of a decoded file.
+// checker collects the problems of a decoded file, and checks values that files of several kinds have. Each kind of file
+// has a checker of its own on top of it.
 type checker struct {
 	src   *source
 	found Problems

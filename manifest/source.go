@@ -122,7 +122,10 @@ func sameHost(want, host, scheme string) bool {
 
 const maxConcurrent = 256 // connections; servers and this machine's own limit on open files are far above
 
-func (c *checker) sources(at string, list []Source) {
+// sourceChecker checks places that content comes from.
+type sourceChecker struct{ *checker }
+
+func (c sourceChecker) sources(at string, list []Source) {
 	first := map[string]int{}
 	for i, s := range list {
 		path := index(at, i)
@@ -140,7 +143,7 @@ func (c *checker) sources(at string, list []Source) {
 	}
 }
 
-func (c *checker) directorySource(path string, s Source) {
+func (c sourceChecker) directorySource(path string, s Source) {
 	if s.Host != "" || len(s.Mirrors) > 0 || s.MirrorOnly || s.MaxConcurrent != 0 || s.PlainHTTP || s.CA+s.Cert+s.Key != "" {
 		c.add(path, "directory %s stands alone; write another entry for a host", shorten(s.Directory))
 	}
@@ -149,7 +152,7 @@ func (c *checker) directorySource(path string, s Source) {
 	}
 }
 
-func (c *checker) hostSource(path string, s Source) {
+func (c sourceChecker) hostSource(path string, s Source) {
 	if s.Host == "" {
 		c.add(path, "host is missing; write one, or directory for files that are there already")
 	} else if domain, wild := strings.CutPrefix(s.Host, "*."); wild && strings.Contains(domain, ".") {
@@ -184,7 +187,7 @@ func (c *checker) hostSource(path string, s Source) {
 	}
 }
 
-func (c *checker) mirror(path, mirror string) {
+func (c sourceChecker) mirror(path, mirror string) {
 	host, below := cutPath(mirror)
 	c.hostPort(path, host)
 	if strings.ContainsAny(below, "?#{} \\") || strings.Contains("/"+below+"/", "/../") {
@@ -192,7 +195,7 @@ func (c *checker) mirror(path, mirror string) {
 	}
 }
 
-func (c *checker) overrides(list []Override) {
+func (c sourceChecker) overrides(list []Override) {
 	for i := range list {
 		o := &list[i]
 		path := index("overrides", i)
