@@ -227,7 +227,13 @@ func (r *reader) ignitionDisk(n *yaml.Node) Step {
 			var number int
 			r.mapping(n, "a partition", map[string]func(*yaml.Node){
 				"label": r.text(&p.Label), "number": r.number(&number), "sizeMiB": r.number(&p.SizeMiB), "startMiB": r.number(&p.StartMiB),
-				"typeGuid": r.text(&p.Type), "wipePartitionEntry": r.never("wipePartitionEntry"), "shouldExist": ignored, "resize": r.never("resize"),
+				"typeGuid": r.text(&p.Type), "wipePartitionEntry": r.never("wipePartitionEntry"), "resize": r.never("resize"),
+				"shouldExist": func(n *yaml.Node) {
+					should := true
+					if r.truth(&should)(n); !should {
+						r.fail(n, "removing a partition (shouldExist: false) is not supported; leave the partition out; wipeTable: true removes every partition of the disk")
+					}
+				},
 			})
 			if number != 0 && number != len(d.Parts)+1 {
 				r.fail(n, "partitions must be numbered in order; %d is not the next number", number)
