@@ -42,7 +42,7 @@ func runProgram(ctx context.Context, args ...string) ([]byte, error) {
 }
 
 // ports tries each port by listening on it, like the program that needs it.
-func (c *collector) ports() {
+func (c networkCollector) ports() {
 	for _, port := range c.probe.Ports {
 		c.facts.Ports = append(c.facts.Ports, tryPort("tcp", port))
 	}
@@ -85,7 +85,7 @@ func tryPort(network string, port int) Port {
 }
 
 // listener returns the name of the program that listens on a port, "" if unknown.
-func (c *collector) listener(network string, port int) string {
+func (c networkCollector) listener(network string, port int) string {
 	inodes := map[string]bool{}
 	for _, file := range []string{"/proc/net/" + network, "/proc/net/" + network + "6"} {
 		c.scan(file, func(line string) {
@@ -120,7 +120,7 @@ func (c *collector) listener(network string, port int) string {
 }
 
 // services queries systemd.
-func (c *collector) services(ctx context.Context) {
+func (c softwareCollector) services(ctx context.Context) {
 	s := &c.facts.Systemd
 	s.Init = c.line("/proc/1/comm") == "systemd"
 	if !s.Init {
@@ -151,7 +151,7 @@ func (c *collector) services(ctx context.Context) {
 }
 
 // units queries the state of units; systemctl answers in the order of the query, with an empty line between.
-func (c *collector) units(ctx context.Context, names []string) []Unit {
+func (c softwareCollector) units(ctx context.Context, names []string) []Unit {
 	if len(names) == 0 {
 		return nil
 	}
@@ -177,7 +177,7 @@ func (c *collector) units(ctx context.Context, names []string) []Unit {
 }
 
 // programs finds runtimes and parts of Kubernetes and queries their versions.
-func (c *collector) programs(ctx context.Context) {
+func (c softwareCollector) programs(ctx context.Context) {
 	asked := []struct {
 		name string
 		args []string

@@ -10,14 +10,12 @@ import (
 )
 
 // clock finds the time daemons, and the kernel's state of the clock.
-func (c *collector) clock() {
-	t := &c.facts.Time
-	t.Daemons = c.timeDaemons()
-	t.Servers = c.timeServers()
+func (c timeCollector) clock() Time {
+	t := Time{Daemons: c.timeDaemons(), Servers: c.timeServers()}
 	var state unix.Timex // no modes: nothing is set
 	if _, err := unix.Adjtimex(&state); err != nil {
 		c.problem("adjtimex", err)
-		return
+		return t
 	}
 	const micro = 1000
 	unit := int64(micro)
@@ -26,10 +24,11 @@ func (c *collector) clock() {
 	}
 	t.Known, t.Synchronized = true, state.Status&unix.STA_UNSYNC == 0
 	t.Offset, t.MaxError = state.Offset*unit, state.Maxerror*micro
+	return t
 }
 
 // timeDaemons finds them among the processes, regardless of their service manager.
-func (c *collector) timeDaemons() []string {
+func (c timeCollector) timeDaemons() []string {
 	known := map[string]string{ // by the kernel's process name (15 bytes)
 		"chronyd": "chronyd", "ntpd": "ntpd", "openntpd": "openntpd", "systemd-timesyn": "systemd-timesyncd", "ptp4l": "ptp4l",
 	}
@@ -47,7 +46,7 @@ func (c *collector) timeDaemons() []string {
 }
 
 // timeServers reads the configuration of chrony, ntpd and systemd-timesyncd.
-func (c *collector) timeServers() []string {
+func (c timeCollector) timeServers() []string {
 	const most = 100
 	var list []string
 	add := func(names ...string) {
@@ -83,15 +82,15 @@ func (c *collector) timeServers() []string {
 }
 
 // texts reads the small files that match a pattern, at most 100.
-func (c *collector) texts(pattern string) []string {
+func (s *system) texts(pattern string) []string {
 	const most = 100
-	files, err := filepath.Glob(c.path(pattern))
-	c.problem(pattern, err)
+	files, err := filepath.Glob(s.path(pattern))
+	s.problem(pattern, err)
 	var list []string
 	for _, file := range files[:min(len(files), most)] {
-		name, err := filepath.Rel(c.root, file)
+		name, err := filepath.Rel(s.root, file)
 		if err == nil {
-			list = append(list, c.text("/"+name))
+			list = append(list, s.text("/"+name))
 		}
 	}
 	return list
