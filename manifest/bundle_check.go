@@ -120,10 +120,8 @@ func (c bundleChecker) images(list []Image) {
 		if _, tagged := reference.TagNameOnly(named).(reference.Tagged); !tagged {
 			base = ref
 		}
-		if at, twice := first[base]; twice {
+		if at, twice := earlier(first, base, i); twice {
 			c.add(path, "%s is there twice, first on %s", base, c.line(index("images", at)))
-		} else {
-			first[base] = i
 		}
 	}
 }
@@ -200,10 +198,8 @@ func (c bundleChecker) sameChart(list []Chart) {
 		if chart.Repo != "" {
 			id = ChartRef(chart, chart.Name, chart.Version)
 		}
-		if at, twice := first[id]; twice && id != "" {
+		if at, twice := earlier(first, id, i); twice && id != "" {
 			c.add(index("charts", i), "%s is there twice, first on %s", shown(id), c.line(index("charts", at)))
-		} else {
-			first[id] = i
 		}
 	}
 }

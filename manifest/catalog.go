@@ -121,15 +121,10 @@ type CatalogPackage struct {
 // ParseCatalog reads a Catalog. The error is Problems.
 func ParseCatalog(file string, data []byte) (*Catalog, error) {
 	k := &Catalog{}
-	c, sound := decode(file, data, KindCatalog, k)
-	if sound {
+	return decode(file, data, KindCatalog, k, func(c *checker) {
 		k.src = c.src
 		catalogChecker{c}.check(k)
-	}
-	if err := c.found.Err(); err != nil {
-		return nil, err
-	}
-	return k, nil
+	})
 }
 
 // Problem returns an error about the value at a path of the catalog file, like Cluster.Problem.

@@ -111,11 +111,9 @@ func (c varsChecker) vars(path string, v *Vars) {
 		if t == (Taint{}) {
 			continue // unreadable
 		}
-		if at, twice := first[id]; twice {
+		if at, twice := earlier(first, id, i); twice {
 			c.add(index(join(path, "taints"), i), "%s:%s is there twice, first on %s", t.Key, t.Effect, c.line(index(join(path, "taints"), at)))
-			continue
 		}
-		first[id] = i
 	}
 	if v.Cluster != nil {
 		c.settings(join(path, "cluster"), v.Cluster)

@@ -46,10 +46,8 @@ func (c lockChecker) check(l *Lock) {
 			c.pinnedPlatform(join(path, "platform"), p.Platform)
 		}
 		id := [3]string{p.Kind, p.Ref, p.Platform}
-		if at, twice := first[id]; twice {
+		if at, twice := earlier(first, id, i); twice {
 			c.add(path, "%s %s is there twice, first on %s", p.Kind, shorten(p.Ref), c.line(index("items", at)))
-		} else {
-			first[id] = i
 		}
 	}
 }

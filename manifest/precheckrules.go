@@ -42,15 +42,10 @@ func (r PrecheckRule) Names() []string {
 // ParsePrecheckRules reads PrecheckRules. A rule about an unknown check is refused. The error is Problems.
 func ParsePrecheckRules(file string, data []byte, known []string) (*PrecheckRules, error) {
 	r := &PrecheckRules{}
-	c, sound := decode(file, data, KindPrecheckRules, r)
-	if sound {
+	return decode(file, data, KindPrecheckRules, r, func(c *checker) {
 		r.src = c.src
 		checkPrecheckRules(c, r, known)
-	}
-	if err := c.found.Err(); err != nil {
-		return nil, err
-	}
-	return r, nil
+	})
 }
 
 // Where returns the file and line of the i-th rule, for messages.

@@ -217,6 +217,14 @@ func (c *checker) line(path string) string {
 	return path
 }
 
+// earlier returns the index of the earlier entry with the same id. It remembers i for an id without one.
+func earlier[K comparable](first map[K]int, id K, i int) (at int, twice bool) {
+	if at, twice = first[id]; !twice {
+		first[id] = i
+	}
+	return at, twice
+}
+
 // shorten bounds a file's own text in messages.
 func shorten(s string) string {
 	const most = 120

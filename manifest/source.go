@@ -135,10 +135,8 @@ func (c sourceChecker) sources(at string, list []Source) {
 		}
 		c.hostSource(path, s)
 		host := strings.ToLower(s.Host)
-		if before, twice := first[host]; twice && host != "" {
+		if before, twice := earlier(first, host, i); twice && host != "" {
 			c.add(path, "%s is there twice, first on %s", shorten(s.Host), c.line(index(at, before)))
-		} else {
-			first[host] = i
 		}
 	}
 }
