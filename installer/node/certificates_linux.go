@@ -71,15 +71,11 @@ func certificate(data []byte) (Certificate, bool) {
 func exports(s *system) []string {
 	const most = 200
 	var list []string
-	for _, pattern := range []string{"/etc/exports", "/etc/exports.d/*.exports"} {
-		for _, text := range s.texts(pattern) {
-			for line := range strings.Lines(text) {
-				line, _, _ = strings.Cut(line, "#")
-				if line = strings.TrimSpace(line); line != "" && len(list) < most {
-					list = append(list, line)
-				}
-			}
+	s.lines(func(line string) {
+		line, _, _ = strings.Cut(line, "#")
+		if line = strings.TrimSpace(line); line != "" && len(list) < most {
+			list = append(list, line)
 		}
-	}
+	}, "/etc/exports", "/etc/exports.d/*.exports")
 	return list
 }

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -271,16 +272,11 @@ const (
 // internet tries whether addresses can be reached. No data is sent.
 func (c networkCollector) internet(ctx context.Context) {
 	answers := make([]Dialled, len(c.probe.Internet))
-	done := make(chan struct{})
+	var all sync.WaitGroup
 	for i, address := range c.probe.Internet {
-		go func() {
-			answers[i] = dialOnce(ctx, address)
-			done <- struct{}{}
-		}()
+		all.Go(func() { answers[i] = dialOnce(ctx, address) })
 	}
-	for range answers {
-		<-done
-	}
+	all.Wait()
 	if len(answers) > 0 {
 		c.facts.Internet = answers
 	}

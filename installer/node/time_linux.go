@@ -56,42 +56,33 @@ func (c timeCollector) timeServers() []string {
 			}
 		}
 	}
-	for _, pattern := range []string{
-		"/etc/chrony.conf", "/etc/chrony/chrony.conf", "/etc/chrony.d/*.conf", "/etc/chrony/conf.d/*.conf",
-		"/etc/chrony/sources.d/*.sources", "/etc/ntp.conf", "/etc/ntpsec/ntp.conf",
-	} {
-		for _, text := range c.texts(pattern) {
-			for line := range strings.Lines(text) {
-				f := strings.Fields(line)
-				if len(f) > 1 && slices.Contains([]string{"server", "pool", "peer"}, f[0]) {
-					add(f[1])
-				}
-			}
+	c.lines(func(line string) {
+		f := strings.Fields(line)
+		if len(f) > 1 && slices.Contains([]string{"server", "pool", "peer"}, f[0]) {
+			add(f[1])
 		}
-	}
-	for _, pattern := range []string{"/etc/systemd/timesyncd.conf", "/etc/systemd/timesyncd.conf.d/*.conf", "/run/systemd/timesyncd.conf.d/*.conf"} {
-		for _, text := range c.texts(pattern) {
-			for line := range strings.Lines(text) {
-				if names, ok := strings.CutPrefix(strings.TrimSpace(line), "NTP="); ok {
-					add(strings.Fields(names)...)
-				}
-			}
+	}, "/etc/chrony.conf", "/etc/chrony/chrony.conf", "/etc/chrony.d/*.conf", "/etc/chrony/conf.d/*.conf",
+		"/etc/chrony/sources.d/*.sources", "/etc/ntp.conf", "/etc/ntpsec/ntp.conf")
+	c.lines(func(line string) {
+		if names, ok := strings.CutPrefix(strings.TrimSpace(line), "NTP="); ok {
+			add(strings.Fields(names)...)
 		}
-	}
+	}, "/etc/systemd/timesyncd.conf", "/etc/systemd/timesyncd.conf.d/*.conf", "/run/systemd/timesyncd.conf.d/*.conf")
 	return list
 }
 
-// texts reads the small files that match a pattern, at most 100.
-func (s *system) texts(pattern string) []string {
+// lines calls f for each line of the small files that match patterns, at most 100 files for each.
+func (s *system) lines(f func(line string), patterns ...string) {
 	const most = 100
-	files, err := filepath.Glob(s.path(pattern))
-	s.problem(pattern, err)
-	var list []string
-	for _, file := range files[:min(len(files), most)] {
-		name, err := filepath.Rel(s.root, file)
-		if err == nil {
-			list = append(list, s.text("/"+name))
+	for _, pattern := range patterns {
+		files, err := filepath.Glob(s.path(pattern))
+		s.problem(pattern, err)
+		for _, file := range files[:min(len(files), most)] {
+			if name, err := filepath.Rel(s.root, file); err == nil {
+				for line := range strings.Lines(s.text("/" + name)) {
+					f(line)
+				}
+			}
 		}
 	}
-	return list
 }
