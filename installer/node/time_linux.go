@@ -70,19 +70,3 @@ func (c timeCollector) timeServers() []string {
 	}, "/etc/systemd/timesyncd.conf", "/etc/systemd/timesyncd.conf.d/*.conf", "/run/systemd/timesyncd.conf.d/*.conf")
 	return list
 }
-
-// lines calls f for each line of the small files that match patterns, at most 100 files for each.
-func (s *system) lines(f func(line string), patterns ...string) {
-	const most = 100
-	for _, pattern := range patterns {
-		files, err := filepath.Glob(s.path(pattern))
-		s.problem(pattern, err)
-		for _, file := range files[:min(len(files), most)] {
-			if name, err := filepath.Rel(s.root, file); err == nil {
-				for line := range strings.Lines(s.text("/" + name)) {
-					f(line)
-				}
-			}
-		}
-	}
-}
