@@ -53,11 +53,7 @@ func (r *cloudReader) command(n *yaml.Node, always bool) Step {
 		return nil
 	}
 	var args []string
-	r.list("a command", func(n *yaml.Node) {
-		var one string
-		r.text(&one)(n)
-		args = append(args, one)
-	})(n)
+	r.textList("a command", &args)(n)
 	if len(args) == 0 || args[0] == "" {
 		r.fail(n, "a command must have a name")
 		return nil
@@ -237,7 +233,7 @@ func (r *cloudReader) group(n *yaml.Node) {
 	var members []string
 	r.account(&g.Name)(n.Content[0])
 	r.texts(&members)(n.Content[1])
-	r.accounts(n, members)
+	r.accounts(n, members...)
 	r.groups = append(r.groups, g)
 	for _, user := range members {
 		r.members = append(r.members, Member{Group: g.Name, User: user})

@@ -47,7 +47,7 @@ func hostName(s string) bool {
 	return len(s) <= 253 && regexp.MustCompile(`^[0-9A-Za-z]([0-9A-Za-z.:-]*[0-9A-Za-z])?$`).MatchString(s)
 }
 
-func (r *reader) accounts(n *yaml.Node, names []string) {
+func (r *reader) accounts(n *yaml.Node, names ...string) {
 	for _, name := range names {
 		if !accountName(name) {
 			r.fail(n, "invalid user or group name %q", name)
@@ -56,7 +56,7 @@ func (r *reader) accounts(n *yaml.Node, names []string) {
 }
 
 func (r *reader) checkUser(n *yaml.Node, u User) {
-	r.accounts(n, u.Groups)
+	r.accounts(n, u.Groups...)
 	if u.UID != "" && strings.Trim(u.UID, "0123456789") != "" {
 		r.fail(n, "invalid user id %q", u.UID)
 	}

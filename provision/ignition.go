@@ -117,8 +117,8 @@ func (r *ignitionReader) file(n *yaml.Node) {
 	f.Keep = !overwrite
 	if contents != nil {
 		f.Data = r.resource(contents)
-		r.files = append(r.files, f)
-	} else if len(added) == 0 {
+	}
+	if contents != nil || len(added) == 0 {
 		r.files = append(r.files, f)
 	}
 	for _, data := range added {

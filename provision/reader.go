@@ -188,12 +188,16 @@ func (r *reader) texts(into *[]string) func(*yaml.Node) {
 			}
 			return
 		}
-		r.list("this", func(n *yaml.Node) {
-			var one string
-			r.text(&one)(n)
-			*into = append(*into, one)
-		})(n)
+		r.textList("this", into)(n)
 	}
+}
+
+func (r *reader) textList(what string, into *[]string) func(*yaml.Node) {
+	return r.list(what, func(n *yaml.Node) {
+		var one string
+		r.text(&one)(n)
+		*into = append(*into, one)
+	})
 }
 
 // ignored accepts a value without effect.
@@ -243,9 +247,7 @@ func accountName(s string) bool {
 func (r *reader) account(into *string) func(*yaml.Node) {
 	return func(n *yaml.Node) {
 		r.text(into)(n)
-		if !accountName(*into) {
-			r.fail(n, "invalid user or group name %q", *into)
-		}
+		r.accounts(n, *into)
 	}
 }
 
