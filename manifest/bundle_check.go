@@ -31,12 +31,12 @@ func (c bundleChecker) check(b *Bundle) {
 		c.file(index("files", i), &b.Files[i])
 	}
 	c.sameFile(b.Files, b.Platforms)
-	sources := sourceChecker{c.checker}
+	sources := sourceChecker(c)
 	sources.sources("sources", b.Sources)
 	c.clusters(b)
 	c.discovery(b)
 	sources.overrides(b.Overrides)
-	packageChecker{c.checker}.packages(b.Packages)
+	packageChecker(c).packages(b.Packages)
 }
 
 // clusters refuses duplicate cluster files.

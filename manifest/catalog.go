@@ -149,7 +149,7 @@ func (c catalogChecker) check(k *Catalog) {
 		k.Components[name] = one
 	}
 	for _, zone := range sortedKeys(k.Zones) {
-		sourceChecker{c.checker}.sources(key("zones", zone), k.Zones[zone])
+		sourceChecker(c).sources(key("zones", zone), k.Zones[zone])
 	}
 }
 

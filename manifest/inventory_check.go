@@ -15,9 +15,9 @@ func (c inventoryChecker) check(inv *Inventory) {
 	if inv.Metadata != nil {
 		c.name(inv.Metadata.Name)
 	}
-	varsChecker{c.checker}.vars("vars", &inv.Vars)
+	varsChecker(c).vars("vars", &inv.Vars)
 	for _, g := range inv.GroupVars.all() {
-		varsChecker{c.checker}.vars(join("groupVars", string(g.role)), g.Vars)
+		varsChecker(c).vars(join("groupVars", string(g.role)), g.Vars)
 	}
 	known := c.hosts(inv)
 	for _, r := range groupRoles() {
@@ -184,7 +184,7 @@ func (c inventoryChecker) hosts(inv *Inventory) map[string]bool {
 	for i := range inv.HostSpecs {
 		spec := &inv.HostSpecs[i]
 		path := key("hosts", spec.Name)
-		varsChecker{c.checker}.vars(path, spec.vars())
+		varsChecker(c).vars(path, spec.vars())
 		if spec.Local && spec.SSH != (SSH{}) {
 			c.add(path, "has local and ssh; keep one")
 		}

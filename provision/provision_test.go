@@ -248,7 +248,8 @@ func TestIgnitionShouldExist(t *testing.T) {
 		}
 		want := []Step{
 			Disk{Device: "/dev/sdb", Table: "gpt", Parts: []Partition{{Label: "a"}}},
-			Group{Name: "g", Remove: one.remove}, User{Name: "u", Remove: one.remove},
+			Group{Name: "g", Remove: one.remove},
+			User{Name: "u", Remove: one.remove},
 		}
 		if diff := cmp.Diff(want, p.Steps); diff != "" {
 			t.Errorf("%+v (-want +got)\n%s", one, diff)
