@@ -52,7 +52,7 @@ func isolate(readable string) (missing []string) {
 
 // filterCalls refuses the system calls of programs that leave their process, for all threads: sockets, other programs, other
 // processes, namespaces, the kernel's configuration. A thread is made by clone, which is refused for anything but threads; clone3
-// does not show its flags to a filter, and Go does not use it.
+// does not show its flags to a filter.
 func filterCalls() error {
 	runtime.LockOSThread() // NoNewPrivs is of the thread, and the filter's installation wants it there
 	defer runtime.UnlockOSThread()
@@ -65,7 +65,7 @@ func filterCalls() error {
 				Action: seccomp.ActionErrno,
 				Names: []string{
 					"socket", "socketpair", "connect", "bind", "listen", "accept", "accept4", "sendto", "sendmsg",
-					"execve", "execveat", "clone3", "ptrace", "process_vm_readv", "process_vm_writev", "pidfd_getfd", "memfd_create",
+					"execve", "execveat", "ptrace", "process_vm_readv", "process_vm_writev", "pidfd_getfd", "memfd_create",
 					"unshare", "setns", "mount", "umount2", "pivot_root", "chroot", "open_by_handle_at", "io_uring_setup", "userfaultfd",
 					"bpf", "perf_event_open", "keyctl", "add_key", "request_key", "init_module", "finit_module", "kexec_load", "reboot",
 				},
@@ -73,6 +73,9 @@ func filterCalls() error {
 					Name:       "clone",
 					Conditions: []seccomp.Condition{{Argument: 0, Operation: seccomp.BitsNotSet, Value: unix.CLONE_THREAD}},
 				}},
+			}, {
+				Action: seccomp.ActionErrno | seccomp.Action(unix.ENOSYS), // the C library then uses clone
+				Names:  []string{"clone3"},
 			}},
 		},
 	})
