@@ -19,7 +19,7 @@ DIST     := linux-amd64 linux-arm64 darwin-amd64 darwin-arm64
 HOSTS    ?= 2
 export CGO_ENABLED ?= 0
 
-.PHONY: help build helper dist test lint vuln fmt docs fuzz bench bench-corpus demo clients lab-needs lab lab-up lab-down e2e e2e-ha e2e-upgrade clean
+.PHONY: help build helper dist dist-check test lint vuln fmt docs fuzz bench bench-corpus demo clients lab-needs lab lab-up lab-down e2e e2e-ha e2e-upgrade clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -32,12 +32,21 @@ helper: ## build kkbundle-node for both architectures, to be embedded
 build: helper ## build bin/kkbundle
 	@go build $(GOFLAGS_STATIC) -ldflags "$(LDFLAGS)" -o bin/kkbundle ./cmd/kkbundle
 
-dist: helper ## static binaries for every platform into dist/
-	@for p in $(DIST); do
+dist: helper ## programs for every platform, bill of materials, provenance and checksums in dist/; RELEASE_KEY=FILE signs them
+	@rm -rf dist
+	for p in $(DIST); do
 		echo "dist/kkbundle-$$p"
 		GOOS=$${p%-*} GOARCH=$${p#*-} go build $(GOFLAGS_STATIC) -ldflags "$(LDFLAGS)" -o dist/kkbundle-$$p ./cmd/kkbundle
 	done
-	cd dist && sha256sum kkbundle-* > SHA256SUMS
+	go run ./cmd/internal/release dist "$(VERSION)" "$$(git rev-parse HEAD)" $(RELEASE_KEY)
+
+dist-check: dist ## build dist/ again from a clone, in another directory and with nothing compiled, and compare
+	@again=$$(mktemp -d); trap 'rm -rf "$$again"' EXIT
+	git clone -q . "$$again/clone"
+	GOCACHE="$$again/cache" $(MAKE) -s -C "$$again/clone" dist VERSION=$(VERSION) RELEASE_KEY=
+	cmp dist/SHA256SUMS "$$again/clone/dist/SHA256SUMS"
+	(cd dist && sha256sum --quiet -c SHA256SUMS)
+	echo "the same bytes from two directories"
 
 test: helper ## unit and integration tests; the race detector on what is concurrent
 	@testdata/needs.sh gcc:gcc sshd:openssh-server sudo:sudo zstd:zstd python3:python3-minimal skopeo:skopeo qemu-aarch64-static:qemu-user-static ctr:containerd ip:iproute2
