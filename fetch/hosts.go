@@ -5,6 +5,8 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 )
@@ -131,22 +133,10 @@ func aboutServer(err error) bool {
 func answeredWith(err error, codes ...int) bool {
 	var all *everywhereError
 	if errors.As(err, &all) {
-		for _, e := range all.errs {
-			if !answeredWith(e, codes...) {
-				return false
-			}
-		}
-		return true
+		return !slices.ContainsFunc(all.errs, func(e error) bool { return !answeredWith(e, codes...) })
 	}
-	var status *statusError
-	if errors.As(err, &status) {
-		for _, c := range codes {
-			if status.code == c {
-				return true
-			}
-		}
-	}
-	return false
+	status := statusOf(err)
+	return status != nil && slices.Contains(codes, status.code)
 }
 
 // lacking reports whether every reachable place answered with one of the codes for a missing file. Unreachable hosts do
@@ -172,7 +162,7 @@ func lacking(err error, codes ...int) bool {
 
 // inTurn calls f for one peer after the other until it succeeds. The error has every peer's error. A failure of the
 // store, or the end of the context, ends it.
-func (s *session) inTurn(ctx context.Context, peers []*peer, f func(i int) error) error {
+func (s *sender) inTurn(ctx context.Context, peers []*peer, f func(i int) error) error {
 	var failed []error
 	for i, p := range peers {
 		if err := p.server.given(); err != nil && p.spare {
@@ -200,14 +190,11 @@ type everywhereError struct{ errs []error }
 
 // Error joins them.
 func (e *everywhereError) Error() string {
-	text := ""
+	texts := make([]string, len(e.errs))
 	for i, err := range e.errs {
-		if i > 0 {
-			text += "; then "
-		}
-		text += err.Error()
+		texts[i] = err.Error()
 	}
-	return text
+	return strings.Join(texts, "; then ")
 }
 
 // Unwrap lets errors.Is and errors.As look into each.
