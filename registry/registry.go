@@ -144,8 +144,11 @@ func pushFrom(ctx context.Context, b origin, o PushOptions) (PushSummary, error)
 	if err != nil {
 		return PushSummary{}, err
 	}
-	p := &pusher{bundle: b, session: s, target: t, options: o}
-	if err := p.plan(ctx); err != nil {
+	plan := planner{bundle: b, target: t, choose: o.Select, platforms: o.Platforms, repo: s.repo}
+	err = plan.plan(ctx)
+	p := &pusher{bundle: b, session: s, target: t, options: o, jobs: plan.jobs, blobs: plan.blobs}
+	p.tally = &tally{progress: o.Progress, dryRun: o.DryRun, items: plan.items, total: plan.total}
+	if err != nil {
 		return p.summary(), err
 	}
 	return p.push(ctx)
