@@ -109,7 +109,6 @@ func (h *helmCharts) storeLocal(ctx context.Context, file string, want digest.Di
 // totalWriter adds the written bytes to the session's total.
 type totalWriter struct{ events *progress }
 
-// Write implements io.Writer.
 func (t totalWriter) Write(p []byte) (int, error) {
 	t.events.count(int64(len(p)), 0, 0)
 	return len(p), nil

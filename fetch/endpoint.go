@@ -2,7 +2,6 @@ package fetch
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -130,8 +129,8 @@ func (e *endpoint) String() string { return e.peer.host + "/" + e.name.Repositor
 
 // explain turns a registry's answer into an error with cause and remedy.
 func (e *endpoint) explain(err error) error {
-	var status *statusError
-	if !errors.As(err, &status) {
+	status := statusOf(err)
+	if status == nil {
 		return fmt.Errorf("ask %s: %w", e.peer, err)
 	}
 	switch status.code {

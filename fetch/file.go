@@ -123,18 +123,19 @@ func (w *web) pinURL(ctx context.Context, pin manifest.Pin, address string, know
 	if err != nil {
 		return pin, &storeError{err}
 	}
+	desc := ocispec.Descriptor{Size: size}
 	if !ok {
-		size, ok, err = w.loader.dirs.find(ctx, d)
+		desc, ok, err = w.loader.dirs.find(ctx, d)
 	}
 	if err != nil || ok {
-		pin.Size = size
+		pin.Size = desc.Size
 		return pin, err
 	}
 	if pin.Size, err = d.head(ctx); err != nil || pin.Size > 0 {
 		return pin, err
 	}
 	// Lock files must not depend on the cache, so the size is always looked up.
-	desc, err := once(&w.loader.cache.flights, "blob "+known.String(), func() (ocispec.Descriptor, error) { return d.run(ctx) })
+	desc, err = once(&w.loader.cache.flights, "blob "+known.String(), func() (ocispec.Descriptor, error) { return d.run(ctx) })
 	pin.Size = desc.Size
 	return pin, err
 }
@@ -142,7 +143,7 @@ func (w *web) pinURL(ctx context.Context, pin manifest.Pin, address string, know
 // firstUse fetches a file without a published digest: from a directory that has it, or from upstream unless it is
 // unchanged there. Charts are always fetched: a file that turns out to be no chart must not be recorded.
 func (w *web) firstUse(ctx context.Context, pin manifest.Pin, d *download) (ocispec.Descriptor, error) {
-	desc, ok, err := w.loader.dirs.findUnpinned(ctx, d)
+	desc, ok, err := w.loader.dirs.find(ctx, d)
 	if err != nil || ok {
 		return desc, err
 	}
@@ -199,8 +200,8 @@ func (w *web) overrideSum(address, platform string) string {
 
 // explainStatus adds cause and remedy to a web server's refusal.
 func explainStatus(p *peer, err error) error {
-	var status *statusError
-	if !errors.As(err, &status) {
+	status := statusOf(err)
+	if status == nil {
 		return err
 	}
 	switch status.code {
@@ -354,7 +355,6 @@ func (l *localFiles) store(ctx context.Context, file string, want digest.Digest,
 
 type readerFunc func(p []byte) (int, error)
 
-// Read implements io.Reader.
 func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
 // begin returns a writer of an empty blob.
@@ -410,7 +410,6 @@ type countingWriter struct {
 	n      int64
 }
 
-// Write implements io.Writer.
 func (c *countingWriter) Write(p []byte) (int, error) {
 	n, err := c.w.Write(p)
 	c.n += int64(n)

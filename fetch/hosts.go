@@ -118,21 +118,17 @@ func (v *server) passOver(ctx context.Context, log *slog.Logger, err error) {
 
 // aboutServer reports whether the server itself fails, rather than refusing or lacking this one file.
 func aboutServer(err error) bool {
-	var (
-		status *statusError
-		final  *permanentError
-	)
-	if errors.As(err, &status) {
+	if status := statusOf(err); status != nil {
 		return retryableStatus(status.code)
 	}
-	var gone *unreachableError
-	return errors.As(err, &gone) || isTLS(err) || !errors.As(err, &final) && !errors.Is(err, errMismatch) && !isLie(err)
+	_, final := errors.AsType[*permanentError](err)
+	_, gone := errors.AsType[*unreachableError](err)
+	return gone || isTLS(err) || !final && !errors.Is(err, errMismatch) && !isLie(err)
 }
 
 // answeredWith reports whether every place answered with one of the codes.
 func answeredWith(err error, codes ...int) bool {
-	var all *everywhereError
-	if errors.As(err, &all) {
+	if all, ok := errors.AsType[*everywhereError](err); ok {
 		return !slices.ContainsFunc(all.errs, func(e error) bool { return !answeredWith(e, codes...) })
 	}
 	status := statusOf(err)
@@ -148,8 +144,7 @@ func lacking(err error, codes ...int) bool {
 	}
 	said := false
 	for _, e := range all.errs {
-		var gone *unreachableError
-		if errors.As(e, &gone) {
+		if _, gone := errors.AsType[*unreachableError](e); gone {
 			continue
 		}
 		if !answeredWith(e, codes...) {
@@ -188,7 +183,6 @@ func (s *sender) inTurn(ctx context.Context, peers []*peer, f func(i int) error)
 // An everywhereError holds the errors of several places.
 type everywhereError struct{ errs []error }
 
-// Error joins them.
 func (e *everywhereError) Error() string {
 	texts := make([]string, len(e.errs))
 	for i, err := range e.errs {

@@ -99,11 +99,7 @@ func (d *download) each(ctx context.Context, f func(o origin) error) error {
 }
 
 func (o origin) explained(err error) error {
-	var (
-		status *statusError
-		final  *permanentError
-	)
-	if errors.As(err, &status) && !errors.As(err, &final) {
+	if _, final := errors.AsType[*permanentError](err); statusOf(err) != nil && !final {
 		return o.explain(err)
 	}
 	return err
@@ -494,18 +490,9 @@ func validator(h http.Header) string {
 
 // contentRange reads "bytes 5-9/10"; total is -1 for "bytes 5-9/*".
 func contentRange(value string) (start, total int64, ok bool) {
-	span, found := strings.CutPrefix(value, "bytes ")
-	if !found {
-		return 0, 0, false
-	}
-	span, whole, found := strings.Cut(span, "/")
-	if !found {
-		return 0, 0, false
-	}
-	from, to, found := strings.Cut(span, "-")
-	if !found {
-		return 0, 0, false
-	}
+	span, inBytes := strings.CutPrefix(value, "bytes ")
+	span, whole, slash := strings.Cut(span, "/")
+	from, to, dash := strings.Cut(span, "-")
 	start, err1 := strconv.ParseInt(from, 10, 64)
 	end, err2 := strconv.ParseInt(to, 10, 64)
 	total = -1
@@ -513,7 +500,7 @@ func contentRange(value string) (start, total int64, ok bool) {
 	if whole != "*" {
 		total, err3 = strconv.ParseInt(whole, 10, 64)
 	}
-	if err1 != nil || err2 != nil || err3 != nil || start < 0 || end < start || whole != "*" && end >= total {
+	if !inBytes || !slash || !dash || err1 != nil || err2 != nil || err3 != nil || start < 0 || end < start || whole != "*" && end >= total {
 		return 0, 0, false
 	}
 	return start, total, true

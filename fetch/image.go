@@ -256,11 +256,7 @@ func (w *imageWalk) manifest(ctx context.Context, desc ocispec.Descriptor, depth
 		return fmt.Errorf("index %s: more than %d levels or %d manifests", w.image.root.Digest, maxDepth, maxManifests)
 	}
 	w.seen[desc.Digest] = true
-	desc, data, err := w.repo.manifest(ctx, desc)
-	if err != nil {
-		return err
-	}
-	doc, err := parseManifest(desc, data)
+	desc, doc, err := w.repo.document(ctx, desc)
 	if err != nil {
 		return err
 	}
@@ -353,11 +349,7 @@ func (w *imageWalk) takes(child ocispec.Descriptor, chosen []string) bool {
 }
 
 func (w *imageWalk) configPlatform(ctx context.Context, desc ocispec.Descriptor) (*ocispec.Platform, error) {
-	desc, data, err := w.repo.manifest(ctx, desc)
-	if err != nil {
-		return nil, err
-	}
-	doc, err := parseManifest(desc, data)
+	_, doc, err := w.repo.document(ctx, desc)
 	if err != nil {
 		return nil, err
 	}
@@ -448,8 +440,8 @@ func (l *downloader) fetchBlob(ctx context.Context, d *download) error {
 		if ok {
 			return ocispec.Descriptor{Digest: d.want, Size: size}, nil
 		}
-		if size, ok, err := l.dirs.find(ctx, d); err != nil || ok {
-			return ocispec.Descriptor{Digest: d.want, Size: size}, err
+		if desc, ok, err := l.dirs.find(ctx, d); err != nil || ok {
+			return desc, err
 		}
 		return d.run(ctx)
 	})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"maps"
 	"slices"
 
 	"github.com/opencontainers/go-digest"
@@ -54,13 +55,7 @@ func (j *Job) Estimate() Estimation { return j.sum }
 
 // Cached yields the blobs that the Store has, with their sizes.
 func (j *Job) Cached() iter.Seq2[digest.Digest, int64] {
-	return func(yield func(digest.Digest, int64) bool) {
-		for d, size := range j.have {
-			if !yield(d, size) {
-				return
-			}
-		}
-	}
+	return maps.All(j.have)
 }
 
 // Missing yields the sizes of the blobs that the Store lacks, -1 if unknown, and whether Head fetches them.

@@ -81,8 +81,7 @@ func (r *repository) askReferrers(ctx context.Context, subject digest.Digest) (l
 	list, ok, err = r.listReferrers(ctx, subject)
 	if first && ctx.Err() == nil {
 		api.asked, api.absent = true, !ok && err == nil
-		var status *statusError
-		if err != nil && (!errors.As(err, &status) || retryableStatus(status.code)) && !isLie(err) {
+		if status := statusOf(err); err != nil && (status == nil || retryableStatus(status.code)) && !isLie(err) {
 			api.broken = err
 		}
 	}
@@ -314,11 +313,7 @@ func (l *lookup) read(ctx context.Context, desc ocispec.Descriptor, subject dige
 	if err != nil {
 		return referrer{}, err
 	}
-	desc, data, err := l.repo.manifest(ctx, desc)
-	if err != nil {
-		return referrer{}, err
-	}
-	doc, err := parseManifest(desc, data)
+	desc, doc, err := l.repo.document(ctx, desc)
 	if err != nil {
 		return referrer{}, err
 	}

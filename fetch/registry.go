@@ -142,8 +142,7 @@ func (r *repository) resolve(ctx context.Context, tag string) (ocispec.Descripto
 			return r.manifest(ctx, ocispec.Descriptor{Digest: d, Size: -1, MediaType: mediaType(header)})
 		}
 	}
-	var status *statusError
-	if err != nil && !errors.As(err, &status) {
+	if err != nil && statusOf(err) == nil {
 		return ocispec.Descriptor{}, nil, err
 	}
 	return r.get(ctx, u, ocispec.Descriptor{Size: -1})
@@ -166,15 +165,10 @@ func (r *repository) manifest(ctx context.Context, want ocispec.Descriptor) (oci
 	got, err := once(&r.loader.cache.flights, "manifest "+want.Digest.String(), func() (result, error) {
 		own = true
 		data, ok, err := r.loader.cache.stored(ctx, want.Digest, maxManifest)
-		if err != nil {
-			return result{}, err
+		if err == nil && !ok {
+			data, ok, err = r.loader.dirs.blob(ctx, want.Digest, maxManifest)
 		}
-		if ok {
-			desc := want
-			desc.Size = int64(len(data))
-			return result{desc, data}, nil
-		}
-		if data, ok, err := r.loader.dirs.blob(ctx, want.Digest, maxManifest); err != nil || ok {
+		if err != nil || ok {
 			desc := want
 			desc.Size = int64(len(data))
 			return result{desc, data}, err
@@ -240,6 +234,16 @@ func (e *endpoint) get(ctx context.Context, u *url.URL, want ocispec.Descriptor)
 		want.MediaType = mediaType(header)
 	}
 	return want, data, nil
+}
+
+// document returns and parses a manifest.
+func (r *repository) document(ctx context.Context, want ocispec.Descriptor) (ocispec.Descriptor, manifestDoc, error) {
+	desc, data, err := r.manifest(ctx, want)
+	if err != nil {
+		return desc, manifestDoc{}, err
+	}
+	doc, err := parseManifest(desc, data)
+	return desc, doc, err
 }
 
 // typed sets the descriptor's media type to the one in the manifest, if any.
@@ -372,10 +376,7 @@ func (c *cache) stored(ctx context.Context, d digest.Digest, limit int64) (data 
 		return nil, false, &storeError{err}
 	}
 	data, err = io.ReadAll(io.LimitReader(rc, limit+1))
-	if closeErr := rc.Close(); err == nil {
-		err = closeErr
-	}
-	if err != nil {
+	if err := errors.Join(err, rc.Close()); err != nil {
 		return nil, false, &storeError{err}
 	}
 	if sha256Of(data) != d {

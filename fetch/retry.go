@@ -262,11 +262,8 @@ func (a *attempts) tell(ctx context.Context, err error, wait time.Duration) {
 
 // statusOf returns the status error in an error, nil if there is none.
 func statusOf(err error) *statusError {
-	var status *statusError
-	if errors.As(err, &status) {
-		return status
-	}
-	return nil
+	status, _ := errors.AsType[*statusError](err)
+	return status
 }
 
 // judge informs the gate about an answer; nil is a good one.
@@ -353,7 +350,6 @@ type watchedBody struct {
 	end   func()
 }
 
-// Read implements io.Reader.
 func (b *watchedBody) Read(p []byte) (int, error) {
 	b.timer.Reset(b.idle)
 	n, err := b.rc.Read(p)
@@ -366,7 +362,6 @@ func (b *watchedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Close implements io.Closer.
 func (b *watchedBody) Close() error {
 	b.timer.Stop()
 	err := b.rc.Close()

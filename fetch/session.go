@@ -21,19 +21,17 @@ import (
 
 // A session is one run over many items: it orders the work, and the parts know the kinds of items.
 type session struct {
-	jobs   int
-	find   func(context.Context, []Chart) ([]Found, error)
-	events *progress
-
+	jobs       int
+	find       func(context.Context, []Chart) ([]Found, error)
+	events     *progress
 	network    *network
 	dirs       *sourceDirs
 	cache      *cache
 	registries *registries
-
-	images   *images
-	files    *files
-	charts   *helmCharts
-	packages *packageSets
+	images     *images
+	files      *files
+	charts     *helmCharts
+	packages   *packageSets
 }
 
 func newSession(o Options) (*session, error) {

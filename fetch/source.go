@@ -123,6 +123,9 @@ func (n *network) peers(host string) ([]*peer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("source %s: %w", host, err)
 	}
+	for _, p := range list[:len(list)-1] {
+		p.spare = true
+	}
 	n.known[host] = list
 	return list, nil
 }
@@ -143,18 +146,11 @@ func (n *network) newPeers(host string) ([]*peer, error) {
 		}
 	}
 	if source.MirrorOnly && len(list) > 0 {
-		return markSpares(list), nil
+		return list, nil
 	}
 	p := &peer{upstream: host, host: host, plain: source.PlainHTTP && len(list) == 0}
 	list = append(list, p)
-	return markSpares(list), n.connect(p, source)
-}
-
-func markSpares(list []*peer) []*peer {
-	for _, p := range list[:len(list)-1] {
-		p.spare = true
-	}
-	return list
+	return list, n.connect(p, source)
 }
 
 // joinSources returns own, with missing settings from other.
@@ -415,7 +411,6 @@ type guard struct {
 	elsewhere func(host string) (http.RoundTripper, error)
 }
 
-// RoundTrip implements http.RoundTripper.
 func (g *guard) RoundTrip(req *http.Request) (*http.Response, error) {
 	req = req.Clone(req.Context())
 	next, here := g.next, req.URL.Host == g.host

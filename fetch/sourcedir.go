@@ -76,29 +76,16 @@ func fileNames(address string, want digest.Digest) []string {
 	return slices.Compact(names)
 }
 
-// find brings a blob of known digest from a directory that has it.
-func (l *sourceDirs) find(ctx context.Context, d *download) (size int64, ok bool, err error) {
+// find brings a file from a directory that has it; one of unknown digest must be there under its whole path.
+func (l *sourceDirs) find(ctx context.Context, d *download) (ocispec.Descriptor, bool, error) {
 	for _, dir := range l.list {
 		for _, name := range d.names {
 			desc, ok, err := l.take(ctx, dir, name, d)
-			if errors.Is(err, errMismatch) {
+			switch {
+			case errors.Is(err, errMismatch):
 				l.log.InfoContext(ctx, "a file in a directory of sources has other content", "directory", dir.name, "file", name, "error", err)
 				continue
-			}
-			if err != nil || ok {
-				return desc.Size, ok, err
-			}
-		}
-	}
-	return 0, false, nil
-}
-
-// findUnpinned brings a file of unknown digest from a directory that has it under its whole path.
-func (l *sourceDirs) findUnpinned(ctx context.Context, d *download) (ocispec.Descriptor, bool, error) {
-	for _, dir := range l.list {
-		for _, name := range d.names {
-			desc, ok, err := l.take(ctx, dir, name, d)
-			if ok {
+			case ok && d.want == "":
 				l.log.WarnContext(ctx, "a file comes from a directory, without a published checksum", "file", name, "directory", dir.name, "for", d.name)
 			}
 			if err != nil || ok {
