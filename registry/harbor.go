@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/opencontainers/go-digest"
 
 	"github.com/kkbundle/kkbundle/registry/harbor"
@@ -79,9 +78,8 @@ func (s *session) isNew(r *repo) bool { return s.harbor != nil && s.harbor.fresh
 // prepare creates projects and account for the push, if the registry is Harbor. It checks everything first: its error
 // lists all problems, and then nothing was created.
 func (h *harborSite) prepare(ctx context.Context) error {
-	if err := h.login(ctx); err != nil {
-		return err
-	}
+	login := h.session.account
+	h.client = &harbor.Client{URL: h.session.url(""), HTTP: h.session.rt, Username: login.Username, Password: login.Password}
 	var info harbor.Info
 	err := h.call(ctx, "look for Harbor", func(ctx context.Context) (err error) { info, err = h.client.Info(ctx); return err })
 	_, answered := errors.AsType[*harbor.Error](err) // a proxy before another registry may answer anything for a foreign path
@@ -109,15 +107,6 @@ func (h *harborSite) prepare(ctx context.Context) error {
 		return nil
 	}
 	return h.createProjects(ctx)
-}
-
-func (h *harborSite) login(ctx context.Context) error {
-	login, err := authn.Authorization(ctx, h.session.auth)
-	if err != nil {
-		return fmt.Errorf("find the login for registry %s: %w", h.session.host, err)
-	}
-	h.client = &harbor.Client{URL: h.session.url(""), HTTP: h.session.rt, Username: login.Username, Password: login.Password}
-	return nil
 }
 
 // call retries f while its failure may be temporary.
@@ -168,10 +157,7 @@ func (h *harborSite) needs() (map[string]int64, error) {
 			}
 		}
 	}
-	if len(errs) > 0 {
-		return nil, fmt.Errorf("nothing was pushed: %w", errors.Join(errs...))
-	}
-	return needs, nil
+	return needs, nothingPushed(errs)
 }
 
 // look checks which projects exist and can hold the content.
@@ -200,10 +186,7 @@ func (h *harborSite) look(ctx context.Context, needs map[string]int64) error {
 		}
 		h.result.Projects = append(h.result.Projects, found)
 	}
-	if len(errs) > 0 {
-		return fmt.Errorf("nothing was pushed: %w", errors.Join(errs...))
-	}
-	return nil
+	return nothingPushed(errs)
 }
 
 // checkQuota checks that the project's limit suffices. Existing content may be part of the needed content, so only the

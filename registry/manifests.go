@@ -121,16 +121,7 @@ func blobsLost(err error) bool {
 
 // sendAgain sends the blobs named by the registry, or all of the manifest, once, without querying them.
 func (m manifestPusher) sendAgain(ctx context.Context, n *node, cause error) error {
-	te, _ := asRegistryError(cause)
-	var named []digest.Digest
-	for _, d := range n.blobs {
-		if namedIn(te, d) {
-			named = append(named, d)
-		}
-	}
-	if len(named) == 0 {
-		named = n.blobs
-	}
+	named := lostOf(n.blobs, cause, func(d digest.Digest) digest.Digest { return d })
 	m.logger.WarnContext(ctx, "registry lost blobs; sending them again", "item", m.job.item.String(), "blobs", len(named))
 	for _, d := range named {
 		size, _ := m.bundle.Stat(d)

@@ -167,10 +167,14 @@ func collisions(jobs []*job) error {
 			errs = append(errs, fmt.Errorf("%s and %s would both be %s: push them under different prefixes, or leave one out", other.item, j.item, j.dest.Name()))
 		}
 	}
-	if len(errs) > 0 {
-		return fmt.Errorf("nothing was pushed: %w", errors.Join(errs...))
+	return nothingPushed(errs)
+}
+
+func nothingPushed(errs []error) error {
+	if len(errs) == 0 {
+		return nil
 	}
-	return nil
+	return fmt.Errorf("nothing was pushed: %w", errors.Join(errs...))
 }
 
 // share assigns blobs to repositories in the order of the items, so that items are completed one by one.

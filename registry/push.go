@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -142,9 +143,7 @@ func (p *pusher) place(ctx context.Context, b *sharedBlob) {
 		} else if errors.Is(err, bundle.ErrDamaged) {
 			broken = err
 		}
-		for _, j := range pl.jobs {
-			p.settle(ctx, j, err)
-		}
+		p.settleAll(ctx, []*place{pl}, err)
 	}
 }
 
@@ -379,7 +378,7 @@ func (p *pusher) failure(ctx context.Context, cause error) error {
 		case j.err == nil || isFatal(j.err) || errors.Is(j.err, context.Canceled):
 			open++
 		default:
-			errs = append(errs, fmt.Errorf("%s to %s: %w", j.item, p.where(j), j.err))
+			errs = append(errs, fmt.Errorf("%s to %s: %w", j.item, cmp.Or(j.result.Destination, p.target.String()), j.err))
 		}
 	}
 	if open == 0 {
@@ -389,13 +388,6 @@ func (p *pusher) failure(ctx context.Context, cause error) error {
 		cause = context.Cause(ctx)
 	}
 	return errors.Join(append([]error{fmt.Errorf("push to %s: %w; %d items are incomplete, and running it again continues", p.target, cause, open)}, errs...)...)
-}
-
-func (p *pusher) where(j *job) string {
-	if j.dest == nil {
-		return p.target.String()
-	}
-	return j.dest.Name()
 }
 
 // A meter counts the bytes of one blob over all attempts.
