@@ -279,12 +279,20 @@ func (d directory) Blobs() []ocispec.Descriptor {
 
 // Stat reports whether the bundle holds a blob, and its size.
 func (d directory) Stat(blob digest.Digest) (size int64, ok bool) {
-	s, err := format.ParseDigest(blob)
+	b, err := d.blobOf(blob)
+	return b.Size, err == nil
+}
+
+func (d directory) blobOf(of digest.Digest) (format.Blob, error) {
+	s, err := format.ParseDigest(of)
 	if err != nil {
-		return 0, false
+		return format.Blob{}, err
 	}
 	b, ok := d.find(s)
-	return b.Size, ok
+	if !ok {
+		return b, fmt.Errorf("the bundle has no blob %s", of)
+	}
+	return b, nil
 }
 
 func (d directory) find(s format.Sum) (format.Blob, bool) {
@@ -295,8 +303,8 @@ func (d directory) find(s format.Sum) (format.Blob, bool) {
 	return d.dir.Blobs[i], true
 }
 
-func (d directory) lookup(_ context.Context, s format.Sum) (int64, bool, error) {
-	b, ok := d.find(s)
+func (r *Reader) lookup(_ context.Context, s format.Sum) (int64, bool, error) {
+	b, ok := r.find(s)
 	return b.Size, ok, nil
 }
 

@@ -183,7 +183,6 @@ func asDamage(err error, off int64) *DamageError {
 
 type writerFunc func(b []byte)
 
-// Write implements io.Writer.
 func (w writerFunc) Write(b []byte) (int, error) {
 	w(b)
 	return len(b), nil

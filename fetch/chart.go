@@ -323,9 +323,7 @@ func (h *helmCharts) planOCI(ctx context.Context, pin manifest.Pin) (*plan, erro
 	}
 	p := repo.plan(img)
 	p.needAll()
-	p.finish = func(ctx context.Context) (ocispec.Descriptor, error) {
-		return img.root, h.checkOCI(ctx, pin, img)
-	}
+	p.finish = func(ctx context.Context) (ocispec.Descriptor, error) { return img.root, h.checkOCI(ctx, pin, img) }
 	return p, nil
 }
 

@@ -20,7 +20,6 @@ import (
 	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/specs-go"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-	"golang.org/x/sync/singleflight"
 
 	"github.com/kkbundle/kkbundle/manifest"
 )
@@ -100,9 +99,8 @@ type web struct {
 	overrides []manifest.Override
 	platforms []string // of the run
 
-	flights singleflight.Group
-	mu      sync.Mutex
-	pages   map[string][]byte // indexes of Helm repositories and files of checksums, by URL
+	mu    sync.Mutex
+	pages map[string][]byte // indexes of Helm repositories and files of checksums, by URL
 }
 
 // pinURL pins the file at an address. Without a published digest, it fetches the file and pins the result.

@@ -79,13 +79,9 @@ func (o Options) withDefaults() Options {
 	if o.Keychain == nil {
 		o.Keychain = authn.DefaultKeychain
 	}
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	o.Policy = cmp.Or(o.Policy, manifest.PolicyStrict)
-	if o.Hosts == nil {
-		o.Hosts = NewHosts()
-	}
+	o.Hosts = cmp.Or(o.Hosts, NewHosts())
 	if o.MaxUnknown <= 0 {
 		o.MaxUnknown = maxUnknown
 	}

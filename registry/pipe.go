@@ -58,7 +58,6 @@ func newPipe(s *bundle.Stream, memory int64) *pipe {
 	return &pipe{Stream: s, memory: memory, passing: map[digest.Digest]*passingBlob{}}
 }
 
-// Blob implements origin.
 func (p *pipe) Blob(ctx context.Context, d digest.Digest, offset int64) (io.ReadCloser, error) {
 	var content []byte
 	var err error

@@ -115,7 +115,6 @@ func Push(ctx context.Context, b *bundle.Reader, o PushOptions) (PushSummary, er
 // parallel (distribution specification, "Pushing blobs"). If the registry refuses one, blame finds the cause.
 type file struct{ *bundle.Reader }
 
-// Blob implements origin.
 func (f file) Blob(ctx context.Context, d digest.Digest, offset int64) (io.ReadCloser, error) {
 	return f.Unhashed(ctx, d, offset)
 }
