@@ -27,13 +27,9 @@ func (r *Reader) Unhashed(ctx context.Context, d digest.Digest, offset int64) (i
 }
 
 func (r *Reader) blob(ctx context.Context, d digest.Digest, offset int64, whole bool) (io.ReadCloser, error) {
-	s, err := format.ParseDigest(d)
+	b, err := r.blobOf(d)
 	if err != nil {
 		return nil, err
-	}
-	b, ok := r.find(s)
-	if !ok {
-		return nil, fmt.Errorf("the bundle has no blob %s", d)
 	}
 	if offset < 0 || offset > b.Size {
 		return nil, fmt.Errorf("blob %s has %d bytes; there is no byte %d", d, b.Size, offset)

@@ -268,7 +268,6 @@ type pieceReader struct {
 	err   error // the first error; repeated by later reads
 }
 
-// Read implements io.Reader.
 func (r *pieceReader) Read(p []byte) (int, error) {
 	for len(r.rest) == 0 && r.err == nil {
 		r.rest, r.err = r.load()

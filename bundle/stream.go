@@ -578,7 +578,7 @@ func (s *Stream) report(ctx context.Context) (Report, error) {
 	v := s.found
 	v.r = &Reader{
 		Catalog: Catalog{index: s.index, identity: s.identity}, size: s.in.Off, frames: s.in.Frames,
-		dir: &format.Directory{Blobs: came}, layout: format.Layout{Blobs: s.blobs},
+		directory: directory{&format.Directory{Blobs: came}}, layout: format.Layout{Blobs: s.blobs},
 	}
 	v.src = streamSource{s.docs.held, s.sizes}
 	if err := v.references(ctx, s.cut); err != nil {

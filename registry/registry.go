@@ -115,7 +115,6 @@ func Push(ctx context.Context, b *bundle.Reader, o PushOptions) (PushSummary, er
 // parallel (distribution specification, "Pushing blobs"). If the registry refuses one, blame finds the cause.
 type file struct{ *bundle.Reader }
 
-// Blob implements origin.
 func (f file) Blob(ctx context.Context, d digest.Digest, offset int64) (io.ReadCloser, error) {
 	return f.Unhashed(ctx, d, offset)
 }
@@ -144,8 +143,11 @@ func pushFrom(ctx context.Context, b origin, o PushOptions) (PushSummary, error)
 	if err != nil {
 		return PushSummary{}, err
 	}
-	p := &pusher{bundle: b, session: s, target: t, options: o}
-	if err := p.plan(ctx); err != nil {
+	plan := planner{bundle: b, target: t, choose: o.Select, platforms: o.Platforms, repo: s.repo}
+	err = plan.plan(ctx)
+	p := &pusher{bundle: b, session: s, target: t, options: o, jobs: plan.jobs, blobs: plan.blobs}
+	p.tally = &tally{progress: o.Progress, dryRun: o.DryRun, items: plan.items, total: plan.total}
+	if err != nil {
 		return p.summary(), err
 	}
 	return p.push(ctx)
