@@ -57,9 +57,10 @@ func (m *machine) Close() error { return m.start.close() }
 //go:embed scripts/launch.sh
 var launchScript string
 
-// launched is a command as it is started: the line that the launcher begins with is its mark.
+// launched is a command as it is started: the line that the launcher begins with is its mark. Nothing of the login's environment reaches
+// it: a proxy of /etc/environment would lead kubectl and kubeadm's static pods astray.
 func (m *machine) launched(r *run) []string {
-	return slices.Concat(m.root.prefix(r.prompt), Script(r.mark, launchScript, "env"), environment(), r.cmd.Env, r.cmd.Args)
+	return slices.Concat(m.root.prefix(r.prompt), Script(r.mark, launchScript, "env", "-i"), environment(), r.cmd.Env, r.cmd.Args)
 }
 
 // Run runs a command as root.
