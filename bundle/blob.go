@@ -85,8 +85,7 @@ func (r *Reader) piece(b format.Blob, at int64, raw, out *[]byte) ([]byte, error
 	f := r.frames[frame]
 	content, err := r.content(f, raw, out)
 	if err != nil {
-		var damaged *DamageError
-		if errors.As(err, &damaged) {
+		if damaged, ok := errors.AsType[*DamageError](err); ok {
 			damaged.Blob = b.Sum.Digest()
 			return nil, damaged
 		}

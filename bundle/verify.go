@@ -174,8 +174,7 @@ func (v *verifier) blob(ctx context.Context, b format.Blob) error {
 
 // asDamage turns any read error into damage: for verifying, a bad sector equals a flipped bit.
 func asDamage(err error, off int64) *DamageError {
-	var e *DamageError
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*DamageError](err); ok {
 		return e
 	}
 	return &DamageError{Offset: off, Reason: "cannot be read", Err: err}
