@@ -221,8 +221,7 @@ func (c inventoryChecker) hosts(inv *Inventory) map[string]bool {
 
 // entry reports an entry that does not expand, at the wrong field.
 func (c *checker) entry(path string, err error) {
-	var wrong *rangeError
-	if errors.As(err, &wrong) && wrong.field != "" {
+	if wrong, ok := errors.AsType[*rangeError](err); ok && wrong.field != "" {
 		c.add(join(path, wrong.field), "%v", err)
 		return
 	}

@@ -111,6 +111,4 @@ func (d Date) String() string {
 func (d Date) IsZero() bool { return d.day.IsZero() }
 
 // Over reports whether the day has ended, by the calendar of UTC. No date is never over.
-func (d Date) Over(now time.Time) bool {
-	return !d.IsZero() && !now.Before(d.day.AddDate(0, 0, 1))
-}
+func (d Date) Over(now time.Time) bool { return !d.IsZero() && !now.Before(d.day.AddDate(0, 0, 1)) }

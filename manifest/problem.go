@@ -77,9 +77,7 @@ type source struct {
 }
 
 // of returns the position of a node.
-func (s *source) of(n *yaml.Node) position {
-	return position{n.Line, n.Column, s.layers[n].file}
-}
+func (s *source) of(n *yaml.Node) position { return position{n.Line, n.Column, s.layers[n].file} }
 
 // at returns the position of the value at path, or of the nearest enclosing value in the file.
 func (s *source) at(path string) position {
