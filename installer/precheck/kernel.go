@@ -48,9 +48,7 @@ func kernelChecks() []Check {
 	}
 }
 
-func hasKernel(s *Subject) Finding {
-	return atLeast(s.Facts.Kernel, s.Cluster.Precheck.MinKernel)
-}
+func hasKernel(s *Subject) Finding { return atLeast(s.Facts.Kernel, s.Cluster.Precheck.MinKernel) }
 
 // atLeast compares a host's kernel with the least one.
 func atLeast(have, least string) Finding {
