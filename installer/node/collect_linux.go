@@ -2,6 +2,7 @@ package node
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -387,9 +388,7 @@ func (c machineCollector) environment() {
 	for _, name := range []string{"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY"} {
 		for _, n := range []string{name, strings.ToLower(name)} {
 			value := os.Getenv(n)
-			if value == "" {
-				value = values[n]
-			}
+			value = cmp.Or(value, values[n])
 			if value == "" {
 				continue
 			}
@@ -402,9 +401,7 @@ func (c machineCollector) environment() {
 		}
 	}
 	c.facts.SearchPath = strings.TrimPrefix(setting(c.text("/etc/login.defs"), "ENV_SUPATH"), "PATH=")
-	if c.facts.SearchPath == "" {
-		c.facts.SearchPath = values["PATH"]
-	}
+	c.facts.SearchPath = cmp.Or(c.facts.SearchPath, values["PATH"])
 	c.facts.SecurePath = securePath(c.quiet("/etc/sudoers"))
 }
 
