@@ -2,6 +2,7 @@ package host
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	_ "embed" // scripts
@@ -212,9 +213,7 @@ func (r *run) cancelled(ctx context.Context) error {
 	return fmt.Errorf("%s: %s: %w", r.machine.name, commandLine(r.cmd.Args), context.Cause(ctx))
 }
 
-func (r *run) sudoError(reason string) error {
-	return r.machine.sudoError(reason, r.stderr.preamble())
-}
+func (r *run) sudoError(reason string) error { return r.machine.sudoError(reason, r.stderr.preamble()) }
 
 //go:embed scripts/kill-group.sh
 var killGroupScript string
@@ -280,9 +279,7 @@ type stream struct {
 const maxPrompts = 16
 
 func newStream(mark, prompt string, to io.Writer) *stream {
-	if to == nil {
-		to = io.Discard
-	}
+	to = cmp.Or(to, io.Discard)
 	return &stream{
 		mark: mark, prompt: prompt, to: to,
 		started: make(chan struct{}), broken: make(chan struct{}),
