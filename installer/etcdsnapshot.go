@@ -155,8 +155,7 @@ func etcdTools(ctx context.Context, t *task.Host) error {
 		return &EtcdToolsError{Host: t.Name}
 	}
 	err = t.Site.Place(ctx, t, etcd.Programs("etcdctl", "etcdutl"), task.Event{Phase: "etcd", Task: "tools", Host: t.Name})
-	var missing *task.MissingError
-	if errors.As(err, &missing) {
+	if _, ok := errors.AsType[*task.MissingError](err); ok {
 		return &EtcdToolsError{Host: t.Name}
 	}
 	return err

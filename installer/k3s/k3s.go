@@ -91,9 +91,7 @@ func Task(c *manifest.Cluster, name string, where task.Where, role manifest.Role
 				machine.DropSets("KUBE-"), machine.DropSets("inet6:KUBE-"), // k3s' network policies
 			),
 		},
-	}, func(ctx context.Context, t *task.Host) (task.Setting, error) {
-		return Setting(ctx, t, unit)
-	})
+	}, func(ctx context.Context, t *task.Host) (task.Setting, error) { return Setting(ctx, t, unit) })
 	isServer := func(t *task.Host) bool { return t.Is(manifest.RoleControlPlane) }
 	done, do := step.Done, step.Do
 	step.Done = func(ctx context.Context, t *task.Host) (bool, error) {

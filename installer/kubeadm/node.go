@@ -142,9 +142,7 @@ func JoinTask(name string, where task.Where, role manifest.Role) task.Task {
 }
 
 // ConfigOf returns the kubeadm configuration of the site's cluster.
-func ConfigOf(r *task.Site) (Config, error) {
-	return NewConfig(r.Cluster, r.Endpoint(), Parts(r)...)
-}
+func ConfigOf(r *task.Site) (Config, error) { return NewConfig(r.Cluster, r.Endpoint(), Parts(r)...) }
 
 // NodeOf returns the configuration of a host's node, with a new token.
 func NodeOf(t *task.Host) (Node, error) {
@@ -213,9 +211,7 @@ func Run(ctx context.Context, t *task.Host, config []byte, args ...string) (err 
 	if err := t.Write(ctx, task.File{Path: ConfigFile, Mode: 0o600, Data: config}); err != nil {
 		return err
 	}
-	defer func() {
-		err = errors.Join(err, t.Run(context.WithoutCancel(ctx), "rm", "-f", ConfigFile))
-	}()
+	defer func() { err = errors.Join(err, t.Run(context.WithoutCancel(ctx), "rm", "-f", ConfigFile)) }()
 	return t.Run(ctx, slices.Concat([]string{"kubeadm"}, args, []string{"--config=" + ConfigFile})...)
 }
 

@@ -106,9 +106,7 @@ type PackageMissingError struct {
 	Host, Program, Package string
 }
 
-func (e *PackageMissingError) Error() string {
-	return fmt.Sprintf("%s has no %s", e.Host, e.Program)
-}
+func (e *PackageMissingError) Error() string { return fmt.Sprintf("%s has no %s", e.Host, e.Program) }
 
 // Hint returns the remedy.
 func (e *PackageMissingError) Hint() string {
