@@ -112,9 +112,7 @@ func (p *planner) read(ctx context.Context, j *job) {
 	j.pending = len(j.blobs)
 }
 
-func (j *job) skip() {
-	j.dest, j.result.Destination, j.result.State = nil, "", StateSkipped
-}
+func (j *job) skip() { j.dest, j.result.Destination, j.result.State = nil, "", StateSkipped }
 
 func (p *planner) newJob(it bundle.Item) *job {
 	j := &job{item: it, result: ItemResult{Kind: it.Kind, Ref: it.Ref, Platform: bundle.PlatformString(it.Descriptor.Platform)}}

@@ -10,6 +10,7 @@
 package registry
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -157,15 +158,11 @@ func (o PushOptions) withDefaults() PushOptions {
 	if o.Jobs <= 0 {
 		o.Jobs = defaultJobs
 	}
-	if o.Retries == 0 {
-		o.Retries = defaultRetries
-	}
+	o.Retries = cmp.Or(o.Retries, defaultRetries)
 	if o.StallTimeout <= 0 {
 		o.StallTimeout = defaultStall
 	}
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	if o.Select == nil {
 		o.Select = func(bundle.Item) bool { return true }
 	}

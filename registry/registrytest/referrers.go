@@ -2,6 +2,7 @@ package registrytest
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -70,9 +71,7 @@ func (s *referrers) push(w http.ResponseWriter, r *http.Request, repository stri
 		MediaType: r.Header.Get("Content-Type"), ArtifactType: m.ArtifactType, Annotations: m.Annotations,
 		Digest: digest.FromBytes(data), Size: int64(len(data)),
 	}
-	if d.ArtifactType == "" {
-		d.ArtifactType = m.Config.MediaType
-	}
+	d.ArtifactType = cmp.Or(d.ArtifactType, m.Config.MediaType)
 	key := repository + "@" + m.Subject.Digest.String()
 	s.mu.Lock()
 	defer s.mu.Unlock()
