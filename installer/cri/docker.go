@@ -16,6 +16,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 // Docker's units, and paths on the host.
@@ -122,18 +123,10 @@ func DockerFiles() []task.Place {
 	return files
 }
 
-// A ForeignDockerError means that the host has a Docker that kkbundle did not install.
-type ForeignDockerError struct {
-	Host, Found string
-}
-
-func (e *ForeignDockerError) Error() string {
-	return fmt.Sprintf("%s has a Docker that kkbundle did not install (%s); other containers may depend on it", e.Host, e.Found)
-}
-
-// Hint returns the remedy.
-func (e *ForeignDockerError) Hint() string {
-	return "use another host, or move these containers elsewhere, remove Docker with the system's packages and move " + DockerConfig + " away"
+// foreignDocker returns the error of a host with a Docker that kkbundle did not install.
+func foreignDocker(t *task.Host, found string) error {
+	return plain.Advise(fmt.Errorf("%s has a Docker that kkbundle did not install (%s); other containers may depend on it", t.Name, found),
+		"use another host, or move these containers elsewhere, remove Docker with the system's packages and move "+DockerConfig+" away")
 }
 
 // refuseForeignDocker protects the programs and configuration of another Docker. It runs before the first file is
@@ -148,7 +141,7 @@ func refuseForeignDocker(ctx context.Context, t *task.Host) error {
 		if err != nil && !errors.Is(err, fs.ErrNotExist) || err == nil && bytes.HasPrefix(unit, []byte(hostfile.Mark)) {
 			return err
 		}
-		return &ForeignDockerError{t.Name, "/etc/systemd/system/" + DockerUnit}
+		return foreignDocker(t, "/etc/systemd/system/"+DockerUnit)
 	}
 	for _, file := range []string{
 		"/usr/bin/dockerd", "/usr/sbin/dockerd", "/usr/local/bin/dockerd", "/snap/bin/docker",
@@ -159,7 +152,7 @@ func refuseForeignDocker(ctx context.Context, t *task.Host) error {
 			return err
 		}
 		if there {
-			return &ForeignDockerError{t.Name, file}
+			return foreignDocker(t, file)
 		}
 	}
 	return refuseForeignConfig(ctx, t)
@@ -178,7 +171,7 @@ func refuseForeignConfig(ctx context.Context, t *task.Host) error {
 	if err != nil || bytes.Equal(have, want) {
 		return err
 	}
-	return &ForeignDockerError{t.Name, DockerConfig}
+	return foreignDocker(t, DockerConfig)
 }
 
 func dockerSetting(_ context.Context, t *task.Host) (task.Setting, error) {
