@@ -218,7 +218,7 @@ func serverConfig(t *task.Host, d kube.Document) (kube.Document, []task.File, er
 	if !c.Storage.Local {
 		disabled = append(disabled, "local-storage")
 	}
-	for name, value := range (kube.Document{
+	maps.Copy(d, kube.Document{
 		"agent-token-file":      agentTokenFile,
 		"advertise-address":     t.IP.String(),
 		"cluster-cidr":          c.Kubernetes.PodCIDR.String(),
@@ -228,9 +228,7 @@ func serverConfig(t *task.Host, d kube.Document) (kube.Document, []task.File, er
 		"disable":               disabled,
 		"tls-san":               []any{host},
 		"write-kubeconfig-mode": "0600",
-	}) {
-		d[name] = value
-	}
+	})
 	if !c.BringsNetwork() {
 		d["flannel-backend"], d["disable-network-policy"] = "none", true
 	}
