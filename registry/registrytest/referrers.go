@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -120,9 +121,7 @@ func (s *referrers) allowed(w http.ResponseWriter, r *http.Request, repository s
 	if answer.Code != http.StatusUnauthorized && answer.Code != http.StatusForbidden {
 		return true
 	}
-	for k, v := range answer.Header() {
-		w.Header()[k] = v
-	}
+	maps.Copy(w.Header(), answer.Header())
 	w.WriteHeader(answer.Code)
 	_, _ = w.Write(answer.Body.Bytes()) // the client may be gone
 	return false
