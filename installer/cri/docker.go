@@ -3,6 +3,7 @@ package cri
 import (
 	"bytes"
 	"context"
+	_ "embed"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -181,7 +182,7 @@ func dockerSetting(_ context.Context, t *task.Host) (task.Setting, error) {
 	}
 	files := []task.File{
 		{Path: DockerConfig, Mode: 0o644, Data: daemon},
-		{Path: "/etc/systemd/system/" + DockerUnit, Mode: 0o644, Data: []byte(DockerUnitText)},
+		{Path: "/etc/systemd/system/" + DockerUnit, Mode: 0o644, Data: []byte(DockerUnitText())},
 	}
 	units := []string{DockerUnit}
 	if t.Site.Cluster.ImageRegistry.Type == manifest.RegistryNone {
@@ -211,34 +212,12 @@ func DockerDaemon() ([]byte, error) {
 	return append(data, '\n'), err
 }
 
-// DockerUnitText is upstream's contrib/init/systemd/docker.service without socket activation. Docker starts its own
+//go:embed units/docker.service
+var dockerUnitText string
+
+// DockerUnitText returns upstream's contrib/init/systemd/docker.service without socket activation. Docker starts its own
 // containerd.
-const DockerUnitText = hostfile.Mark + `
-[Unit]
-Description=Docker Application Container Engine
-Documentation=https://docs.docker.com
-Wants=network-online.target
-After=network-online.target firewalld.service
-
-[Service]
-Type=notify
-ExecStart=/usr/local/bin/dockerd
-ExecReload=/bin/kill -s HUP $MAINPID
-Environment=PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
-TimeoutSec=0
-RestartSec=2
-Restart=always
-LimitNOFILE=infinity
-LimitNPROC=infinity
-LimitCORE=infinity
-TasksMax=infinity
-Delegate=yes
-KillMode=process
-OOMScoreAdjust=-500
-
-[Install]
-WantedBy=multi-user.target
-`
+func DockerUnitText() string { return hostfile.Mark + "\n" + dockerUnitText }
 
 func criDockerSetting(_ context.Context, t *task.Host) (task.Setting, error) {
 	c := t.Site.Cluster
@@ -247,7 +226,7 @@ func criDockerSetting(_ context.Context, t *task.Host) (task.Setting, error) {
 		return task.Setting{}, err
 	}
 	files := []task.File{
-		{Path: "/etc/systemd/system/" + criDockerUnit, Mode: 0o644, Data: fmt.Appendf(nil, criDockerUnitText, RuntimeOf(c).Socket, pause)},
+		{Path: "/etc/systemd/system/" + criDockerUnit, Mode: 0o644, Data: fmt.Appendf(nil, hostfile.Mark+"\n"+criDockerUnitText, RuntimeOf(c).Socket, pause)},
 	}
 	login, err := kubeletLogin(t.Site)
 	if err != nil {
@@ -271,29 +250,6 @@ func kubeletLogin(s *task.Site) ([]task.File, error) {
 }
 
 // From upstream's packaging/systemd/cri-docker.service, without socket activation.
-const criDockerUnitText = hostfile.Mark + `
-[Unit]
-Description=CRI Interface for Docker Application Container Engine
-Documentation=https://docs.mirantis.com
-Wants=network-online.target
-After=network-online.target firewalld.service docker.service
-Requires=docker.service
-
-[Service]
-Type=notify
-ExecStart=/usr/local/bin/cri-dockerd --container-runtime-endpoint=%s --pod-infra-container-image=%s --network-plugin=cni --cni-bin-dir=/opt/cni/bin --cni-conf-dir=/etc/cni/net.d
-ExecReload=/bin/kill -s HUP $MAINPID
-Environment=PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
-TimeoutSec=0
-RestartSec=2
-Restart=always
-LimitNOFILE=infinity
-LimitNPROC=infinity
-LimitCORE=infinity
-TasksMax=infinity
-Delegate=yes
-KillMode=process
-
-[Install]
-WantedBy=multi-user.target
-`
+//
+//go:embed units/cri-docker.service
+var criDockerUnitText string
