@@ -3,6 +3,7 @@ package build
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -136,9 +137,7 @@ func (f *finder) ask(ctx context.Context, job findJob) (a findAnswer, err error)
 
 func (j findJob) problem(format string, args ...any) error {
 	name := j.request.Source
-	if name == "" {
-		name = "manifests"
-	}
+	name = cmp.Or(name, "manifests")
 	return &FindError{[]string{name + ": " + fmt.Sprintf(format, args...)}}
 }
 
