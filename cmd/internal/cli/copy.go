@@ -42,9 +42,7 @@ image for different platforms are joined.`,
 			}
 			return takes("BUNDLE...")(cmd, args)
 		},
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return runCopy(cmd.Context(), g, args, o)
-		},
+		RunE: func(cmd *cobra.Command, args []string) error { return runCopy(cmd.Context(), g, args, o) },
 	}
 	f := cmd.Flags()
 	g.addTrust(f)

@@ -30,9 +30,7 @@ encrypted with a password from $COSIGN_PASSWORD, standard input (--password-stdi
 and give the public key to sites. Existing files are never replaced.`,
 		Example: "  kkbundle keygen -o release",
 		Args:    takes(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return runKeygen(cmd.Context(), g, o)
-		},
+		RunE:    func(cmd *cobra.Command, _ []string) error { return runKeygen(cmd.Context(), g, o) },
 	}
 	f := cmd.Flags()
 	f.StringVarP(&o.output, "output", "o", "cosign", "prefix of the files, before .key and .pub")
