@@ -85,9 +85,7 @@ func (f *files) pinLocal(ctx context.Context, pin manifest.Pin, known digest.Dig
 		return pin, err
 	}
 	pin.Digest, pin.Size = desc.Digest, desc.Size
-	if pin.Verified == "" {
-		pin.Verified = manifest.VerifiedFirstUse
-	}
+	pin.Verified = cmp.Or(pin.Verified, manifest.VerifiedFirstUse)
 	return pin, nil
 }
 

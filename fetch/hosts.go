@@ -1,6 +1,7 @@
 package fetch
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -70,9 +71,7 @@ func (v *server) silent() bool {
 func (v *server) giveUp(err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if v.lost == nil {
-		v.lost = err
-	}
+	v.lost = cmp.Or(v.lost, err)
 }
 
 // given returns the reason that the host is no longer contacted, else nil.

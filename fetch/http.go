@@ -1,6 +1,7 @@
 package fetch
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -372,9 +373,7 @@ func (t *transfer) checkPartial(resp *http.Response) error {
 		return errChanged
 	}
 	t.joined = true
-	if t.validator == "" {
-		t.validator = v
-	}
+	t.validator = cmp.Or(t.validator, v)
 	if total < 0 {
 		return nil // keep the known size
 	}

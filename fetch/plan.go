@@ -198,9 +198,7 @@ func (p *plan) checkSize(b blob, size int64) {
 func (p *plan) settle(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.err == nil {
-		p.err = err
-	}
+	p.err = cmp.Or(p.err, err)
 }
 
 // arrived reports whether the plan's last blob has arrived or failed.

@@ -105,9 +105,7 @@ type permanentError struct{ error }
 
 func (e *permanentError) Unwrap() error { return e.error }
 
-func permanent(format string, args ...any) error {
-	return &permanentError{fmt.Errorf(format, args...)}
-}
+func permanent(format string, args ...any) error { return &permanentError{fmt.Errorf(format, args...)} }
 
 // retryable reports whether the same request may succeed a little later.
 func retryable(err error) bool {
@@ -245,8 +243,7 @@ func (a *attempts) again(ctx context.Context, err error) error {
 
 // lost records a host that was never reachable, so that later requests need not wait for it.
 func (a *attempts) lost(err error) {
-	var gone *unreachableError
-	if errors.As(err, &gone) && gone.host == a.peer.host && a.peer.server.silent() {
+	if gone, ok := errors.AsType[*unreachableError](err); ok && gone.host == a.peer.host && a.peer.server.silent() {
 		a.peer.server.giveUp(err)
 	}
 }
