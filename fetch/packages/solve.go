@@ -249,10 +249,8 @@ func (s *solver) meet(d Dependency) error {
 	if d.If != nil && !s.there(*d.If) {
 		return nil
 	}
-	for _, r := range d.AnyOf {
-		if s.has(r) {
-			return nil
-		}
+	if slices.ContainsFunc(d.AnyOf, s.has) {
+		return nil
 	}
 	if !s.request.Full {
 		for _, r := range d.AnyOf {
