@@ -3,6 +3,7 @@ package manifest
 import (
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/distribution/reference"
