@@ -1,0 +1,187 @@
+//go:build linux
+
+package installer
+
+import (
+	"io"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/kkbundle/kkbundle/installer/engine"
+	"github.com/kkbundle/kkbundle/installer/siteregistry"
+	"github.com/kkbundle/kkbundle/installer/task"
+)
+
+func registryPhases() []task.Phase {
+	return []task.Phase{{Name: "install", Tasks: []task.Task{siteregistry.CertificatesTask(), siteregistry.DistributionTask(), siteregistry.SeedTask()}}}
+}
+
+// pushAccess is the access for pushes on the first host.
+func pushAccess(t *testing.T, r *engine.Run) task.RegistryAccess {
+	t.Helper()
+	access := mustAccess(t, r)
+	password, err := r.Dir.Read(task.PushPassFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	access.Address, access.Login = "127.0.0.1:5001", task.Login{Username: siteregistry.PushUser, Password: string(password)}
+	return access
+}
+
+// startUpload begins an upload with the push login, and returns the path of its session.
+func startUpload(t *testing.T, r *engine.Run) string {
+	t.Helper()
+	access := pushAccess(t, r)
+	client, err := r.Hosts[0].Transport(access.CA)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.CloseIdleConnections()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://"+access.Address+"/v2/registry.k8s.io/pause/blobs/uploads/", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Authorization", access.Authorization())
+	resp, err := client.RoundTrip(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	location, err := resp.Location()
+	if err != nil || resp.StatusCode != http.StatusAccepted {
+		t.Fatal(resp.Status, err)
+	}
+	return location.RequestURI()
+}
+
+// ask sends a request to the registry through the first host, and returns its status, its digest and its body.
+func ask(t *testing.T, r *engine.Run, access task.RegistryAccess, method, path, body string) (status int, digest, text string) {
+	t.Helper()
+	client, err := r.Hosts[0].Transport(access.CA)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.CloseIdleConnections()
+	req, err := http.NewRequestWithContext(t.Context(), method, "https://"+access.Address+path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Authorization", access.Authorization())
+	req.Header.Set("Accept", "application/vnd.oci.image.manifest.v1+json, application/vnd.oci.image.index.v1+json, application/vnd.docker.distribution.manifest.v2+json")
+	req.Header.Set("Content-Type", "application/vnd.oci.image.manifest.v1+json")
+	resp, err := client.RoundTrip(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	data, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, resp.Header.Get("Docker-Content-Digest"), string(data)
+}
+
+// content lists the files below the registry's directory.
+func (h *rooted) registryFiles(t *testing.T) []string {
+	t.Helper()
+	list, err := filepath.Glob(h.root + siteregistry.DataDir + "/docker/registry/v2/repositories/*/*/*/*/*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
+
+// The registry is the CNCF distribution as a library, with the configuration that the task writes.
+func TestNodesCanOnlyPullFromTheRegistry(t *testing.T) {
+	t.Parallel()
+	_, r, h := newRegistrySite(t, 80)
+	if err := r.Phases(t.Context(), registryPhases()); err != nil {
+		t.Fatal(err)
+	}
+	nodes := mustAccess(t, r)
+	const manifest = "/v2/registry.k8s.io/pause/manifests/"
+	tags, _, list := ask(t, r, nodes, http.MethodGet, "/v2/registry.k8s.io/pause/tags/list", "")
+	_, tag, _ := strings.Cut(strings.TrimSuffix(strings.TrimSpace(list), `"]}`), `"tags":["`)
+	status, digest, image := ask(t, r, nodes, http.MethodGet, manifest+tag, "")
+	if tags != http.StatusOK || status != http.StatusOK || digest == "" {
+		t.Fatalf("the nodes' login pulls %s: %d, %d %s", list, tags, status, image)
+	}
+	upload := startUpload(t, r)
+	before := h.registryFiles(t)
+	other := strings.Replace(image, "{", `{"annotations":{"evil":"yes"},`, 1)
+	for _, one := range []struct{ method, path, body string }{
+		{http.MethodPut, manifest + tag, other},
+		{http.MethodDelete, manifest + tag, ""},
+		{http.MethodDelete, manifest + digest, ""},
+		{http.MethodDelete, "/v2/registry.k8s.io/pause/blobs/" + digest, ""},
+		{http.MethodPost, "/v2/registry.k8s.io/pause/blobs/uploads/", ""},
+		{http.MethodPost, "/v2/evil/blobs/uploads/?digest=" + digest, "x"},
+		{http.MethodPost, "/v2/evil/blobs/uploads/?from=registry.k8s.io/pause&mount=" + digest, ""},
+		{http.MethodPatch, upload, "x"},
+		{http.MethodPut, upload + "&digest=" + digest, ""},
+		{http.MethodDelete, upload, ""},
+	} {
+		if status, _, text := ask(t, r, nodes, one.method, one.path, one.body); status != http.StatusMethodNotAllowed && status != http.StatusForbidden {
+			t.Errorf("%s %s: %d %s", one.method, one.path, status, text)
+		}
+	}
+	if _, now, _ := ask(t, r, nodes, http.MethodGet, manifest+tag, ""); now != digest {
+		t.Errorf("the tag's digest is %s, and was %s", now, digest)
+	}
+	if diff := cmp.Diff(h.registryFiles(t), before); diff != "" {
+		t.Errorf("something was written (-got +want):\n%s", diff)
+	}
+	// The port for pushes does not know the nodes' login, and cannot delete unless the cluster file says so.
+	push := pushAccess(t, r)
+	secret := push.Password
+	push.Login = nodes.Login
+	if status, _, _ := ask(t, r, push, http.MethodPut, manifest+tag, other); status != http.StatusUnauthorized {
+		t.Errorf("the nodes' login at the port for pushes: %d", status)
+	}
+	push = pushAccess(t, r)
+	if status, _, _ := ask(t, r, push, http.MethodDelete, manifest+digest, ""); status != http.StatusMethodNotAllowed {
+		t.Errorf("the push login deletes: %d", status)
+	}
+	nodes.Login = push.Login
+	if status, _, _ := ask(t, r, nodes, http.MethodGet, manifest+tag, ""); status != http.StatusUnauthorized {
+		t.Errorf("the push login at the nodes' port: %d", status)
+	}
+	for _, file := range []string{configFile, pushConfigFile, siteregistry.ConfigDir + "/push-htpasswd"} {
+		if strings.Contains(h.content(file), secret) {
+			t.Errorf("the registry host has the push password in %s", file)
+		}
+	}
+}
+
+// A cluster that an older release installed keeps its password as the hosts' login.
+func TestOlderRegistryGetsAPushLogin(t *testing.T) {
+	t.Parallel()
+	s, r, h := newRegistrySite(t, 81)
+	if err := r.Dir.Write(task.RegistryPassFile, []byte("0123456789012345678901234567890123456789")); err != nil {
+		t.Fatal(err)
+	}
+	if got := mustAccess(t, r).Login; got != (task.Login{Username: "kkbundle", Password: "0123456789012345678901234567890123456789"}) {
+		t.Errorf("the hosts' login is %v", got)
+	}
+	h.put(t, configFile, "storage: {delete: {enabled: true}}\n")
+	if err := r.Phases(t.Context(), registryPhases()); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(s.states(), []string{"certificates@ done", "registry@cp1 changed", "seed-registry@cp1 changed"}); diff != "" {
+		t.Errorf("(-got +want):\n%s", diff)
+	}
+	if status, _, _ := ask(t, r, mustAccess(t, r), http.MethodPost, "/v2/evil/blobs/uploads/", ""); status != http.StatusMethodNotAllowed {
+		t.Errorf("the older password pushes: %d", status)
+	}
+	if push, err := r.Dir.Read(task.PushPassFile); err != nil || len(push) != 40 {
+		t.Errorf("push password of %d bytes, %v", len(push), err)
+	}
+	if !slices.Contains(h.said("systemctl"), "systemctl enable "+siteregistry.PushUnit) {
+		t.Error("the service for pushes is not enabled")
+	}
+}
