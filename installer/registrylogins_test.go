@@ -3,6 +3,8 @@
 package installer
 
 import (
+	"context"
+	"encoding/base64"
 	"io"
 	"net/http"
 	"path/filepath"
@@ -12,7 +14,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kkbundle/kkbundle/installer/cri"
 	"github.com/kkbundle/kkbundle/installer/engine"
+	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/siteregistry"
 	"github.com/kkbundle/kkbundle/installer/task"
 )
@@ -183,5 +187,140 @@ func TestOlderRegistryGetsAPushLogin(t *testing.T) {
 	}
 	if !slices.Contains(h.said("systemctl"), "systemctl enable "+siteregistry.PushUnit) {
 		t.Error("the service for pushes is not enabled")
+	}
+}
+
+// rotatingSite has a registry and a node on one host. Played by the test: systemd, and ctr, which says that containerd works.
+func rotatingSite(t *testing.T, second byte) (*site, *engine.Run, *rooted, []task.Phase) {
+	t.Helper()
+	s, r, h := newRegistrySite(t, second)
+	h.answer("ctr", func(_ context.Context, cmd host.Cmd) error {
+		_, err := io.WriteString(cmd.Stdout, "io.containerd.grpc.v1   cri   linux/amd64   ok\n")
+		return err
+	})
+	phases := registryPhases()
+	phases[0].Tasks = append(phases[0].Tasks, cri.RuntimeOf(r.Cluster).Tasks(r.Cluster)...)
+	if err := r.Phases(t.Context(), phases); err != nil {
+		t.Fatal(err)
+	}
+	s.states()
+	return s, r, h, phases
+}
+
+// nodeLogin is the login in the node's hosts.toml.
+func nodeLogin(t *testing.T, h *rooted) task.Login {
+	t.Helper()
+	_, text, _ := strings.Cut(h.content(cri.CertsDir+"/registry.k8s.io/hosts.toml"), `Authorization = ["Basic `)
+	text, _, _ = strings.Cut(text, `"`)
+	data, err := base64.StdEncoding.DecodeString(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	user, password, _ := strings.Cut(string(data), ":")
+	return task.Login{Username: user, Password: password}
+}
+
+func tagStatus(t *testing.T, r *engine.Run, l task.Login) int {
+	t.Helper()
+	access := mustAccess(t, r)
+	access.Login = l
+	status, _, _ := ask(t, r, access, http.MethodGet, "/v2/registry.k8s.io/pause/tags/list", "")
+	return status
+}
+
+func TestRotateRegistryLogins(t *testing.T) {
+	t.Parallel()
+	s, r, h, install := rotatingSite(t, 82)
+	oldPull, oldPush := nodeLogin(t, h), pushAccess(t, r)
+	if len(h.said("systemctl restart")) == 0 {
+		t.Error("an installation without restarts")
+	}
+	whole := rotationPhases(r.Cluster, siteregistry.Logins{Pull: true, Push: true})
+	// A run that is killed before the nodes have their login leaves both accepted.
+	if err := r.Phases(t.Context(), whole[:2]); err != nil {
+		t.Fatal(err)
+	}
+	next := mustAccess(t, r).Login
+	if next == oldPull || nodeLogin(t, h) != oldPull {
+		t.Errorf("the new login %s, the node's %s", next.Username, nodeLogin(t, h).Username)
+	}
+	for _, l := range []task.Login{oldPull, next} {
+		if status := tagStatus(t, r, l); status != http.StatusOK {
+			t.Errorf("%s during the rotation: %d", l.Username, status)
+		}
+	}
+	// The next run goes on with the same login, and every pull meanwhile is answered.
+	ended := make(chan struct{})
+	pulled := make(chan int)
+	go func() {
+		n := 0
+		for ; ; n++ {
+			select {
+			case <-ended:
+				pulled <- n
+				return
+			default:
+				if status := tagStatus(t, r, nodeLogin(t, h)); status != http.StatusOK {
+					t.Errorf("a pull during the rotation: %d", status)
+				}
+			}
+		}
+	}()
+	err := r.Phases(t.Context(), whole)
+	close(ended)
+	t.Logf("%d pulls", <-pulled)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := nodeLogin(t, h); got != next || mustAccess(t, r).Login != next {
+		t.Errorf("the node's login is %s, want %s", got.Username, next.Username)
+	}
+	for l, want := range map[task.Login]int{oldPull: http.StatusUnauthorized, next: http.StatusOK} {
+		if status := tagStatus(t, r, l); status != want {
+			t.Errorf("%s after the rotation: %d", l.Username, status)
+		}
+	}
+	if push := pushAccess(t, r); push.Password == oldPush.Password {
+		t.Error("the push login stayed")
+	} else if status, _, text := ask(t, r, push, http.MethodGet, "/v2/", ""); status != http.StatusOK {
+		t.Errorf("the new push login: %d %s", status, text)
+	} else if status, _, _ := ask(t, r, oldPush, http.MethodGet, "/v2/", ""); status != http.StatusUnauthorized {
+		t.Errorf("the old push login: %d", status)
+	}
+	if _, err := r.Dir.Read(task.RegistryPassFile + ".old"); err == nil {
+		t.Error("the work directory keeps the old login")
+	}
+	if got := h.said("systemctl restart"); len(got) > 0 {
+		t.Errorf("restarts: %q", got)
+	}
+	s.states()
+	if err := r.Phases(t.Context(), install); err != nil {
+		t.Fatal(err)
+	}
+	for _, state := range s.states() {
+		if !strings.HasSuffix(state, " done") {
+			t.Error("an installation afterwards:", state)
+		}
+	}
+	// A second rotation gives the first user a new password.
+	if err := r.Phases(t.Context(), whole); err != nil {
+		t.Fatal(err)
+	}
+	if got := nodeLogin(t, h); got.Username != siteregistry.User || got.Password == oldPull.Password || tagStatus(t, r, got) != http.StatusOK {
+		t.Errorf("after a second rotation: %s", got.Username)
+	}
+}
+
+func TestRotationRefusesAHostOfAnotherBundle(t *testing.T) {
+	t.Parallel()
+	_, r, h, _ := rotatingSite(t, 83)
+	old := nodeLogin(t, h)
+	h.put(t, cri.ContainerdConfigFile, "version = 3 # of another bundle\n")
+	err := r.Phases(t.Context(), rotationPhases(r.Cluster, siteregistry.Logins{Pull: true}))
+	if err == nil || !strings.Contains(err.Error(), "run kkbundle install") {
+		t.Errorf("got %v", err)
+	}
+	if got := nodeLogin(t, h); got != old || tagStatus(t, r, old) != http.StatusOK {
+		t.Error("the node has no login that the registry accepts")
 	}
 }

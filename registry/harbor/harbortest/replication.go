@@ -60,6 +60,18 @@ func isSecret(text string) bool {
 		strings.IndexFunc(text, unicode.IsDigit) >= 0
 }
 
+func (s *Server) deleteRobot(w http.ResponseWriter, who identity, id string) {
+	i := slices.IndexFunc(s.robots, func(r *robot) bool { return strconv.FormatInt(r.ID, 10) == id })
+	switch {
+	case !who.admin:
+		sendError(w, http.StatusForbidden, "FORBIDDEN", "forbidden")
+	case i < 0:
+		sendError(w, http.StatusNotFound, "NOT_FOUND", "robot not found")
+	default:
+		s.robots = slices.Delete(s.robots, i, i+1)
+	}
+}
+
 func (s *Server) setSecret(w http.ResponseWriter, who identity, id string, body []byte) {
 	var req struct {
 		Secret string `json:"secret"`
