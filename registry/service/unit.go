@@ -136,6 +136,8 @@ func (w *installation) spec() Spec {
 	}
 	if w.Own {
 		s.Readable = append(s.Readable, configPath)
+	} else {
+		s.Readable = append(s.Readable, pullersPath)
 	}
 	return s
 }
@@ -147,7 +149,7 @@ func (w *installation) command() []string {
 	}
 	args := []string{
 		program, "registry", "serve", "--dir", w.Dir, "--listen", w.Listen,
-		"--tls-cert", certPath, "--tls-key", keyPath, "--htpasswd", htpasswdPath,
+		"--tls-cert", certPath, "--tls-key", keyPath, "--htpasswd", htpasswdPath, "--pull-htpasswd", pullersPath,
 	}
 	if w.Delete {
 		args = append(args, "--delete")
