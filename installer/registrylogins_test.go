@@ -13,6 +13,10 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
 
 	"github.com/kkbundle/kkbundle/installer/cri"
 	"github.com/kkbundle/kkbundle/installer/engine"
@@ -322,5 +326,141 @@ func TestRotationRefusesAHostOfAnotherBundle(t *testing.T) {
 	}
 	if got := nodeLogin(t, h); got != old || tagStatus(t, r, old) != http.StatusOK {
 		t.Error("the node has no login that the registry accepts")
+	}
+}
+
+// Harbor is package harbortest, a stand-in.
+func TestHarborNodesCanOnlyPullAndRotate(t *testing.T) {
+	t.Parallel()
+	s := newHarborSite(t, "reg1, reg2", ", vip: 10.0.0.9", "")
+	if err := s.install(t); err != nil {
+		t.Fatal(err)
+	}
+	s.states()
+	old := mustAccess(t, s.r)
+	client, err := s.r.RegistryHosts()[0].Transport(old.CA)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.CloseIdleConnections()
+	var sample name.Digest
+	for _, it := range s.r.Items {
+		if strings.HasPrefix(it.Ref, "registry.k8s.io/pause") {
+			if sample, err = name.NewDigest("10.0.0.2/registry.k8s.io/pause@" + it.Descriptor.Digest.String()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	as := func(l task.Login) []remote.Option {
+		return []remote.Option{remote.WithTransport(client), remote.WithAuth(&authn.Basic{Username: l.Username, Password: l.Password}), remote.WithContext(t.Context())}
+	}
+	if _, err := remote.Head(sample, as(old.Login)...); err != nil {
+		t.Errorf("the robot pulls: %v", err)
+	}
+	if err := remote.Write(sample.Context().Tag("evil"), empty.Image, as(old.Login)...); err == nil {
+		t.Error("the robot pushes")
+	}
+	if err := remote.Delete(sample, as(old.Login)...); err == nil {
+		t.Error("the robot deletes")
+	}
+	phases := rotationPhases(s.r.Cluster, siteregistry.Logins{Pull: true})
+	if err := s.r.Phases(t.Context(), phases[:2]); err != nil { // a run that is killed
+		t.Fatal(err)
+	}
+	next := mustAccess(t, s.r).Login
+	for _, l := range []task.Login{old.Login, next} {
+		if _, err := remote.Head(sample, as(l)...); err != nil {
+			t.Errorf("%s during the rotation: %v", l.Username, err)
+		}
+	}
+	if err := s.r.Phases(t.Context(), phases); err != nil {
+		t.Fatal(err)
+	}
+	if got := mustAccess(t, s.r).Login; got != next || next.Username != "robot$kkbundle-nodes-2" {
+		t.Errorf("the login is %s, and was %s", got.Username, next.Username)
+	}
+	for _, reg := range []string{"10.0.0.2", "10.0.0.3"} {
+		one, err := name.NewDigest(reg + "/registry.k8s.io/pause@" + sample.DigestStr())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := remote.Head(one, as(next)...); err != nil {
+			t.Errorf("the new robot at %s: %v", reg, err)
+		}
+		if _, err := remote.Head(one, as(old.Login)...); err == nil {
+			t.Errorf("the old robot at %s still pulls", reg)
+		}
+	}
+	s.states()
+	if err := s.install(t); err != nil {
+		t.Fatal(err)
+	}
+	for _, state := range s.states() {
+		if !strings.HasSuffix(state, " done") {
+			t.Error("an installation afterwards:", state)
+		}
+	}
+	s.quiet(t)
+}
+
+// hides reports whether a unit's sandbox keeps a file from the service. The user is not root, and the file belongs to root only.
+func hides(unit, file string) bool {
+	user, hidden, bound := "", false, false
+	for line := range strings.Lines(unit) {
+		key, value, _ := strings.Cut(strings.TrimSpace(line), "=")
+		below := strings.HasPrefix(file, strings.TrimSuffix(strings.TrimPrefix(value, "-"), ":ro")+"/")
+		switch key {
+		case "User":
+			user = value
+		case "ProtectHome":
+			hidden = hidden || strings.HasPrefix(file, "/root/") || strings.HasPrefix(file, "/home/")
+		case "InaccessiblePaths", "TemporaryFileSystem":
+			hidden = hidden || below
+		case "BindPaths", "BindReadOnlyPaths":
+			bound = bound || below
+		}
+	}
+	return user != "" && user != "root" && hidden && !bound
+}
+
+// The kernel's part is proved in the lab (TestFlannel): there the unit's own namespace and user try to read the files.
+func TestRegistryServicesCannotReadKeys(t *testing.T) {
+	t.Parallel()
+	_, r, h := newRegistrySite(t, 84)
+	if err := r.Phases(t.Context(), registryPhases()[:1]); err != nil {
+		t.Fatal(err)
+	}
+	older := "[Service]\nExecStart=" + siteregistry.Binary + " serve " + configFile + "\nRestart=always\n"
+	for _, file := range []string{
+		"/etc/kubernetes/pki/ca.key", "/etc/kubernetes/pki/sa.key", "/etc/kubernetes/admin.conf", "/etc/ssl/private/site.key", "/etc/pki/tls/private/site.key",
+		"/etc/kkbundle/etcd/ca.key", "/etc/ssh/ssh_host_ed25519_key", "/etc/containerd/certs.d/docker.io/hosts.toml", "/var/lib/kubelet/pki/kubelet.key",
+		"/var/lib/rancher/k3s/server/tls/server-ca.key", "/var/lib/etcd/member/wal/0.wal", "/var/lib/kkbundle/before/x", "/root/.kube/config", "/home/op/.ssh/id",
+	} {
+		for _, unit := range []string{siteregistry.Unit, siteregistry.PushUnit} {
+			if !hides(h.content(task.UnitDir+unit), file) {
+				t.Errorf("%s can read %s", unit, file)
+			}
+		}
+		if hides(older, file) {
+			t.Errorf("this test does not see that the unit of older releases reads %s", file)
+		}
+	}
+	if text := h.content(task.UnitDir + siteregistry.Unit); strings.Contains(text, "ReadWritePaths") || strings.Contains(text, "\nBindPaths") {
+		t.Errorf("the nodes' service can write:\n%s", text)
+	}
+}
+
+func TestLimitedInstallDuringARotation(t *testing.T) {
+	t.Parallel()
+	s, r, _, _ := rotatingSite(t, 85)
+	if err := r.Phases(t.Context(), rotationPhases(r.Cluster, siteregistry.Logins{Pull: true})[:2]); err != nil {
+		t.Fatal(err)
+	}
+	s.states()
+	s.options.Limit = []string{"cp1"}
+	limited := s.run(t, clusterBundle(t, s.options.Cluster))
+	err := limited.Phases(t.Context(), []task.Phase{{Name: "init", Tasks: []task.Task{siteregistry.CertificatesTask()}}})
+	if err == nil || !strings.Contains(err.Error(), "kkbundle registry rotate") {
+		t.Errorf("got %v", err)
 	}
 }
