@@ -11,7 +11,6 @@ import (
 	"io/fs"
 	"path"
 	"slices"
-	"strings"
 )
 
 // Directories of an installation on hosts. Reset removes them.
@@ -94,14 +93,18 @@ func (t *Host) works(ctx context.Context, s Setting) (bool, error) {
 			return false, err
 		}
 	}
-	if len(s.Units) == 0 {
-		return true, nil
+	all := true
+	for _, unit := range s.Units { // of several units, is-active wants only one to run
+		ok, err := t.Test(ctx, "systemctl", "is-active", "--quiet", unit)
+		if err != nil {
+			return false, err
+		}
+		if !ok {
+			Because(ctx, "%s does not run", unit)
+		}
+		all = all && ok
 	}
-	ok, err := t.Test(ctx, append([]string{"systemctl", "is-active", "--quiet"}, s.Units...)...)
-	if !ok {
-		Because(ctx, "%s does not run", strings.Join(s.Units, " or "))
-	}
-	return ok, err
+	return all, nil
 }
 
 // differsLive reports whether the setting is in force except for live files.
