@@ -285,16 +285,11 @@ func distributionSetting(_ context.Context, t *task.Host) (task.Setting, error) 
 	if t.Site.IsPair() { // it also listens on the shared address
 		listen = ":" + strconv.Itoa(t.Site.Cluster.ImageRegistry.Port)
 	}
-	reading := kube.Document{
-		"delete":      kube.Document{"enabled": false},
-		"maintenance": kube.Document{"readonly": kube.Document{"enabled": true}, "uploadpurging": kube.Document{"enabled": false}},
-	}
-	config, err := registryConfig(listener{listen, htpasswdFile, s.httpSecret}, reading)
+	config, err := registryConfig(listener{listen, htpasswdFile, s.httpSecret}, readOnly())
 	if err != nil {
 		return task.Setting{}, err
 	}
-	writing := kube.Document{"delete": kube.Document{"enabled": t.Site.Cluster.ImageRegistry.AllowDelete}}
-	pushText, err := registryConfig(listener{push.Address, pushHtpasswdFile, s.httpSecret}, writing)
+	pushText, err := registryConfig(listener{push.Address, pushHtpasswdFile, s.httpSecret}, writable(t.Site.Cluster))
 	if err != nil {
 		return task.Setting{}, err
 	}
@@ -351,6 +346,19 @@ func serviceSpecs(listen, push string) (reader, writer service.Spec) {
 
 // A listener is the part of a configuration that differs between the services.
 type listener struct{ address, htpasswd, secret string }
+
+// readOnly returns the storage settings of the nodes' service. The program refuses every writing method.
+func readOnly() kube.Document {
+	return kube.Document{
+		"delete":      kube.Document{"enabled": false},
+		"maintenance": kube.Document{"readonly": kube.Document{"enabled": true}, "uploadpurging": kube.Document{"enabled": false}},
+	}
+}
+
+// writable returns the storage settings of the service for pushes.
+func writable(c *manifest.Cluster) kube.Document {
+	return kube.Document{"delete": kube.Document{"enabled": c.ImageRegistry.AllowDelete}}
+}
 
 // registryConfig is for distribution 3. Indexes may lack platforms that the bundle excludes, so they keep upstream's
 // digests.
