@@ -232,6 +232,12 @@ func TestAddonLacksItsChartOrValues(t *testing.T) {
 // systemd's part is played by the test. It is reached through the host's helper.
 func newRegistrySite(t *testing.T, second byte) (*site, *engine.Run, *rooted) {
 	t.Helper()
+	return newRegistrySiteOf(t, second, runRegistry)
+}
+
+// newRegistrySiteOf has a registry that run starts with a configuration.
+func newRegistrySiteOf(t *testing.T, second byte, run func(ctx context.Context, t *testing.T, text string)) (*site, *engine.Run, *rooted) {
+	t.Helper()
 	s := newSite(t, "cp1")
 	h := s.hosts["cp1"]
 	r := s.run(t, clusterBundle(t, s.options.Cluster))
@@ -242,9 +248,9 @@ func newRegistrySite(t *testing.T, second byte) (*site, *engine.Run, *rooted) {
 		switch {
 		case cmd.Args[1] != "restart":
 		case cmd.Args[2] == siteregistry.PushUnit:
-			serveRegistry(ctx, t, h, pushConfigFile, push, own)
+			run(ctx, t, registryText(t, h, pushConfigFile, push, own))
 		case cmd.Args[2] == siteregistry.Unit:
-			serveRegistry(ctx, t, h, configFile, "", "")
+			run(ctx, t, registryText(t, h, configFile, "", ""))
 		}
 		return nil
 	})
@@ -370,8 +376,9 @@ func mustAccess(t *testing.T, r *engine.Run) task.RegistryAccess {
 	return access
 }
 
-// serveRegistry runs the registry with a configuration that lies on the host, but at another address.
-func serveRegistry(ctx context.Context, t *testing.T, h *rooted, file, address, own string) {
+// registryText returns a configuration that lies on the host, for this machine's directories and another address.
+func registryText(t *testing.T, h *rooted, file, address, own string) string {
+	t.Helper()
 	text := h.content(file)
 	if !strings.Contains(text, "addr: "+address) {
 		t.Errorf("%s does not listen at %s:\n%s", h.name, address, text)
@@ -382,6 +389,12 @@ func serveRegistry(ctx context.Context, t *testing.T, h *rooted, file, address, 
 	for _, dir := range []string{siteregistry.ConfigDir, siteregistry.DataDir} {
 		text = strings.ReplaceAll(text, dir, h.root+dir)
 	}
+	return text
+}
+
+// runRegistry runs the registry as a library.
+func runRegistry(ctx context.Context, t *testing.T, text string) {
+	t.Helper()
 	config, err := configuration.Parse(strings.NewReader(text))
 	if err != nil {
 		t.Errorf("the registry refuses its configuration: %v", err)

@@ -67,9 +67,9 @@ groups: {kube_control_plane: [cp1], image_registry: [reg1, reg2]}
 			switch {
 			case cmd.Args[1] != "restart":
 			case cmd.Args[2] == siteregistry.PushUnit:
-				serveRegistry(ctx, t, h, pushConfigFile, p.push(), p.pushOf(name))
+				runRegistry(ctx, t, registryText(t, h, pushConfigFile, p.push(), p.pushOf(name)))
 			case cmd.Args[2] == siteregistry.Unit: // each registry gets its host's address of the port that it wants all of
-				serveRegistry(ctx, t, h, configFile, fmt.Sprintf(":%d", p.options.Cluster.ImageRegistry.Port), p.address(name))
+				runRegistry(ctx, t, registryText(t, h, configFile, fmt.Sprintf(":%d", p.options.Cluster.ImageRegistry.Port), p.address(name)))
 			}
 			return nil
 		})

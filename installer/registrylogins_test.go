@@ -7,7 +7,10 @@ import (
 	"encoding/base64"
 	"io"
 	"net/http"
+	"os"
+	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -108,6 +111,40 @@ func (h *rooted) registryFiles(t *testing.T) []string {
 func TestNodesCanOnlyPullFromTheRegistry(t *testing.T) {
 	t.Parallel()
 	_, r, h := newRegistrySite(t, 80)
+	nodesCanOnlyPull(t, r, h)
+}
+
+// The registry is upstream's program of the bundle, from the lab's cache.
+func TestNodesCanOnlyPullFromTheRegistryProgram(t *testing.T) {
+	t.Parallel()
+	home, err := os.UserHomeDir()
+	if err != nil {
+		t.Skip(err)
+	}
+	found, err := filepath.Glob(filepath.Join(home, ".cache/kkbundle-lab", "registry-"+runtime.GOARCH+"-*", "registry"))
+	if err != nil || len(found) == 0 {
+		t.Skip("the lab's cache has no registry program: run make lab once")
+	}
+	_, r, h := newRegistrySiteOf(t, 86, func(ctx context.Context, t *testing.T, text string) {
+		t.Helper()
+		file := filepath.Join(t.TempDir(), "config.yaml")
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Error(err)
+			return
+		}
+		cmd := exec.CommandContext(context.WithoutCancel(ctx), found[0], "serve", file)
+		cmd.Env = append(os.Environ(), "OTEL_TRACES_EXPORTER=none")
+		if err := cmd.Start(); err != nil {
+			t.Error(err)
+			return
+		}
+		t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	})
+	nodesCanOnlyPull(t, r, h)
+}
+
+func nodesCanOnlyPull(t *testing.T, r *engine.Run, h *rooted) {
+	t.Helper()
 	if err := r.Phases(t.Context(), registryPhases()); err != nil {
 		t.Fatal(err)
 	}

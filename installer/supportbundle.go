@@ -25,6 +25,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/node"
 	"github.com/kkbundle/kkbundle/installer/report"
+	"github.com/kkbundle/kkbundle/installer/siteregistry"
 	"github.com/kkbundle/kkbundle/installer/task"
 )
 
@@ -78,7 +79,7 @@ func WriteSupportBundle(ctx context.Context, o StatusOptions, w io.Writer) (_ Su
 
 // hideSecrets adds this machine's secrets to the masker.
 func hideSecrets(r *engine.Run) {
-	for _, name := range []string{task.RegistryPassFile, task.RegistrySecretFile, task.RegistryHashFile, task.PushPassFile, task.PushHashFile, task.HarborAdminFile, task.HarborDatabaseFile, task.HarborRobotFile} {
+	for _, name := range []string{task.RegistryPassFile, siteregistry.OldLogin(task.RegistryPassFile), siteregistry.OldLogin(task.HarborRobotFile), task.RegistrySecretFile, task.RegistryHashFile, task.PushPassFile, task.PushHashFile, task.HarborAdminFile, task.HarborDatabaseFile, task.HarborRobotFile} {
 		if data, err := r.Dir.Read(name); err == nil {
 			for line := range strings.Lines(string(data)) {
 				line = strings.TrimSpace(line)

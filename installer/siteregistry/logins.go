@@ -3,9 +3,7 @@ package siteregistry
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"io/fs"
-	"path"
 	"strings"
 
 	"golang.org/x/crypto/bcrypt"
@@ -25,6 +23,9 @@ type passFile struct {
 // oldSuffix is added to the name of a file for the login that a rotation replaces. The file exists during a rotation.
 const oldSuffix = ".old"
 
+// OldLogin returns the name of the file with the login that a rotation replaces.
+func OldLogin(name string) string { return name + oldSuffix }
+
 // keep returns the login, and creates it if it is missing.
 func (f passFile) keep(site *task.Site) (task.Login, error) {
 	data, err := site.Dir.Keep(f.name, func() ([]byte, error) { return []byte(f.make()), nil })
@@ -36,7 +37,7 @@ func (f passFile) keep(site *task.Site) (task.Login, error) {
 
 // old returns the login that a rotation replaces, or nil.
 func (f passFile) old(site *task.Site) (*task.Login, error) {
-	data, err := site.Dir.Read(f.name + oldSuffix)
+	data, err := site.Dir.Read(OldLogin(f.name))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil //nolint:nilnil // no rotation is the normal case
 	}
@@ -74,7 +75,7 @@ func (f passFile) rotate(site *task.Site) error {
 		return err
 	}
 	line := func(l task.Login) []byte { return []byte(l.Username + ":" + l.Password) }
-	if err := site.Dir.Write(f.name+oldSuffix, line(now)); err != nil {
+	if err := site.Dir.Write(OldLogin(f.name), line(now)); err != nil {
 		return err
 	}
 	next := task.Login{Username: f.user, Password: f.make()}
@@ -123,5 +124,5 @@ func checkRotated(site *task.Site) error {
 	if err != nil || old == nil || site.Scope.Whole() {
 		return err
 	}
-	return fmt.Errorf("%s: a rotation of the registry's login is unfinished: run kkbundle registry rotate -i INVENTORY first, or leave out --limit", path.Base(f.name))
+	return errors.New("the rotation of the registry's logins is unfinished, and all hosts need the new login: run kkbundle registry rotate again, or leave out --limit")
 }

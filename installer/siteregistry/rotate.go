@@ -58,7 +58,7 @@ func EndRotationTasks(c *manifest.Cluster) []task.Task {
 			return old == nil, err
 		},
 		Do: func(_ context.Context, t *task.Host) error {
-			return t.Site.Dir.Remove(Of(t.Site.Cluster).hosts.name + oldSuffix)
+			return t.Site.Dir.Remove(OldLogin(Of(t.Site.Cluster).hosts.name))
 		},
 	}
 	if c.ImageRegistry.Type != manifest.RegistryHarbor {

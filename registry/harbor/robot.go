@@ -169,7 +169,7 @@ func (c *Client) findRobot(ctx context.Context, body newRobot) (knownRobot, erro
 	return *found, nil
 }
 
-var errNoRobot = errors.New("Harbor does not list it")
+var errNoRobot = errors.New("the account is not in the list of Harbor")
 
 // DeleteRobot deletes the system's robot account with that name, if it exists.
 func (c *Client) DeleteRobot(ctx context.Context, name string) error {

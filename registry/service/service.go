@@ -36,8 +36,9 @@ const (
 	Unit = name + ".service"
 	// User is the service's system user.
 	User = "kkbundle-registry"
-	// Login is the user name for clients that pull, and PushLogin for those that push.
-	Login     = "registry"
+	// Login is the user name for clients that pull.
+	Login = "registry"
+	// PushLogin is the user name for clients that push.
 	PushLogin = "registry-push"
 	// DefaultDir is the default directory of the content.
 	DefaultDir = "/var/lib/" + name
