@@ -243,6 +243,32 @@ func TestSettle(t *testing.T) {
 	at("nothing to do again", "done")
 }
 
+// systemctl is-active wants only one of its units to run.
+func TestSettleNoticesOneStoppedUnit(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "cp1")
+	h := s.hosts["cp1"]
+	stopped := ""
+	h.answer("systemctl", func(_ context.Context, cmd host.Cmd) error {
+		if cmd.Args[1] == "is-active" && !slices.ContainsFunc(cmd.Args[3:], func(unit string) bool { return unit != stopped }) {
+			return &host.ExitError{Code: 3}
+		}
+		return nil
+	})
+	step := task.Settle(task.Task{Name: "demo"}, func(context.Context, *task.Host) (task.Setting, error) {
+		return task.Setting{Files: []task.File{{Path: "/etc/demo.conf", Mode: 0o600, Data: []byte("one\n")}}, Units: []string{"one.service", "two.service"}}, nil
+	})
+	for _, want := range []struct{ stopped, state string }{{"", "changed"}, {"", "done"}, {"one.service", "changed"}, {"two.service", "changed"}} {
+		stopped = want.stopped
+		if err := s.run(t, nil).Phases(t.Context(), []task.Phase{{Name: "one", Tasks: []task.Task{step}}}); err != nil {
+			t.Fatal(err)
+		}
+		if got := s.states(); !slices.Equal(got, []string{"demo@cp1 " + want.state}) {
+			t.Errorf("%q stopped: %q", want.stopped, got)
+		}
+	}
+}
+
 // Only a change of live files leaves the units alone.
 func TestSettleLive(t *testing.T) {
 	t.Parallel()
