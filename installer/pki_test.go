@@ -138,14 +138,15 @@ func TestWorkDir(t *testing.T) {
 func TestHtpasswd(t *testing.T) {
 	t.Parallel()
 	r := &task.Site{Dir: newWorkDir(t)}
-	one, err := siteregistry.Htpasswd(r, "password")
+	login := func(password string) task.Login { return task.Login{Username: siteregistry.User, Password: password} }
+	one, err := siteregistry.Htpasswd(r, task.RegistryHashFile, login("password"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if again, err := siteregistry.Htpasswd(r, "password"); string(again) != string(one) || err != nil {
+	if again, err := siteregistry.Htpasswd(r, task.RegistryHashFile, login("password")); string(again) != string(one) || err != nil {
 		t.Errorf("a second time it differs (%v)", err)
 	}
-	other, err := siteregistry.Htpasswd(r, "changed")
+	other, err := siteregistry.Htpasswd(r, task.RegistryHashFile, login("changed"))
 	if err != nil || bcrypt.CompareHashAndPassword(other[len(siteregistry.User)+1:len(other)-1], []byte("changed")) != nil {
 		t.Errorf("%s is not for the changed password (%v)", other, err)
 	}

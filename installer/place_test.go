@@ -232,17 +232,44 @@ func TestAddonLacksItsChartOrValues(t *testing.T) {
 // systemd's part is played by the test. It is reached through the host's helper.
 func newRegistrySite(t *testing.T, second byte) (*site, *engine.Run, *rooted) {
 	t.Helper()
+	return newRegistrySiteOf(t, second, runRegistry)
+}
+
+// newRegistrySiteOf has a registry that run starts with a configuration.
+func newRegistrySiteOf(t *testing.T, second byte, run func(ctx context.Context, t *testing.T, text string)) (*site, *engine.Run, *rooted) {
+	t.Helper()
 	s := newSite(t, "cp1")
 	h := s.hosts["cp1"]
 	r := s.run(t, clusterBundle(t, s.options.Cluster))
 	r.Hosts[0].IP = netip.AddrFrom4([4]byte{127, second, byte(os.Getpid() >> 8), byte(os.Getpid())})
+	own, push := r.Hosts[0].IP.String()+":5001", "127.0.0.1:5001"
+	leadPushes(h, push, own)
 	h.answer("systemctl", func(ctx context.Context, cmd host.Cmd) error {
-		if cmd.Args[1] == "restart" {
-			serveRegistry(ctx, t, h)
+		switch {
+		case cmd.Args[1] != "restart":
+		case cmd.Args[2] == siteregistry.PushUnit:
+			run(ctx, t, registryText(t, h, pushConfigFile, push, own))
+		case cmd.Args[2] == siteregistry.Unit:
+			run(ctx, t, registryText(t, h, configFile, "", ""))
 		}
 		return nil
 	})
 	return s, r, h
+}
+
+const (
+	configFile     = siteregistry.ConfigDir + "/config.yaml"
+	pushConfigFile = siteregistry.ConfigDir + "/push.yaml"
+)
+
+// leadPushes leads connections from a host to its loopback address, which all hosts of a test share, to another one.
+func leadPushes(h *rooted, push, to string) {
+	h.answer(host.HelperPath, func(ctx context.Context, cmd host.Cmd) error {
+		if len(cmd.Args) > 2 && cmd.Args[1] == "dial" && cmd.Args[2] == push {
+			cmd.Args = []string{cmd.Args[0], "dial", to}
+		}
+		return h.helper(ctx, cmd)
+	})
 }
 
 func TestRegistryIsInstalledAndSeeded(t *testing.T) {
@@ -294,7 +321,7 @@ func TestRegistryIsInstalledAndSeeded(t *testing.T) {
 func TestRegistryOfOlderVersion(t *testing.T) {
 	t.Parallel()
 	s, r, h := newRegistrySite(t, 79)
-	secrets := []string{siteregistry.ConfigDir + "/config.yaml", siteregistry.ConfigDir + "/htpasswd", siteregistry.ConfigDir + "/tls.key"}
+	secrets := []string{configFile, siteregistry.ConfigDir + "/htpasswd", pushConfigFile, siteregistry.ConfigDir + "/push-htpasswd", siteregistry.ConfigDir + "/tls.key"}
 	for _, path := range append(secrets, siteregistry.DataDir+"/docker/registry/v2/old", "/etc/kubernetes/pki/ca.key") {
 		h.put(t, path, "old")
 		if err := os.Chmod(filepath.Join(h.root, path), 0o600); err != nil {
@@ -321,13 +348,13 @@ func TestRegistryOfOlderVersion(t *testing.T) {
 	if own := slices.Index(ran, want[0]); user < 0 || user > own || slices.Index(ran, want[1]) > restart {
 		t.Errorf("the user is made before it is given anything, and has everything before the start: %q", ran)
 	}
-	for path, mode := range map[string]fs.FileMode{secrets[0]: 0o640, secrets[1]: 0o640, secrets[2]: 0o640, "/etc/kubernetes/pki/ca.key": 0o600, siteregistry.DataDir: fs.ModeDir | 0o750} {
+	for path, mode := range map[string]fs.FileMode{secrets[0]: 0o640, secrets[1]: 0o640, secrets[2]: 0o640, secrets[3]: 0o640, secrets[4]: 0o640, "/etc/kubernetes/pki/ca.key": 0o600, siteregistry.DataDir: fs.ModeDir | 0o750} {
 		if info, err := os.Stat(filepath.Join(h.root, path)); err != nil || info.Mode() != mode {
 			t.Errorf("%s: %v, %v; want %v", path, info.Mode(), err, mode)
 		}
 	}
 	unit := h.content(task.UnitDir + siteregistry.Unit)
-	for _, line := range []string{"User=" + siteregistry.Account, "NoNewPrivileges=yes", "CapabilityBoundingSet=", "TemporaryFileSystem=" + task.StateDir + ":ro", "BindPaths=" + siteregistry.DataDir} {
+	for _, line := range []string{"User=" + siteregistry.Account, "NoNewPrivileges=yes", "CapabilityBoundingSet=", "TemporaryFileSystem=" + task.StateDir + ":ro", "BindReadOnlyPaths=" + siteregistry.DataDir} {
 		if !strings.Contains(unit, line+"\n") {
 			t.Errorf("the unit has no %s:\n%s", line, unit)
 		}
@@ -349,12 +376,25 @@ func mustAccess(t *testing.T, r *engine.Run) task.RegistryAccess {
 	return access
 }
 
-// serveRegistry runs the registry with the configuration that lies on the host.
-func serveRegistry(ctx context.Context, t *testing.T, h *rooted) {
-	text := h.content(siteregistry.ConfigDir + "/config.yaml")
+// registryText returns a configuration that lies on the host, for this machine's directories and another address.
+func registryText(t *testing.T, h *rooted, file, address, own string) string {
+	t.Helper()
+	text := h.content(file)
+	if !strings.Contains(text, "addr: "+address) {
+		t.Errorf("%s does not listen at %s:\n%s", h.name, address, text)
+	}
+	if address != "" {
+		text = strings.Replace(text, "addr: "+address+"\n", "addr: "+own+"\n", 1)
+	}
 	for _, dir := range []string{siteregistry.ConfigDir, siteregistry.DataDir} {
 		text = strings.ReplaceAll(text, dir, h.root+dir)
 	}
+	return text
+}
+
+// runRegistry runs the registry as a library.
+func runRegistry(ctx context.Context, t *testing.T, text string) {
+	t.Helper()
 	config, err := configuration.Parse(strings.NewReader(text))
 	if err != nil {
 		t.Errorf("the registry refuses its configuration: %v", err)

@@ -62,9 +62,14 @@ groups: {kube_control_plane: [cp1], image_registry: [reg1, reg2]}
 			t.Fatal(err)
 		}
 		h.answer("ip", func(_ context.Context, cmd host.Cmd) error { return p.ip(name, cmd) })
+		leadPushes(h, p.push(), p.pushOf(name))
 		h.answer("systemctl", func(ctx context.Context, cmd host.Cmd) error {
-			if cmd.Args[1] == "restart" && cmd.Args[2] == siteregistry.Unit {
-				p.serve(ctx, t, h)
+			switch {
+			case cmd.Args[1] != "restart":
+			case cmd.Args[2] == siteregistry.PushUnit:
+				runRegistry(ctx, t, registryText(t, h, pushConfigFile, p.push(), p.pushOf(name)))
+			case cmd.Args[2] == siteregistry.Unit: // each registry gets its host's address of the port that it wants all of
+				runRegistry(ctx, t, registryText(t, h, configFile, fmt.Sprintf(":%d", p.options.Cluster.ImageRegistry.Port), p.address(name)))
 			}
 			return nil
 		})
@@ -82,17 +87,14 @@ func (p *pairSite) address(name string) string {
 	return "127.0.0." + map[string]string{"1": "2", "2": "3"}[last] + ":" + strconv.Itoa(p.options.Cluster.ImageRegistry.Port)
 }
 
-// serve runs a host's registry. Both hosts are this machine: each registry gets its host's address of the port that it wants all of.
-func (p *pairSite) serve(ctx context.Context, t *testing.T, h *rooted) {
-	const config = siteregistry.ConfigDir + "/config.yaml"
-	whole := fmt.Sprintf("addr: :%d\n", p.options.Cluster.ImageRegistry.Port)
-	text := h.content(config)
-	if !strings.Contains(text, whole) {
-		t.Errorf("%s does not listen at all addresses:\n%s", h.name, text)
-	}
-	h.put(t, config, strings.Replace(text, whole, "addr: "+p.address(h.name)+"\n", 1))
-	serveRegistry(ctx, t, h)
-	h.put(t, config, text)
+// push is the address of pushes on every host, and pushOf where a host's registry listens instead: both hosts are this machine.
+func (p *pairSite) push() string {
+	return "127.0.0.1:" + strconv.Itoa(p.options.Cluster.ImageRegistry.PushPort())
+}
+
+func (p *pairSite) pushOf(name string) string {
+	host, port, _ := net.SplitHostPort(p.address(name))
+	return strings.Replace(host, "127.0.0.", "127.0.1.", 1) + ":" + port
 }
 
 // ip says where the shared address is.

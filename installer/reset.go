@@ -232,7 +232,7 @@ func removeNetwork(ctx context.Context, t *task.Host) error {
 }
 
 func noRegistry(ctx context.Context, t *task.Host) (bool, error) {
-	paths := []string{task.UnitDir + siteregistry.Unit}
+	paths := []string{task.UnitDir + siteregistry.Unit, task.UnitDir + siteregistry.PushUnit}
 	if t.Site.WithData {
 		paths = append(paths, siteregistry.DataDir)
 	}
@@ -245,8 +245,10 @@ func noRegistry(ctx context.Context, t *task.Host) (bool, error) {
 
 // removeRegistry removes the service, and its user unless that user's images stay.
 func removeRegistry(ctx context.Context, t *task.Host) error {
-	if err := t.RemoveUnit(ctx, siteregistry.Unit); err != nil {
-		return err
+	for _, unit := range []string{siteregistry.PushUnit, siteregistry.Unit} {
+		if err := t.RemoveUnit(ctx, unit); err != nil {
+			return err
+		}
 	}
 	if t.Site.WithData {
 		if err := t.Empty(ctx, siteregistry.DataDir); err != nil {

@@ -243,6 +243,88 @@ func TestSettle(t *testing.T) {
 	at("nothing to do again", "done")
 }
 
+// systemctl is-active wants only one of its units to run.
+func TestSettleNoticesOneStoppedUnit(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "cp1")
+	h := s.hosts["cp1"]
+	stopped := ""
+	h.answer("systemctl", func(_ context.Context, cmd host.Cmd) error {
+		if cmd.Args[1] == "is-active" && !slices.ContainsFunc(cmd.Args[3:], func(unit string) bool { return unit != stopped }) {
+			return &host.ExitError{Code: 3}
+		}
+		return nil
+	})
+	step := task.Settle(task.Task{Name: "demo"}, func(context.Context, *task.Host) (task.Setting, error) {
+		return task.Setting{Files: []task.File{{Path: "/etc/demo.conf", Mode: 0o600, Data: []byte("one\n")}}, Units: []string{"one.service", "two.service"}}, nil
+	})
+	for _, want := range []struct{ stopped, state string }{{"", "changed"}, {"", "done"}, {"one.service", "changed"}, {"two.service", "changed"}} {
+		stopped = want.stopped
+		if err := s.run(t, nil).Phases(t.Context(), []task.Phase{{Name: "one", Tasks: []task.Task{step}}}); err != nil {
+			t.Fatal(err)
+		}
+		if got := s.states(); !slices.Equal(got, []string{"demo@cp1 " + want.state}) {
+			t.Errorf("%q stopped: %q", want.stopped, got)
+		}
+	}
+}
+
+// Only a change of live files leaves the units alone.
+func TestSettleLive(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "cp1")
+	h := s.hosts["cp1"]
+	h.answer("systemctl", func(context.Context, host.Cmd) error { return nil })
+	config, secret := "one\n", "one\n"
+	step := task.Settle(task.Task{Name: "demo"}, func(context.Context, *task.Host) (task.Setting, error) {
+		return task.Setting{
+			Files: []task.File{{Path: "/etc/demo.conf", Mode: 0o600, Data: []byte(config)}, {Path: "/etc/demo.secret", Mode: 0o640, Data: []byte(secret), Live: true}},
+			Units: []string{"demo.service"},
+			Reload: func(ctx context.Context, t *task.Host) error {
+				return t.Run(ctx, "systemctl", "reload", "demo.service")
+			},
+		}, nil
+	})
+	at := func(what string, step task.Task, restart, reload bool) {
+		t.Helper()
+		h.said("")
+		if err := s.run(t, nil).Phases(t.Context(), []task.Phase{{Name: "one", Tasks: []task.Task{step}}}); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+		ran := h.said("systemctl")
+		if slices.Contains(ran, "systemctl restart demo.service") != restart || slices.Contains(ran, "systemctl reload demo.service") != reload {
+			t.Errorf("%s: ran %q", what, ran)
+		}
+		if restart || reload {
+			if h.content("/etc/demo.conf") != config || h.content("/etc/demo.secret") != secret {
+				t.Errorf("%s: the files are not as they should be", what)
+			}
+		}
+	}
+	live, ok := step.LiveOnly()
+	if !ok {
+		t.Fatal("a setting has live files")
+	}
+	at("live files of a host without the setting", live, false, false)
+	at("the first time", step, true, false)
+	secret = "two\n"
+	at("another secret", step, false, true)
+	at("nothing to do", step, false, false)
+	secret = "three\n"
+	at("live files alone", live, false, true)
+	at("nothing to do again", step, false, false)
+	config, secret = "two\n", "four\n"
+	if err := s.run(t, nil).Phases(t.Context(), []task.Phase{{Name: "one", Tasks: []task.Task{live}}}); err == nil || h.content("/etc/demo.secret") != "three\n" {
+		t.Errorf("live files alone, where more differs: %v", err)
+	}
+	at("both", step, true, false)
+	// A run that is killed between the stamp and the live file.
+	secret = "five\n"
+	at("another secret", step, false, true)
+	h.put(t, "/etc/demo.secret", "four\n")
+	at("after a kill", step, false, true)
+}
+
 func TestHostPreparation(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "cp1", "node1")

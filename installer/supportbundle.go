@@ -28,6 +28,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/installer/node"
 	"github.com/kkbundle/kkbundle/installer/report"
+	"github.com/kkbundle/kkbundle/installer/siteregistry"
 	"github.com/kkbundle/kkbundle/installer/task"
 )
 
@@ -102,9 +103,14 @@ func WriteSupportBundle(ctx context.Context, o SupportOptions, w io.Writer) (_ S
 
 // hideSecrets adds this machine's secrets to the masker.
 func hideSecrets(r *engine.Run) {
-	for _, name := range []string{task.RegistryPassFile, task.RegistrySecretFile, task.RegistryHashFile, task.HarborAdminFile, task.HarborDatabaseFile, task.HarborRobotFile} {
+	for _, name := range []string{task.RegistryPassFile, siteregistry.OldLogin(task.RegistryPassFile), siteregistry.OldLogin(task.HarborRobotFile), task.RegistrySecretFile, task.RegistryHashFile, task.PushPassFile, task.PushHashFile, task.HarborAdminFile, task.HarborDatabaseFile, task.HarborRobotFile} {
 		if data, err := r.Dir.Read(name); err == nil {
-			r.Mask.Hide(strings.TrimSpace(string(data)))
+			for line := range strings.Lines(string(data)) {
+				line = strings.TrimSpace(line)
+				r.Mask.Hide(line)
+				_, secret, _ := strings.Cut(line, ":") // USER:PASSWORD, or USER:HASH
+				r.Mask.Hide(secret)
+			}
 		}
 	}
 	for _, h := range r.Options.Inventory.Hosts() {

@@ -176,8 +176,19 @@ type ImageRegistry struct {
 	// CA is the path of a PEM file, relative to the cluster file.
 	CA   string        `yaml:"ca,omitempty" doc:"PEM file with the certificate authorities of an existing registry."`
 	Auth *RegistryAuth `yaml:"auth,omitempty" doc:"Login at an existing registry."`
+	// AllowDelete lets the push login delete.
+	AllowDelete bool `yaml:"allowDelete,omitempty" doc:"Let the push login delete images from the registry of type registry. Default false."`
 	// VIP is the shared address of two registry hosts.
 	VIP string `yaml:"vip,omitempty" doc:"Address that two registry hosts share: an unused one of their network."`
+}
+
+// PushPort returns the port on which the installed registry accepts pushes, at its host's loopback address only.
+func (r ImageRegistry) PushPort() int {
+	const last = 65535
+	if r.Port == last {
+		return last - 1
+	}
+	return r.Port + 1
 }
 
 // RegistryAuth is a login whose password is stored elsewhere.

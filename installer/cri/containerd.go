@@ -195,7 +195,7 @@ func HostsFiles(r task.RegistryAccess, upstreams []string) []task.File {
 	to := mirror.Registry{Host: r.Address, Prefix: r.Prefix, Username: r.Username, Password: r.Password}
 	var files []task.File
 	for _, h := range mirror.Hosts(to, upstreams, ca) {
-		files = append(files, task.File{Path: path.Join(CertsDir, h.Name, "hosts.toml"), Mode: 0o600, Data: h.TOML})
+		files = append(files, task.File{Path: path.Join(CertsDir, h.Name, "hosts.toml"), Mode: 0o600, Data: h.TOML, Live: true})
 	}
 	slices.SortFunc(files, func(a, b task.File) int { return strings.Compare(a.Path, b.Path) })
 	return files

@@ -82,7 +82,7 @@ func crioSetting(_ context.Context, t *task.Host) (task.Setting, error) {
 	return task.Setting{Files: append(files, mirrors...), Units: []string{crioUnit}}, nil
 }
 
-// MirrorFiles returns the runtime's configuration files for the registry.
+// MirrorFiles returns the runtime's configuration files for the registry. Those with its login are live.
 func MirrorFiles(runtime mirror.Runtime, access task.RegistryAccess, upstreams []string) ([]task.File, error) {
 	to := mirror.Registry{Host: access.Address, Prefix: access.Prefix, CA: access.CA, Username: access.Username, Password: access.Password}
 	config, err := mirror.Configure(runtime, to, upstreams)
@@ -91,7 +91,7 @@ func MirrorFiles(runtime mirror.Runtime, access task.RegistryAccess, upstreams [
 	}
 	var files []task.File
 	for _, f := range config.Files {
-		files = append(files, task.File{Path: f.Path, Mode: f.Mode, Data: f.Data})
+		files = append(files, task.File{Path: f.Path, Mode: f.Mode, Data: f.Data, Live: f.Secret})
 	}
 	return files, nil
 }

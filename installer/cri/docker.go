@@ -232,7 +232,11 @@ func criDockerSetting(_ context.Context, t *task.Host) (task.Setting, error) {
 	if err != nil {
 		return task.Setting{}, err
 	}
-	return task.Setting{Files: slices.Concat(files, login), Units: []string{criDockerUnit}}, nil
+	return task.Setting{
+		Files: slices.Concat(files, login), Units: []string{criDockerUnit},
+		// The kubelet reads its logins again only after minutes (pkg/credentialprovider, CachingDockerConfigProvider).
+		Reload: func(ctx context.Context, t *task.Host) error { return t.Systemctl(ctx, "try-restart", "kubelet") },
+	}, nil
 }
 
 // kubeletLogin returns the kubelet's login at the site's registry: Docker stores logins only for users.
@@ -246,7 +250,7 @@ func kubeletLogin(s *task.Site) ([]task.File, error) {
 	}
 	login := strings.TrimPrefix(access.Authorization(), "Basic ")
 	data, err := json.Marshal(kube.Document{"auths": kube.Document{access.Address: kube.Document{"auth": login}}})
-	return []task.File{{Path: KubeletLogins, Mode: 0o600, Data: append(data, '\n')}}, err
+	return []task.File{{Path: KubeletLogins, Mode: 0o600, Data: append(data, '\n'), Live: true}}, err
 }
 
 // From upstream's packaging/systemd/cri-docker.service, without socket activation.

@@ -53,7 +53,7 @@ func SurveyRegistries(ctx context.Context, r *task.Site) []registryState {
 		case t.Conn == nil:
 			list[i].err = errors.New("this run is not connected to it")
 		default:
-			list[i].stopped, list[i].err = stoppedUnits(ctx, t, siteregistry.Unit, siteregistry.AddressUnit, cri.DockerUnit, siteregistry.HarborUnit)
+			list[i].stopped, list[i].err = stoppedUnits(ctx, t, siteregistry.Unit, siteregistry.PushUnit, siteregistry.AddressUnit, cri.DockerUnit, siteregistry.HarborUnit)
 		}
 		return nil
 	})

@@ -150,7 +150,9 @@ func Setting(ctx context.Context, t *task.Host, unit string) (task.Setting, erro
 	}
 	return task.Setting{
 		Files: append(files, registry...),
-		Apply: func(ctx context.Context, t *task.Host) error { return start(ctx, t, unit) },
+		// k3s reads registries.yaml when it starts.
+		Reload: func(ctx context.Context, t *task.Host) error { return t.Systemctl(ctx, "restart", unit) },
+		Apply:  func(ctx context.Context, t *task.Host) error { return start(ctx, t, unit) },
 		Holds: func(ctx context.Context, t *task.Host) (bool, error) {
 			return t.Test(ctx, "systemctl", "is-active", "--quiet", unit)
 		},

@@ -2,7 +2,6 @@ package siteregistry
 
 import (
 	"context"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -38,8 +37,9 @@ const (
 	harborPort = 443
 	// harborAdmin is Harbor's first administrator; the name is fixed.
 	harborAdmin = "admin"
-	// HarborRobot is the account of hosts' pulls; Harbor prefixes it with robot$.
+	// HarborRobot is the account of hosts' pulls; Harbor adds the prefix.
 	HarborRobot = "kkbundle-nodes"
+	robotPrefix = "robot$"
 	// harborStart limits the start of all of Harbor's parts, including its database's first start. KubeKey uses the
 	// same limit.
 	harborStart = 5 * time.Minute
@@ -52,11 +52,8 @@ func harborRegistry() Registry {
 		hides:    true,
 		projects: &registry.HarborOptions{}, // private projects without a quota
 		Tasks:    harborTasks,
+		hosts:    passFile{task.HarborRobotFile, robotPrefix + HarborRobot, newHarborSecret},
 		secrets:  harborCredentials,
-		puller: func(s credentials) task.Login {
-			return task.Login{Username: "robot$" + HarborRobot, Password: s.HarborRobot}
-		},
-		pusher: func(s credentials) task.Login { return task.Login{Username: harborAdmin, Password: s.HarborAdmin} },
 	}
 }
 
@@ -98,20 +95,22 @@ func harborImages(c *manifest.Cluster) string {
 	return "harbor." + version + ".tar.gz"
 }
 
-// harborCredentials adds Harbor's passwords. Harbor requires lower and upper case letters and digits.
+// newHarborSecret returns a random password. Harbor requires lower and upper case letters and digits.
+func newHarborSecret() string { return "Hb1" + newSecret() }
+
+// harborCredentials adds Harbor's passwords.
 func harborCredentials(site *task.Site, s *credentials) error {
-	for name, to := range map[string]*string{task.HarborAdminFile: &s.HarborAdmin, task.HarborDatabaseFile: &s.HarborDatabase, task.HarborRobotFile: &s.HarborRobot} {
-		secret, err := site.Dir.Keep(name, func() ([]byte, error) { return []byte("Hb1" + task.RandomHex(20)), nil })
+	for name, to := range map[string]*string{task.HarborAdminFile: &s.HarborAdmin, task.HarborDatabaseFile: &s.HarborDatabase} {
+		secret, err := site.Dir.Keep(name, func() ([]byte, error) { return []byte(newHarborSecret()), nil })
 		if err != nil {
 			return err
 		}
 		*to = strings.TrimSpace(string(secret))
 		site.Mask.Hide(*to)
 	}
-	for _, pair := range []string{harborAdmin + ":" + s.HarborAdmin, "robot$" + HarborRobot + ":" + s.HarborRobot} {
-		site.Mask.Hide(pair)
-		site.Mask.Hide(base64.StdEncoding.EncodeToString([]byte(pair)))
-	}
+	s.HarborRobot = s.pull.Password
+	s.push = task.Login{Username: harborAdmin, Password: s.HarborAdmin}
+	hide(site, s.push)
 	return nil
 }
 
@@ -213,7 +212,7 @@ func prepareHarbor(ctx context.Context, t *task.Host, ca []byte) error {
 
 // HarborClient returns an administrator's client for the Harbor on this host.
 func HarborClient(t *task.Host) (*harbor.Client, *http.Transport, error) {
-	access, err := localAccess(t)
+	access, err := pushAccess(t)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -262,7 +261,7 @@ func harborLoginTask() task.Task {
 			}
 			ok, err := robotPulls(ctx, t)
 			if err == nil && !ok {
-				err = fmt.Errorf("the hosts' account %s cannot pull from Harbor", HarborRobot)
+				err = errors.New("the hosts' account cannot pull from Harbor")
 			}
 			return err
 		},
@@ -281,14 +280,15 @@ func grantPull(ctx context.Context, t *task.Host, client *harbor.Client) error {
 	if len(projects) == 0 {
 		return nil
 	}
-	if _, err := client.GrantPull(ctx, HarborRobot, projects); err != nil {
-		return err
-	}
 	s, err := Credentials(t.Site)
 	if err != nil {
 		return err
 	}
-	return client.SetSecret(ctx, HarborRobot, s.HarborRobot)
+	robot := strings.TrimPrefix(s.pull.Username, robotPrefix)
+	if _, err := client.GrantPull(ctx, robot, projects); err != nil {
+		return err
+	}
+	return client.SetSecret(ctx, robot, s.pull.Password)
 }
 
 // A harborProject is a project of the bundle's images, with one image as a sample.

@@ -44,7 +44,7 @@ func forEachPeer(t *task.Host, do func(c *harbor.Client, to harbor.Remote) error
 		return err
 	}
 	defer connections.CloseIdleConnections()
-	own, err := localAccess(t)
+	own, err := pushAccess(t)
 	if err != nil {
 		return err
 	}

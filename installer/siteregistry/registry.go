@@ -15,7 +15,6 @@ import (
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
-	"golang.org/x/crypto/bcrypt"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kkbundle/kkbundle/bundle"
@@ -35,7 +34,11 @@ const (
 	DataDir    = task.StateDir + "/registry"
 	ConfigDir  = task.ConfigDir + "/registry"
 	configFile = ConfigDir + "/config.yaml"
-	User       = "kkbundle" // clients' login
+	User       = "kkbundle" // the hosts' login
+	// PushUnit accepts pushes at the host's loopback address. Unit serves the same content read-only.
+	PushUnit   = "kkbundle-registry-push.service"
+	pushConfig = ConfigDir + "/push.yaml"
+	PushUser   = "kkbundle-push" // the login for pushes
 	// Account is the system user of the registry's service.
 	Account = "kkbundle-cluster-registry"
 	// startWait limits the start of the registry.
@@ -48,6 +51,9 @@ func CertificatesTask() task.Task {
 		Name:  "certificates",
 		Where: task.Here,
 		Done: func(ctx context.Context, t *task.Host) (bool, error) {
+			if err := checkRotated(t.Site); err != nil {
+				return false, err
+			}
 			has := hasCredentials(t.Site)
 			if !has {
 				task.Because(ctx, "the work directory lacks the registry's certificate or password, or they expire soon")
@@ -86,12 +92,12 @@ func checkRenewal(ctx context.Context, s *task.Site) error {
 
 // distribution returns a CNCF distribution registry that install sets up.
 func distribution(c *manifest.Cluster) Registry {
-	login := func(s credentials) task.Login { return task.Login{Username: User, Password: s.password} }
 	return Registry{
-		unit: Unit, start: startWait, Data: DataDir, port: c.ImageRegistry.Port,
+		unit: Unit, start: startWait, Data: DataDir, port: c.ImageRegistry.Port, pushPort: c.ImageRegistry.PushPort(),
 		files:   []string{task.RegistryPassFile, task.RegistryHashFile, task.RegistrySecretFile},
+		hosts:   passFile{task.RegistryPassFile, User, newSecret},
 		Tasks:   func(*manifest.Cluster) []task.Task { return []task.Task{DistributionTask(), SeedTask()} },
-		secrets: distributionCredentials, puller: login, pusher: login,
+		secrets: distributionCredentials,
 	}
 }
 
@@ -103,9 +109,12 @@ func existingRegistry() Registry {
 // credentials are the registry's certificate and passwords.
 type credentials struct {
 	ca, cert, key []byte
-	password      string
-	htpasswd      []byte
-	httpSecret    string
+	// pull is the hosts' login, old the one that a rotation replaces, and push the login for pushes.
+	pull, push task.Login
+	old        *task.Login
+	// of the distribution registry alone
+	htpasswd, pushHtpasswd []byte
+	httpSecret             string
 	// of Harbor alone
 	HarborAdmin, HarborDatabase, HarborRobot string
 }
@@ -152,37 +161,42 @@ func Credentials(site *task.Site) (credentials, error) {
 		return credentials{}, err
 	}
 	s := credentials{ca: authority.PEM, cert: pair.Cert, key: pair.Key}
-	err = Of(site.Cluster).secrets(site, &s)
+	own := Of(site.Cluster)
+	if s.pull, err = own.hosts.keep(site); err != nil {
+		return s, err
+	}
+	if s.old, err = own.hosts.old(site); err != nil {
+		return s, err
+	}
+	err = own.secrets(site, &s)
 	return s, err
 }
 
+// newSecret returns a random password of 160 bits.
+func newSecret() string {
+	const bytes = 20
+	return task.RandomHex(bytes)
+}
+
 func distributionCredentials(site *task.Site, s *credentials) (err error) {
-	if s.password, err = site.Dir.Secret(task.RegistryPassFile); err != nil {
+	s.push.Username = PushUser
+	if s.push.Password, err = site.Dir.Secret(task.PushPassFile); err != nil {
 		return err
 	}
 	if s.httpSecret, err = site.Dir.Secret(task.RegistrySecretFile); err != nil {
 		return err
 	}
-	site.Mask.Hide(s.password)
+	hide(site, s.push)
 	site.Mask.Hide(s.httpSecret)
-	site.Mask.Hide(User + ":" + s.password)
-	s.htpasswd, err = Htpasswd(site, s.password)
+	logins := []task.Login{s.pull}
+	if s.old != nil && s.old.Username != s.pull.Username {
+		logins = append(logins, *s.old)
+	}
+	if s.htpasswd, err = Htpasswd(site, task.RegistryHashFile, logins...); err != nil {
+		return err
+	}
+	s.pushHtpasswd, err = Htpasswd(site, task.PushHashFile, s.push)
 	return err
-}
-
-// Htpasswd returns the registry's password file: that of the work directory if it matches the password, else a new one.
-func Htpasswd(s *task.Site, password string) ([]byte, error) {
-	data, err := s.Dir.Read(task.RegistryHashFile)
-	if err == nil {
-		_, hash, _ := strings.Cut(strings.TrimSpace(string(data)), ":")
-		if bcrypt.CompareHashAndPassword([]byte(hash), []byte(password)) == nil {
-			return data, nil
-		}
-	}
-	if data, err = service.Htpasswd(User, []byte(password)); err != nil {
-		return nil, err
-	}
-	return data, s.Dir.Write(task.RegistryHashFile, data)
 }
 
 // NodeAccess returns the hosts' access to the registry.
@@ -197,7 +211,7 @@ func NodeAccess(site *task.Site) (task.RegistryAccess, error) {
 	return task.RegistryAccess{
 		Address: addressWithPort(site, sharedAddress(site)),
 		CA:      s.ca,
-		Login:   Of(site.Cluster).puller(s),
+		Login:   s.pull,
 	}, nil
 }
 
@@ -249,89 +263,131 @@ func DistributionTask() task.Task {
 		Roles: []manifest.Role{manifest.RoleRegistry},
 		Where: task.Reached,
 		Files: []task.Place{{Component: "registry", Member: "registry", Path: Binary, Mode: 0o755}},
-	}, func(_ context.Context, t *task.Host) (task.Setting, error) {
-		s, err := Credentials(t.Site)
-		if err != nil {
-			return task.Setting{}, err
-		}
-		access, err := localAccess(t)
-		if err != nil {
-			return task.Setting{}, err
-		}
-		listen := access.Address
-		if t.Site.IsPair() { // it also listens on the shared address
-			listen = ":" + strconv.Itoa(t.Site.Cluster.ImageRegistry.Port)
-		}
-		config, err := registryConfig(listen, s.httpSecret)
-		if err != nil {
-			return task.Setting{}, err
-		}
-		spec := serviceSpec(listen)
-		return task.Setting{
-			Files: []task.File{
-				{Path: configFile, Mode: 0o640, Data: config},
-				{Path: ConfigDir + "/htpasswd", Mode: 0o640, Data: s.htpasswd},
-				{Path: ConfigDir + "/tls.crt", Mode: 0o644, Data: s.cert},
-				{Path: ConfigDir + "/tls.key", Mode: 0o640, Data: s.key},
-				{Path: spec.UserFile, Mode: 0o644, Data: spec.UserText()},
-				{Path: task.UnitDir + Unit, Mode: 0o644, Data: spec.UnitText()},
-			},
-			Apply: func(ctx context.Context, t *task.Host) error {
-				for _, args := range spec.Prepare() {
-					if err := t.Run(ctx, args...); err != nil {
-						return err
-					}
-				}
-				return nil
-			},
-			Units: []string{Unit},
-			Ready: func(ctx context.Context, t *task.Host) error { return awaitServing(ctx, t, access) },
-		}, nil
-	})
+	}, distributionSetting)
 }
 
-// serviceSpec returns the registry's service. Its user differs from that of kkbundle registry install on the same host:
-// neither can read the other's key, and each can be removed alone.
-func serviceSpec(listen string) service.Spec {
-	return service.Spec{
-		Mark: hostfile.Mark, Description: "Image registry of this cluster (CNCF distribution)",
-		User: Account, UserFile: ConfigDir + "/user.conf", Dir: DataDir, Closed: task.StateDir,
-		Readable: []string{configFile, ConfigDir + "/htpasswd", ConfigDir + "/tls.key"},
+// distributionSetting runs the registry program twice on the same content: read-only for the hosts, and writable at the
+// loopback address. The program's password file has no roles, so each has its own.
+func distributionSetting(_ context.Context, t *task.Host) (task.Setting, error) {
+	s, err := Credentials(t.Site)
+	if err != nil {
+		return task.Setting{}, err
+	}
+	pull, err := localAccess(t)
+	if err != nil {
+		return task.Setting{}, err
+	}
+	push, err := pushAccess(t)
+	if err != nil {
+		return task.Setting{}, err
+	}
+	listen := pull.Address
+	if t.Site.IsPair() { // it also listens on the shared address
+		listen = ":" + strconv.Itoa(t.Site.Cluster.ImageRegistry.Port)
+	}
+	config, err := registryConfig(listener{listen, htpasswdFile, s.httpSecret}, readOnly())
+	if err != nil {
+		return task.Setting{}, err
+	}
+	pushText, err := registryConfig(listener{push.Address, pushHtpasswdFile, s.httpSecret}, writable(t.Site.Cluster))
+	if err != nil {
+		return task.Setting{}, err
+	}
+	reader, writer := serviceSpecs(listen, push.Address)
+	return task.Setting{
+		Files: []task.File{
+			{Path: configFile, Mode: 0o640, Data: config},
+			{Path: htpasswdFile, Mode: 0o640, Data: s.htpasswd, Live: true},
+			{Path: pushConfig, Mode: 0o640, Data: pushText},
+			{Path: pushHtpasswdFile, Mode: 0o640, Data: s.pushHtpasswd, Live: true},
+			{Path: ConfigDir + "/tls.crt", Mode: 0o644, Data: s.cert},
+			{Path: ConfigDir + "/tls.key", Mode: 0o640, Data: s.key},
+			{Path: reader.UserFile, Mode: 0o644, Data: reader.UserText()},
+			{Path: task.UnitDir + Unit, Mode: 0o644, Data: reader.UnitText()},
+			{Path: task.UnitDir + PushUnit, Mode: 0o644, Data: writer.UnitText()},
+		},
+		Apply: func(ctx context.Context, t *task.Host) error {
+			for _, args := range reader.Prepare() { // the user and its files are the same for both
+				if err := t.Run(ctx, args...); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+		Units: []string{Unit, PushUnit},
+		Ready: func(ctx context.Context, t *task.Host) error {
+			if err := awaitServing(ctx, t, Unit, pull); err != nil {
+				return err
+			}
+			return awaitServing(ctx, t, PushUnit, push)
+		},
+	}, nil
+}
+
+const (
+	htpasswdFile     = ConfigDir + "/htpasswd"
+	pushHtpasswdFile = ConfigDir + "/push-htpasswd"
+)
+
+// serviceSpecs returns the registry's services. Their user differs from that of kkbundle registry install on the same
+// host: neither can read the other's key, and each can be removed alone.
+func serviceSpecs(listen, push string) (reader, writer service.Spec) {
+	reader = service.Spec{
+		Mark: hostfile.Mark, Description: "Image registry of this cluster (CNCF distribution), read-only",
+		User: Account, UserFile: ConfigDir + "/user.conf", Dir: DataDir, ReadOnly: true, Closed: task.StateDir,
+		Readable: []string{configFile, htpasswdFile, pushConfig, pushHtpasswdFile, ConfigDir + "/tls.key"},
 		Command:  []string{Binary, "serve", configFile}, Program: true, Listen: listen,
 	}
+	writer = reader
+	writer.Description = "Image registry of this cluster (CNCF distribution), for pushes from this host"
+	writer.ReadOnly, writer.Command, writer.Listen = false, []string{Binary, "serve", pushConfig}, push
+	return reader, writer
+}
+
+// A listener is the part of a configuration that differs between the services.
+type listener struct{ address, htpasswd, secret string }
+
+// readOnly returns the storage settings of the nodes' service. The program refuses every writing method.
+func readOnly() kube.Document {
+	return kube.Document{
+		"delete":      kube.Document{"enabled": false},
+		"maintenance": kube.Document{"readonly": kube.Document{"enabled": true}, "uploadpurging": kube.Document{"enabled": false}},
+	}
+}
+
+// writable returns the storage settings of the service for pushes.
+func writable(c *manifest.Cluster) kube.Document {
+	return kube.Document{"delete": kube.Document{"enabled": c.ImageRegistry.AllowDelete}}
 }
 
 // registryConfig is for distribution 3. Indexes may lack platforms that the bundle excludes, so they keep upstream's
 // digests.
 // https://distribution.github.io/distribution/about/configuration/
-func registryConfig(listen, httpSecret string) ([]byte, error) {
+func registryConfig(l listener, storage kube.Document) ([]byte, error) {
+	storage["filesystem"] = kube.Document{"rootdirectory": DataDir}
 	return kube.Documents(kube.Document{
 		"version": 0.1,
 		"log":     kube.Document{"level": "info", "accesslog": kube.Document{"disabled": true}},
-		"storage": kube.Document{
-			"filesystem": kube.Document{"rootdirectory": DataDir},
-			"delete":     kube.Document{"enabled": true},
-		},
+		"storage": storage,
 		"http": kube.Document{
-			"addr":   listen,
-			"secret": httpSecret,
+			"addr":   l.address,
+			"secret": l.secret,
 			"tls": kube.Document{
 				"certificate": ConfigDir + "/tls.crt",
 				"key":         ConfigDir + "/tls.key",
 				"minimumtls":  "tls1.2",
 			},
 		},
-		"auth":       kube.Document{"htpasswd": kube.Document{"realm": "kkbundle", "path": ConfigDir + "/htpasswd"}},
+		"auth":       kube.Document{"htpasswd": kube.Document{"realm": "kkbundle", "path": l.htpasswd}},
 		"validation": kube.Document{"manifests": kube.Document{"indexes": kube.Document{"platforms": "none"}}},
 	})
 }
 
-// awaitServing waits until the registry accepts the login.
-func awaitServing(ctx context.Context, t *task.Host, access task.RegistryAccess) error {
-	own := Of(t.Site.Cluster)
-	err := task.Eventually(ctx, own.start, func(ctx context.Context) error { return checkServes(ctx, t, access) })
+// awaitServing waits until the unit's registry accepts the login.
+func awaitServing(ctx context.Context, t *task.Host, unit string, access task.RegistryAccess) error {
+	err := task.Eventually(ctx, Of(t.Site.Cluster).start, func(ctx context.Context) error { return checkServes(ctx, t, access) })
 	if err != nil {
-		return t.WithUnitLog(ctx, own.unit, err)
+		return t.WithUnitLog(ctx, unit, err)
 	}
 	return nil
 }
@@ -370,11 +426,11 @@ func SeedTask() task.Task {
 		Roles: []manifest.Role{manifest.RoleRegistry},
 		Where: task.Reached,
 		Done: func(ctx context.Context, t *task.Host) (bool, error) {
-			if access, err := localAccess(t); err != nil {
+			if access, err := readAccess(t); err != nil {
 				return false, err
 			} else if !t.Site.DryRun {
 				// After a boot the registry may run before it serves.
-				if err := awaitServing(ctx, t, access); err != nil {
+				if err := awaitServing(ctx, t, Of(t.Site.Cluster).unit, access); err != nil {
 					return false, err
 				}
 			}
@@ -387,11 +443,8 @@ func SeedTask() task.Task {
 // isSeeded reports whether an item belongs in the registry. Files are sent over SSH.
 func isSeeded(it bundle.Item) bool { return it.Kind == bundle.KindImage || it.Kind == bundle.KindChart }
 
-func pushOptions(t *task.Host) (registry.PushOptions, *http.Transport, error) {
-	access, err := localAccess(t)
-	if err != nil {
-		return registry.PushOptions{}, nil, err
-	}
+// pushOptions returns the options of a push with this access.
+func pushOptions(t *task.Host, access task.RegistryAccess) (registry.PushOptions, *http.Transport, error) {
 	client, err := t.Transport(access.CA)
 	if err != nil {
 		return registry.PushOptions{}, nil, err
@@ -422,7 +475,11 @@ type login struct{ authn.Authenticator }
 func (l login) Resolve(authn.Resource) (authn.Authenticator, error) { return l.Authenticator, nil }
 
 func seed(ctx context.Context, t *task.Host) error {
-	o, client, err := pushOptions(t)
+	access, err := pushAccess(t)
+	if err != nil {
+		return err
+	}
+	o, client, err := pushOptions(t, access)
 	if err != nil {
 		return err
 	}
@@ -434,7 +491,11 @@ func seed(ctx context.Context, t *task.Host) error {
 // Seeded reports whether the registry has every image and chart. In a dry run, errors mean that it is not installed
 // yet.
 func Seeded(ctx context.Context, t *task.Host) (bool, error) {
-	o, client, err := pushOptions(t)
+	access, err := readAccess(t)
+	if err != nil {
+		return false, err
+	}
+	o, client, err := pushOptions(t, access)
 	if err != nil {
 		return false, err
 	}

@@ -52,7 +52,7 @@ func addressWithPort(s *task.Site, a netip.Addr) string {
 	return net.JoinHostPort(a.String(), strconv.Itoa(own.port))
 }
 
-// localAccess returns the access for pushes to the registry on this host, regardless of the shared address. For other
+// localAccess returns the hosts' access, but to the registry on this host regardless of the shared address. For other
 // hosts it is the hosts' access.
 func localAccess(t *task.Host) (task.RegistryAccess, error) {
 	access, err := t.Site.Access()
@@ -60,11 +60,32 @@ func localAccess(t *task.Host) (task.RegistryAccess, error) {
 		return access, err
 	}
 	access.Address = addressWithPort(t.Site, t.IP)
+	return access, nil
+}
+
+// readAccess returns the access for comparing the registry on this host with the bundle: the hosts' login, unless it
+// cannot see missing repositories.
+func readAccess(t *task.Host) (task.RegistryAccess, error) {
+	if Of(t.Site.Cluster).hides {
+		return pushAccess(t)
+	}
+	return localAccess(t)
+}
+
+// pushAccess returns the access for pushes to the registry on this host. For other hosts it is the hosts' access.
+func pushAccess(t *task.Host) (task.RegistryAccess, error) {
+	access, err := localAccess(t)
+	if err != nil || !t.Site.IsRegistry(t) {
+		return access, err
+	}
 	s, err := Credentials(t.Site)
 	if err != nil {
 		return access, err
 	}
-	access.Login = Of(t.Site.Cluster).pusher(s)
+	access.Login = s.push
+	if port := Of(t.Site.Cluster).pushPort; port != 0 {
+		access.Address = net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
+	}
 	return access, nil
 }
 

@@ -18,6 +18,10 @@ type Registry struct {
 	// port is its TCP port; standard means 443, which addresses omit.
 	port     int
 	standard bool
+	// pushPort accepts pushes at the loopback address; 0 means port.
+	pushPort int
+	// hosts is the file of the hosts' login.
+	hosts passFile
 	// files are its secrets in the work directory.
 	files []string
 	// hides means that missing repositories are answered with "unauthorized" or "forbidden".
@@ -27,10 +31,8 @@ type Registry struct {
 
 	// Tasks returns the tasks that install and seed it.
 	Tasks func(c *manifest.Cluster) []task.Task
-	// secrets adds its secrets.
+	// secrets adds its secrets, except for the hosts' login.
 	secrets func(site *task.Site, s *credentials) error
-	// puller and pusher return the logins of hosts and of push.
-	puller, pusher func(s credentials) task.Login
 }
 
 // Of returns the registry of a cluster.

@@ -38,5 +38,5 @@ func (t *Host) SaveOriginal(ctx context.Context, path string, values map[string]
 	for _, key := range slices.Sorted(maps.Keys(values)) {
 		fmt.Fprintf(&b, "%s = %s\n", key, values[key])
 	}
-	return t.Write(ctx, File{path, 0o600, b.Bytes()})
+	return t.Write(ctx, File{Path: path, Mode: 0o600, Data: b.Bytes()})
 }

@@ -73,6 +73,8 @@ type File struct {
 	Path string
 	Mode fs.FileMode
 	Data []byte
+	// Live means that its program reads the file at each use: a change needs no restart.
+	Live bool
 }
 
 // Write writes the files that are missing or different on the host.

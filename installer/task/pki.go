@@ -96,5 +96,5 @@ type PairFiles struct{ Cert, Key string }
 // Files returns the pair as files of a host.
 func (p PairFiles) Files(pair pki.Pair) []File {
 	const certMode, keyMode = 0o644, 0o600
-	return []File{{p.Cert, certMode, pair.Cert}, {p.Key, keyMode, pair.Key}}
+	return []File{{Path: p.Cert, Mode: certMode, Data: pair.Cert}, {Path: p.Key, Mode: keyMode, Data: pair.Key}}
 }

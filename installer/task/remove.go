@@ -175,7 +175,7 @@ func (t *Host) RecordData(ctx context.Context, paths ...string) error {
 	if len(list) == len(noted) {
 		return nil
 	}
-	return t.Write(ctx, File{DataListFile, 0o600, []byte(strings.Join(list, "\n") + "\n")})
+	return t.Write(ctx, File{Path: DataListFile, Mode: 0o600, Data: []byte(strings.Join(list, "\n") + "\n")})
 }
 
 // RecordedData returns the paths in DataListFile.

@@ -1,13 +1,16 @@
 package task
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"path"
-	"strings"
+	"slices"
 )
 
 // Directories of an installation on hosts. Reset removes them.
@@ -33,11 +36,16 @@ type Setting struct {
 	Holds func(ctx context.Context, t *Host) (bool, error)
 	// Ready, if set, waits until the started units work.
 	Ready func(ctx context.Context, t *Host) error
+	// Reload, if set, runs after a change of live files alone.
+	Reload func(ctx context.Context, t *Host) error
 }
 
 // Settle completes a task with Done and Do for a setting. The setting is in force if the files are unchanged, a stamp shows
 // that they were applied, Holds reports true and the units are running.
+//
+// If only live files of a setting in force differ, no unit is restarted.
 func Settle(task Task, want func(ctx context.Context, t *Host) (Setting, error)) Task {
+	task.want = want
 	task.Done = func(ctx context.Context, t *Host) (bool, error) {
 		s, err := want(ctx, t)
 		if err != nil {
@@ -50,20 +58,7 @@ func Settle(task Task, want func(ctx context.Context, t *Host) (Setting, error))
 		if ok, err := t.HasFiles(ctx, append(s.Files, stamp)...); err != nil || !ok {
 			return false, err
 		}
-		if s.Holds != nil {
-			if ok, err := s.Holds(ctx, t); err != nil || !ok {
-				Because(ctx, "its effect is gone")
-				return false, err
-			}
-		}
-		if len(s.Units) == 0 {
-			return true, nil
-		}
-		ok, err := t.Test(ctx, append([]string{"systemctl", "is-active", "--quiet"}, s.Units...)...)
-		if !ok {
-			Because(ctx, "%s does not run", strings.Join(s.Units, " or "))
-		}
-		return ok, err
+		return t.works(ctx, s)
 	}
 	task.Do = func(ctx context.Context, t *Host) error {
 		s, err := want(ctx, t)
@@ -74,6 +69,11 @@ func Settle(task Task, want func(ctx context.Context, t *Host) (Setting, error))
 		if err != nil {
 			return err
 		}
+		if live, err := t.differsLive(ctx, task, s); err != nil {
+			return err
+		} else if live {
+			return t.replaceLive(ctx, s, stamp)
+		}
 		if err := t.Write(ctx, s.Files...); err != nil {
 			return err
 		}
@@ -83,6 +83,133 @@ func Settle(task Task, want func(ctx context.Context, t *Host) (Setting, error))
 		return t.Write(ctx, stamp)
 	}
 	return task
+}
+
+// works reports whether the setting's effect is there and its units run.
+func (t *Host) works(ctx context.Context, s Setting) (bool, error) {
+	if s.Holds != nil {
+		if ok, err := s.Holds(ctx, t); err != nil || !ok {
+			Because(ctx, "its effect is gone")
+			return false, err
+		}
+	}
+	all := true
+	for _, unit := range s.Units { // of several units, is-active wants only one to run
+		ok, err := t.Test(ctx, "systemctl", "is-active", "--quiet", unit)
+		if err != nil {
+			return false, err
+		}
+		if !ok {
+			Because(ctx, "%s does not run", unit)
+		}
+		all = all && ok
+	}
+	return all, nil
+}
+
+// differsLive reports whether the setting is in force except for live files.
+func (t *Host) differsLive(ctx context.Context, task Task, s Setting) (bool, error) {
+	before := s
+	before.Files = slices.Clone(s.Files)
+	live := false
+	for i, f := range before.Files {
+		if !f.Live {
+			continue
+		}
+		data, err := t.Read(ctx, f.Path)
+		if errors.Is(err, fs.ErrNotExist) {
+			return false, nil
+		}
+		if err != nil {
+			return false, err
+		}
+		live = live || !bytes.Equal(data, f.Data)
+		before.Files[i].Data = data
+	}
+	if !live {
+		return false, nil
+	}
+	stamps := make([]bool, 0, 2) //nolint:mnd // a killed run may have written the new stamp
+	for _, setting := range []Setting{before, s} {
+		stamp, err := t.stamp(ctx, task, setting)
+		if err != nil {
+			return false, err
+		}
+		ok, err := t.HasFiles(ctx, append(before.Files, stamp)...)
+		if err != nil {
+			return false, err
+		}
+		stamps = append(stamps, ok)
+	}
+	if !slices.Contains(stamps, true) {
+		return false, nil
+	}
+	return t.works(ctx, s)
+}
+
+// replaceLive writes live files. It keeps their owner, and writes the stamp first: a killed run is continued by
+// another one without a restart.
+func (t *Host) replaceLive(ctx context.Context, s Setting, stamp File) error {
+	if err := t.Write(ctx, stamp); err != nil {
+		return err
+	}
+	for _, f := range s.live() {
+		if err := t.Edit(ctx, f.Path, f.Data); err != nil {
+			return err
+		}
+	}
+	if s.Reload != nil {
+		if err := s.Reload(ctx, t); err != nil {
+			return err
+		}
+	}
+	if s.Ready == nil {
+		return nil
+	}
+	return s.Ready(ctx, t)
+}
+
+// LiveOnly returns a task that replaces the live files of a setting in force, and changes nothing else. Hosts without
+// the setting are skipped. ok is false if Settle did not make the task.
+func (step Task) LiveOnly() (live Task, ok bool) {
+	if step.want == nil {
+		return Task{}, false
+	}
+	return Task{
+		Name: step.Name, Roles: step.Roles, Where: step.Where,
+		Done: func(ctx context.Context, t *Host) (bool, error) {
+			there, err := t.Test(ctx, "test", "-e", path.Join(StampDir, step.Name))
+			if err != nil || !there {
+				return true, err
+			}
+			s, err := step.want(ctx, t)
+			if err != nil {
+				return false, err
+			}
+			return t.HasFiles(ctx, s.live()...)
+		},
+		Do: func(ctx context.Context, t *Host) error {
+			s, err := step.want(ctx, t)
+			if err != nil {
+				return err
+			}
+			if ok, err := t.differsLive(ctx, step, s); err != nil {
+				return err
+			} else if !ok {
+				return fmt.Errorf("%s on %s is not as the bundle and the cluster file say: run kkbundle install with them first", step.Name, t.Name)
+			}
+			stamp, err := t.stamp(ctx, step, s)
+			if err != nil {
+				return err
+			}
+			return t.replaceLive(ctx, s, stamp)
+		},
+	}, true
+}
+
+// live returns the live files.
+func (s Setting) live() []File {
+	return slices.DeleteFunc(slices.Clone(s.Files), func(f File) bool { return !f.Live })
 }
 
 func (t *Host) bringIntoForce(ctx context.Context, s Setting) error {

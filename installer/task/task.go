@@ -60,6 +60,8 @@ type Task struct {
 	Done func(ctx context.Context, t *Host) (bool, error)
 	// Do establishes the state.
 	Do func(ctx context.Context, t *Host) error
+
+	want func(ctx context.Context, t *Host) (Setting, error) // of Settle
 }
 
 // Leaves lists the traces of a task that Reset removes, on hosts with stamps of an installation.

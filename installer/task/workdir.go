@@ -24,6 +24,8 @@ const (
 	RegistryKeyFile    = "pki/registry.key"
 	RegistryPassFile   = "registry/password"
 	RegistryHashFile   = "registry/htpasswd"
+	PushPassFile       = "registry/push-password"
+	PushHashFile       = "registry/push-htpasswd"
 	RegistrySecretFile = "registry/http-secret"
 	HarborAdminFile    = "registry/harbor-admin"
 	HarborDatabaseFile = "registry/harbor-database"

@@ -47,6 +47,7 @@ const (
 type Options struct {
 	Dir      string // created if missing
 	Users    string // path of an htpasswd file with bcrypt hashes; then everything but /healthz requires a login. "" requires none
+	Pullers  string // path of an htpasswd file: its users may only pull, also those that Users has. "" if there are none; else Users is required
 	Delete   bool   // allow deleting manifests, tags and blobs
 	ReadOnly bool   // allow no writes; Collect may run in parallel
 	Logger   *slog.Logger
@@ -56,6 +57,7 @@ type Options struct {
 type Registry struct {
 	app     *handlers.App
 	users   *htpasswd.Users
+	pullers *htpasswd.Users
 	log     *slog.Logger
 	dir     string
 	lock    *lock
@@ -65,9 +67,12 @@ type Registry struct {
 // Open opens the directory. The error is a *LockedError if another process may write there. Distribution logs to
 // logrus' standard logger: Open silences that and passes important messages to the Logger of the process's last Open.
 func Open(ctx context.Context, o Options) (*Registry, error) {
-	r := &Registry{users: htpasswd.New(o.Users), log: o.Logger, dir: o.Dir, metrics: newMetrics()}
+	r := &Registry{users: htpasswd.New(o.Users), pullers: htpasswd.New(o.Pullers), log: o.Logger, dir: o.Dir, metrics: newMetrics()}
 	r.log = cmp.Or(r.log, slog.New(slog.DiscardHandler))
-	if err := r.users.Load(); err != nil {
+	if o.Pullers != "" && o.Users == "" {
+		return nil, errors.New("users who may only pull require other users: without them, everybody may push")
+	}
+	if err := r.Reload(); err != nil {
 		return nil, err
 	}
 	if err := r.open(ctx, o); err != nil {
@@ -137,8 +142,8 @@ func keepSecret(dir string) (string, error) {
 	return secret, os.Rename(path+".new", path)
 }
 
-// Reload reads the users file again. On an error the users stay unchanged.
-func (r *Registry) Reload() error { return r.users.Load() }
+// Reload reads the users files again. On an error of a file its users stay unchanged.
+func (r *Registry) Reload() error { return errors.Join(r.pullers.Load(), r.users.Load()) }
 
 // Close ends the registry and releases the directory. Requests must have ended.
 func (r *Registry) Close() error {

@@ -49,7 +49,7 @@ func (r *Registry) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		r.health(out, req)
 		return
 	}
-	if err := r.users.Admit(req); err != nil {
+	if err := r.admit(req); err != nil {
 		refuse(out, err)
 		return
 	}
@@ -60,6 +60,24 @@ func (r *Registry) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	r.app.ServeHTTP(out, req)
 }
 
+// errPullOnly means that a user who may only pull sent another request: 403.
+var errPullOnly = errors.New("this login may only pull")
+
+// admit returns nil if a request may be answered.
+func (r *Registry) admit(req *http.Request) error {
+	name, _, ok := req.BasicAuth()
+	if !ok || !r.pullers.Has(name) {
+		return r.users.Admit(req)
+	}
+	if err := r.pullers.Admit(req); err != nil {
+		return err
+	}
+	if req.Method != http.MethodGet && req.Method != http.MethodHead {
+		return errPullOnly
+	}
+	return nil
+}
+
 // refuse answers with the distribution specification's error body.
 func refuse(w http.ResponseWriter, err error) {
 	status, code := http.StatusInternalServerError, "UNKNOWN"
@@ -67,6 +85,8 @@ func refuse(w http.ResponseWriter, err error) {
 	case errors.Is(err, htpasswd.ErrRefused):
 		status, code = http.StatusUnauthorized, "UNAUTHORIZED"
 		w.Header().Set("WWW-Authenticate", htpasswd.Challenge)
+	case errors.Is(err, errPullOnly):
+		status, code = http.StatusForbidden, "DENIED"
 	case errors.Is(err, htpasswd.ErrBusy):
 		status, code = http.StatusTooManyRequests, "TOOMANYREQUESTS"
 		w.Header().Set("Retry-After", htpasswd.Retry)

@@ -69,7 +69,7 @@ func (r *Registry) exposition(w http.ResponseWriter, _ *http.Request) {
 	one("received_bytes_total", "counter", "Bytes of bodies that were received.", total.received)
 	one("sent_bytes_total", "counter", "Bytes of bodies that were sent.", total.sent)
 	one("requests_in_flight", "gauge", "Requests that are being answered.", r.metrics.inFlight.Load())
-	one("logins_refused_total", "counter", "Requests without a right user and password.", r.users.Refused())
+	one("logins_refused_total", "counter", "Requests without a right user and password.", r.users.Refused()+r.pullers.Refused())
 	var disk unix.Statfs_t
 	if err := unix.Statfs(r.dir, &disk); err == nil {
 		one("storage_free_bytes", "gauge", "Space that is left in the file system of the registry's directory.", uint64(disk.Bavail)*uint64(disk.Bsize))

@@ -161,12 +161,31 @@ func (c *Client) findRobot(ctx context.Context, body newRobot) (knownRobot, erro
 		return found == nil
 	})
 	if err == nil && found == nil {
-		err = fmt.Errorf("%s: Harbor reports that it exists, but does not list it", q.op)
+		err = fmt.Errorf("%s: %w", q.op, errNoRobot)
 	}
 	if err != nil {
 		return knownRobot{}, err
 	}
 	return *found, nil
+}
+
+var errNoRobot = errors.New("the account is not in the list of Harbor")
+
+// DeleteRobot deletes the system's robot account with that name, if it exists.
+func (c *Client) DeleteRobot(ctx context.Context, name string) error {
+	found, err := c.findRobot(ctx, newRobot{Name: name, Level: levelSystem})
+	if errors.Is(err, errNoRobot) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	path := "/robots/" + strconv.FormatInt(found.ID, 10)
+	err = c.do(ctx, call{op: "delete robot account " + name, method: http.MethodDelete, path: path}, nil)
+	if hasStatus(err, http.StatusNotFound) {
+		return nil
+	}
+	return err
 }
 
 // isRobot compares a listed name, which has Harbor's configured prefix ("robot$"), with one without.

@@ -124,6 +124,14 @@ func parseUsers(r io.Reader) (hashes map[string][]byte, cost int, err error) {
 	return hashes, cost, errors.Join(problems...)
 }
 
+// Has reports whether the file has a user of that name.
+func (u *Users) Has(name string) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	_, there := u.hashes[name]
+	return there
+}
+
 // Refused returns the number of requests without a valid login.
 func (u *Users) Refused() int64 { return u.refused.Load() }
 

@@ -36,8 +36,10 @@ const (
 	Unit = name + ".service"
 	// User is the service's system user.
 	User = "kkbundle-registry"
-	// Login is the user name for clients.
+	// Login is the user name for clients that pull.
 	Login = "registry"
+	// PushLogin is the user name for clients that push.
+	PushLogin = "registry-push"
 	// DefaultDir is the default directory of the content.
 	DefaultDir = "/var/lib/" + name
 
@@ -54,7 +56,10 @@ const (
 	certPath     = configDir + "/tls.crt"
 	htpasswdPath = configDir + "/htpasswd"
 	passwordPath = configDir + "/password"
-	configPath   = configDir + "/config.yaml"
+	// users who may only pull, and the password of the login that may push
+	pullersPath      = configDir + "/pull-htpasswd"
+	pushPasswordPath = configDir + "/push-password"
+	configPath       = configDir + "/config.yaml"
 
 	public, group, private, executable = 0o644, 0o640, 0o600, 0o755
 
@@ -100,13 +105,17 @@ type Options struct {
 
 // A Result lists the changes of Install, or in a dry run those that it would make.
 type Result struct {
-	Changes  []hostfile.Change
-	Program  bool // the program was replaced
-	Started  bool // the service was started or restarted
-	CA       string
-	Password string // path of Login's password file
-	Ends     time.Time
+	Changes []hostfile.Change
+	Program bool // the program was replaced
+	Started bool // the service was started or restarted
+	CA      string
+	Pull    Credential // for the clients' runtimes
+	Push    Credential // equals Pull if Settings.Own: the registry program has no roles
+	Ends    time.Time
 }
+
+// A Credential is a user and the path of the file with the password.
+type Credential struct{ User, File string }
 
 // Changed reports whether anything differed.
 func (r Result) Changed() bool {
@@ -169,7 +178,8 @@ func Install(ctx context.Context, o Options) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	res := Result{CA: caPath, Password: passwordPath, Ends: w.ends}
+	res := Result{CA: caPath, Ends: w.ends}
+	res.Pull, res.Push = w.credentials(files)
 	where := hostfile.Options{Root: o.Root}
 	if res.Changes, err = hostfile.Check(where, files); err != nil {
 		return res, err

@@ -95,26 +95,28 @@ func TestInstallAgain(t *testing.T) {
 	root, h := t.TempDir(), &host{}
 	o := options(root, h)
 	o.DryRun = true
-	if changed, restarted := step(t, o, h); len(changed) != 9 || restarted {
+	if changed, restarted := step(t, o, h); len(changed) != 11 || restarted {
 		t.Errorf("a dry run: %v, restarted %v", changed, restarted)
 	}
 	if entries, err := os.ReadDir(root); err != nil || len(entries) > 0 {
 		t.Errorf("a dry run wrote %v, %v", entries, err)
 	}
 	o.DryRun = false
-	if changed, restarted := step(t, o, h); len(changed) != 9 || !restarted {
+	if changed, restarted := step(t, o, h); len(changed) != 11 || !restarted {
 		t.Errorf("the first time: %v, restarted %v", changed, restarted)
 	}
 	for name, mode := range map[string]fs.FileMode{
-		"ca.key": 0o600, "password": 0o600, "tls.key": 0o640, "htpasswd": 0o640, "ca.crt": 0o644, "tls.crt": 0o644,
+		"ca.key": 0o600, "password": 0o600, "tls.key": 0o640, "htpasswd": 0o640, "push-password": 0o600, "pull-htpasswd": 0o640, "ca.crt": 0o644, "tls.crt": 0o644,
 	} {
 		if info, err := os.Stat(filepath.Join(root, etc, name)); err != nil || info.Mode().Perm() != mode {
 			t.Errorf("%s: %v, %v; want mode %o", name, info.Mode(), err, mode)
 		}
 	}
-	_, hash, _ := strings.Cut(strings.TrimSpace(read(t, root, etc+"htpasswd")), ":")
-	if err := bcrypt.CompareHashAndPassword([]byte(hash), []byte(strings.TrimSpace(read(t, root, etc+"password")))); err != nil {
-		t.Error(err)
+	for users, login := range map[string][2]string{"pull-htpasswd": {service.Login, "password"}, "htpasswd": {service.PushLogin, "push-password"}} {
+		user, hash, _ := strings.Cut(strings.TrimSpace(read(t, root, etc+users)), ":")
+		if err := bcrypt.CompareHashAndPassword([]byte(hash), []byte(strings.TrimSpace(read(t, root, etc+login[1])))); err != nil || user != login[0] {
+			t.Errorf("%s has %s, %v", users, user, err)
+		}
 	}
 	nothing := func(what string) {
 		t.Helper()
@@ -291,6 +293,10 @@ func TestSpec(t *testing.T) {
 		{
 			Mark: "# Ours.", Description: "Registry program", User: "reader", UserFile: "/etc/r/user.conf", Dir: "/var/lib/r/registry", Closed: "/var/lib/r",
 			Readable: []string{"/etc/r/tls.key", "/etc/r/config.yaml"}, Command: []string{"/bin/registry", "serve", "/etc/r/config.yaml"}, Program: true, Listen: "10.0.0.3:443",
+		},
+		{
+			Mark: "# Ours.", Description: "Read-only", User: "reader", UserFile: "/etc/r/user.conf", Dir: "/var/lib/r/registry", Closed: "/var/lib/r", ReadOnly: true,
+			Readable: []string{"/etc/r/tls.key"}, Command: []string{"/bin/registry", "serve", "/etc/r/config.yaml"}, Program: true, Listen: "10.0.0.3:5000",
 		},
 	} {
 		fmt.Fprintf(&b, "== %s: user\n%s== commands\n", s.Description, s.UserText())

@@ -18,6 +18,7 @@ type Spec struct {
 	User        string   // runs the registry and owns Dir
 	UserFile    string   // path of UserText on the host
 	Dir         string   // content; the only writable directory
+	ReadOnly    bool     // Dir is not writable, either
 	Closed      string   // a directory above Dir that only root may enter; "" if there is none
 	Readable    []string // root's files that User must read: keys, logins
 	Command     []string
@@ -88,11 +89,27 @@ RestrictSUIDSGID=yes
 SystemCallArchitectures=native
 SystemCallFilter=@system-service
 `, s.capability())
-	if s.Closed != "" { // the service sees only its own directory there
-		fmt.Fprintf(&b, "TemporaryFileSystem=%s:ro\nBindPaths=%s\n", s.Closed, s.Dir)
+	bind, access := "BindPaths", "ReadWritePaths"
+	if s.ReadOnly {
+		bind, access = "BindReadOnlyPaths", "ReadOnlyPaths"
 	}
-	fmt.Fprintf(&b, "ReadWritePaths=%s\n\n[Install]\nWantedBy=multi-user.target\n", s.Dir)
+	if s.Closed != "" { // the service sees only its own directory there
+		fmt.Fprintf(&b, "TemporaryFileSystem=%s:ro\n%s=%s\n", s.Closed, bind, s.Dir)
+	}
+	for _, dir := range foreignKeys() {
+		fmt.Fprintf(&b, "InaccessiblePaths=-%s\n", dir)
+	}
+	fmt.Fprintf(&b, "%s=%s\n\n[Install]\nWantedBy=multi-user.target\n", access, s.Dir)
 	return b.Bytes()
+}
+
+// foreignKeys returns directories with private keys and credentials of other services. Their files belong to root
+// only; the unit hides them in case one of them does not.
+func foreignKeys() []string {
+	return []string{
+		"/etc/kubernetes", "/etc/rancher", "/etc/kkbundle/etcd", "/etc/kkbundle/pki", "/etc/ssl/private", "/etc/pki/tls/private", "/etc/ssh",
+		"/etc/containerd", "/var/lib/etcd", "/var/lib/kubelet", "/var/lib/rancher",
+	}
 }
 
 // capability returns the capability to listen on a privileged port, or "".
@@ -119,6 +136,8 @@ func (w *installation) spec() Spec {
 	}
 	if w.Own {
 		s.Readable = append(s.Readable, configPath)
+	} else {
+		s.Readable = append(s.Readable, pullersPath)
 	}
 	return s
 }
@@ -130,7 +149,7 @@ func (w *installation) command() []string {
 	}
 	args := []string{
 		program, "registry", "serve", "--dir", w.Dir, "--listen", w.Listen,
-		"--tls-cert", certPath, "--tls-key", keyPath, "--htpasswd", htpasswdPath,
+		"--tls-cert", certPath, "--tls-key", keyPath, "--htpasswd", htpasswdPath, "--pull-htpasswd", pullersPath,
 	}
 	if w.Delete {
 		args = append(args, "--delete")

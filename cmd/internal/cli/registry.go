@@ -27,17 +27,18 @@ func newRegistryCmd(g *globals) *cobra.Command {
 		Use:   "registry",
 		Short: "Run a writable registry",
 		Long: `A registry (CNCF distribution) for sites without one: serve runs it in the foreground, install as a service of this host with
-certificates and a login. push seeds it.`,
+certificates and logins. push seeds it. rotate replaces logins, also those of a cluster's registry.`,
 		Args: takes(),
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newRegistryServeCmd(g), newRegistryGCCmd(g), newRegistryInstallCmd(g), newRegistryCertsCmd(g), newRegistryUninstallCmd(g))
+	cmd.AddCommand(newRegistryServeCmd(g), newRegistryGCCmd(g), newRegistryInstallCmd(g), newRegistryCertsCmd(g), newRegistryRotateCmd(g), newRegistryUninstallCmd(g))
 	return cmd
 }
 
 type registryServeOptions struct {
 	serveOptions
 	dir, metrics     string
+	pullers          string
 	delete, readOnly bool
 }
 
@@ -49,19 +50,21 @@ func newRegistryServeCmd(g *globals) *cobra.Command {
 		Long: `Serves a directory as an OCI registry until it is interrupted. The directory has the layout of the CNCF distribution's file system
 driver, so that its registry program can use it as well. The registry accepts sparse indexes (with missing platforms), as in bundles.
 
-It listens on this host only; --listen for other hosts needs TLS, or --plain-http. Every user of --htpasswd may push; without it,
-everybody may. --delete allows deleting; kkbundle registry gc frees the space.
+It listens on this host only; --listen for other hosts needs TLS, or --plain-http. Users of --htpasswd may push, and users of
+--pull-htpasswd may only pull; without --htpasswd, everybody may push. --delete allows deleting to those who may push; kkbundle registry
+gc frees the space.
 
 SIGHUP reloads users and certificates. SIGTERM and Ctrl-C let transfers finish, for 20 seconds at most; uploads continue after a
 restart. For S3 and other storage, run the registry program: kkbundle registry install --config.`,
 		Example: `  kkbundle registry serve --dir /srv/registry
-  kkbundle registry serve --dir /srv/registry --listen :5000 --tls-auto --htpasswd users --delete --metrics 127.0.0.1:5001`,
+  kkbundle registry serve --dir /srv/registry --listen :5000 --tls-auto --htpasswd users --pull-htpasswd pullers --metrics 127.0.0.1:5001`,
 		Args: takes(),
 		RunE: func(cmd *cobra.Command, _ []string) error { return runRegistryServe(cmd.Context(), g, o) },
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.dir, "dir", "", "directory of the content (required)")
 	o.addFlags(f)
+	f.StringVar(&o.pullers, "pull-htpasswd", "", "file of users who may only pull, as --htpasswd, which is required")
 	f.BoolVar(&o.delete, "delete", false, "allow deleting manifests, tags and blobs")
 	f.BoolVar(&o.readOnly, "read-only", false, "refuse changes; registry gc may run meanwhile")
 	f.StringVar(&o.metrics, "metrics", "", "address and port of /metrics (Prometheus) and /healthz, without login or TLS")
@@ -71,6 +74,9 @@ restart. For S3 and other storage, run the registry program: kkbundle registry i
 func runRegistryServe(ctx context.Context, g *globals, o registryServeOptions) error {
 	if o.dir == "" {
 		return usage.Errorf("name the directory of the content with --dir DIR")
+	}
+	if o.pullers != "" && o.users == "" {
+		return usage.Errorf("--pull-htpasswd needs --htpasswd FILE: without users, everybody may push")
 	}
 	if o.auto && o.tlsDir == "" {
 		o.tlsDir = filepath.Join(o.dir, "tls")
@@ -84,7 +90,7 @@ func runRegistryServe(ctx context.Context, g *globals, o registryServeOptions) e
 			return usage.Errorf("--metrics %w", err)
 		}
 	}
-	r, err := embedded.Open(ctx, embedded.Options{Dir: o.dir, Users: o.users, Delete: o.delete, ReadOnly: o.readOnly, Logger: g.Logger()})
+	r, err := embedded.Open(ctx, embedded.Options{Dir: o.dir, Users: o.users, Pullers: o.pullers, Delete: o.delete, ReadOnly: o.readOnly, Logger: g.Logger()})
 	if err != nil {
 		return err
 	}

@@ -35,12 +35,14 @@ func newRegistryInstallCmd(g *globals) *cobra.Command {
 		Use:   "install [BUNDLE]",
 		Short: "Install a registry as a service on this host",
 		Long: `Installs kkbundle registry serve as a systemd service (root required): with its own user, which may write to its directory only, a
-certificate authority, a certificate for the names that clients use, and a login with the password in a file that only root can read.
-Running it again changes only differences: omitted flags keep their values, and a certificate that ends within 30 days is renewed. Add
-users to /etc/kkbundle-site-registry/htpasswd (htpasswd -B).
+certificate authority, a certificate for the names that clients use, and two logins, with passwords in files that only root can read:
+registry may only pull and is for mirror-config, registry-push may push. Running it again changes only differences: omitted flags keep
+their values, and a certificate that ends within 30 days is renewed. Add users who may push to /etc/kkbundle-site-registry/htpasswd, and
+users who may only pull to pull-htpasswd (htpasswd -B).
 
 With --config, the registry program of the bundle runs instead, with any of its storage drivers (S3, Azure, GCS). That configuration
-file sets everything, also the address; it can use tls.crt, tls.key and htpasswd in /etc/kkbundle-site-registry.
+file sets everything, also the address and permissions; it can use tls.crt, tls.key and htpasswd in /etc/kkbundle-site-registry. The
+program lets every user of its htpasswd file push.
 
 --root DIR writes the files below the root directory of another host and runs nothing.`,
 		Example: `  kkbundle registry install --name registry.site
@@ -155,9 +157,11 @@ type serviceResult struct {
 	Address  string            `json:"address"`
 	Names    []string          `json:"names"`
 	CA       string            `json:"ca"`
-	Ends     time.Time         `json:"ends"` // the certificate
-	Username string            `json:"username"`
+	Ends     time.Time         `json:"ends"`     // the certificate
+	Username string            `json:"username"` // may only pull, unless the registry program runs
 	Password string            `json:"passwordFile"`
+	PushUser string            `json:"pushUsername"`
+	PushPass string            `json:"pushPasswordFile"`
 }
 
 func (g *globals) installed(res service.Result, o registryInstallOptions) error {
@@ -165,7 +169,7 @@ func (g *globals) installed(res service.Result, o registryInstallOptions) error 
 	address := net.JoinHostPort(o.Names[0], port)
 	if g.JSON {
 		return g.PrintJSON(serviceResult{
-			1, o.dryRun, res.Changed(), res.Changes, address, o.Names, res.CA, res.Ends, service.Login, res.Password,
+			1, o.dryRun, res.Changed(), res.Changes, address, o.Names, res.CA, res.Ends, res.Pull.User, res.Pull.File, res.Push.User, res.Push.File,
 		})
 	}
 	if err := g.printChanges(res.Changes, nil, o.dryRun); err != nil {
@@ -182,8 +186,9 @@ func (g *globals) installed(res service.Result, o registryInstallOptions) error 
 	if o.Own {
 		address = "HOST:PORT" // set by the configuration
 	}
-	g.Note("certificate until %s; clients trust %s\nlogin: %s, password in %s\nseed it: kkbundle push --registry %s --ca %s -u %s --password-stdin BUNDLE < %s",
-		res.Ends.Format(time.DateOnly), res.CA, service.Login, res.Password, address, res.CA, service.Login, res.Password)
+	g.Note("certificate until %s; clients trust %s", res.Ends.Format(time.DateOnly), res.CA)
+	g.Note("login to pull: %s, password in %s\nlogin to push: %s, password in %s", res.Pull.User, res.Pull.File, res.Push.User, res.Push.File)
+	g.Note("seed it: kkbundle push --registry %s --ca %s -u %s --password-stdin BUNDLE < %s", address, res.CA, res.Push.User, res.Push.File)
 	return nil
 }
 

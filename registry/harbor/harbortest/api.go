@@ -113,6 +113,8 @@ func (s *Server) api(w http.ResponseWriter, r *http.Request, body []byte) {
 		s.accounts.updateRobot(w, who, parts[1], body)
 	case parts[0] == "robots" && r.Method == http.MethodPatch:
 		s.accounts.setSecret(w, who, parts[1], body)
+	case parts[0] == "robots" && r.Method == http.MethodDelete:
+		s.accounts.deleteRobot(w, who, parts[1])
 	case path == "/users/current":
 		sendJSON(w, map[string]any{"user_id": 1, "username": who.name, "sysadmin_flag": who.admin})
 	case parts[0] == "registries", parts[0] == "replication":

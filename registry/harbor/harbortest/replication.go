@@ -67,6 +67,18 @@ func isSecret(text string) bool {
 		strings.IndexFunc(text, unicode.IsDigit) >= 0
 }
 
+func (a *accounts) deleteRobot(w http.ResponseWriter, who identity, id string) {
+	i := slices.IndexFunc(a.robots, func(r *robot) bool { return strconv.FormatInt(r.ID, 10) == id })
+	switch {
+	case !who.admin:
+		sendError(w, http.StatusForbidden, "FORBIDDEN", "forbidden")
+	case i < 0:
+		sendError(w, http.StatusNotFound, "NOT_FOUND", "robot not found")
+	default:
+		a.robots = slices.Delete(a.robots, i, i+1)
+	}
+}
+
 func (a *accounts) setSecret(w http.ResponseWriter, who identity, id string, body []byte) {
 	var req struct {
 		Secret string `json:"secret"`

@@ -32,6 +32,8 @@ func TestHarbor(t *testing.T) {
 		}},
 		{"Docker has a containerd of its own", th.dockerApart},
 		{"a pod pulls from Harbor", func(t *testing.T) { th.pull(t, "host1") }},
+		{"a node's login cannot push or delete", th.refusedWrites},
+		{"Harbor's robot account is replaced without a restart", func(t *testing.T) { th.rotate(t, "--pull") }},
 		{"a rerun changes nothing", th.rerun},
 		{"Harbor is there after its host has started again", th.restartHarbor},
 		{"reset leaves what Harbor keeps, and nothing else", th.resetHarbor},

@@ -258,11 +258,16 @@ func (h *harbor) robots(w http.ResponseWriter, r *http.Request, parts []string, 
 	case r.Method == http.MethodPost && at >= 0:
 		send(w, http.StatusConflict, map[string]any{})
 	case r.Method == http.MethodPost:
-		asked.ID, asked.Name, asked.Secret = len(h.Robots)+1, name, "Generated1"
+		asked.ID, asked.Name, asked.Secret = 1, name, "Generated1"
+		for _, one := range h.Robots {
+			asked.ID = max(asked.ID, one.ID+1)
+		}
 		h.Robots = append(h.Robots, &asked)
 		send(w, http.StatusCreated, asked)
 	case at < 0:
 		send(w, http.StatusNotFound, map[string]any{})
+	case r.Method == http.MethodDelete:
+		h.Robots = slices.Delete(h.Robots, at, at+1)
 	case r.Method == http.MethodPatch:
 		h.Robots[at].Secret = asked.Secret
 		send(w, http.StatusOK, map[string]string{"secret": asked.Secret})
