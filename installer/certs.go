@@ -254,7 +254,9 @@ func Keys(ctx context.Context, o engine.Options) ([]KeyFile, error) {
 }
 
 // keyPaths returns the work directory's files and directories with secrets that exist nowhere else, or on hosts only.
-func keyPaths() []string { return []string{"pki", "registry", "k3s", kubeadm.EncryptionFile} }
+func keyPaths() []string {
+	return []string{"pki", "registry", "k3s", kubeadm.EncryptionFile, kubeadm.RetiredKeysFile}
+}
 
 // keys returns the secrets of the work directory.
 func keys(w *task.WorkDir) ([]KeyFile, error) {

@@ -16,6 +16,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/etcd"
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/kubeadm"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 )
@@ -201,6 +202,7 @@ func (s *restoring) work(ctx context.Context) error {
 		{"replace-data", s.members, s.replace},
 		{"start-etcd", s.members, s.startEtcd},
 		{"etcd-health", s.members, s.healthy},
+		{"encryption-keys", s.planes, kubeadm.AddRetiredKeys},
 		{"start-control-plane", s.planes, startControlPlane},
 		{"api-server", s.planes, apiServerBack},
 	}

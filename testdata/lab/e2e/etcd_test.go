@@ -45,7 +45,17 @@ func TestEtcd(t *testing.T) {
 func (th *thread) restoreEtcd(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "etcd.db")
 	th.kubectl(t, "create configmap etcd-before --from-literal=is=there")
+	th.kubectl(t, "create secret generic etcd-before --from-literal=is=readable")
+	old := th.encryptedWith(t, "etcd-before")
 	run(t, th.etcd(t, "backup", "-o", file)).must(t, 0)
+	rotate := run(t, th.site(t, "secrets rotate-key")).must(t, 0)
+	t.Logf("rotation of the encryption key: %s", rotate.took)
+	if now := th.encryptedWith(t, "etcd-before"); now == old {
+		t.Errorf("after a rotation, Secrets are still encrypted with %s", now)
+	}
+	if r := run(t, th.site(t, "install")).must(t, 0); !strings.Contains(r.stderr, "0 changed") {
+		t.Errorf("a rerun after a rotation changes something:\n%s", r.stderr)
+	}
 	th.kubectl(t, "delete configmap etcd-before")
 	th.kubectl(t, "create configmap etcd-after --from-literal=is=there")
 	killCommandAt(t, th.etcd(t, "restore", "--yes", "--json", "--from", file), "start-etcd")
@@ -57,6 +67,27 @@ func (th *thread) restoreEtcd(t *testing.T) {
 	if names := th.kubectl(t, "get configmap --output=name"); !strings.Contains(names, "/etcd-before") || strings.Contains(names, "/etcd-after") {
 		t.Errorf("after the restore there are %s", names)
 	}
+	if now := th.encryptedWith(t, "etcd-before"); now != old {
+		t.Errorf("the copy has a Secret encrypted with %s, not with %s", now, old)
+	}
+}
+
+// encryptedWith returns the key that encrypts a Secret in etcd, as etcd stores its name, and checks that the API server
+// decrypts it.
+func (th *thread) encryptedWith(t *testing.T, name string) string {
+	t.Helper()
+	if got := th.kubectl(t, "get secret "+name+" --output=jsonpath='{.data.is}'"); got != "cmVhZGFibGU=" {
+		t.Errorf("Secret %s is %s", name, got)
+	}
+	const external = "/etc/kkbundle/etcd-client"
+	line := "if [ -e " + external + "/ca.crt ]; then sudo etcdctl --endpoints=https://127.0.0.1:2379 --cacert " + external + "/ca.crt --cert " + external + "/client.crt --key " + external + "/client.key "
+	get := "get --print-value-only /registry/secrets/default/" + name
+	value := th.on(t, max(th.admin, 1), line+get+"; else "+etcdctl(get)+"; fi | head -c 80 | tr -c '[:print:]' '?'")
+	parts := strings.SplitN(value, ":", 6)
+	if len(parts) < 6 || parts[0] != "k8s" || parts[1] != "enc" {
+		t.Fatalf("etcd has Secret %s as %q", name, value)
+	}
+	return parts[4]
 }
 
 // etcd is a command of kkbundle etcd in the hosts' network.
