@@ -21,8 +21,9 @@ func newCertsCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "certs",
 		Short: "List and renew a cluster's certificates, and save its keys",
-		Long: `A control plane's certificates are valid for a year. By default, a timer on every control plane renews them 60 days before the first one
-ends (certificates.renew: auto). These commands are for checks, for clusters with renew: manual, and for hosts that were switched off.`,
+		Long: `Certificates of control planes, of the site's registry and of external etcd are valid for a year. By default, timers on their hosts renew
+them 60 days before they end (certificates.renew: auto). These commands are for checks, for clusters with renew: manual, and for hosts
+that were switched off.`,
 		Args: takes(),
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -132,12 +133,13 @@ func newCertsRenewCmd(g *globals) *cobra.Command {
 	var o certsRenewOptions
 	cmd := &cobra.Command{
 		Use:   "renew -i INVENTORY [BUNDLE]",
-		Short: "Renew the control plane's certificates now",
-		Long: `Renews kubeadm's certificates on one control plane after the other: kubeadm certs renew all, then a restart of etcd, API server,
-controller manager and scheduler; the next one follows when the API server is ready. Workloads keep running. admin.conf in the work
-directory is renewed too. With --days, only control planes with a certificate that ends within so many days are changed.
+		Short: "Renew the certificates of control plane, registry and external etcd now",
+		Long: `Issues new certificates for the site's registry, which restarts, and for external etcd, where nothing restarts. Then renews kubeadm's on
+one control plane after the other: kubeadm certs renew all, then a restart of etcd, API server, controller manager and scheduler; the
+next one follows when the API server is ready. Workloads keep running. admin.conf in the work directory is renewed too. With --days, only
+hosts with a certificate that ends within so many days are changed.
 
-Kubelets renew their own certificates; the registry's is renewed by install. Authorities are not renewed.`,
+Kubelets renew their own certificates; Harbor's is renewed by install. Authorities are not renewed.`,
 		Example: "  kkbundle certs renew -i inventory.yaml site-1.4.0.kkb",
 		Args:    takes("[BUNDLE]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -146,7 +148,7 @@ Kubelets renew their own certificates; the registry's is renewed by install. Aut
 	}
 	o.Flags.Add(cmd.Flags())
 	g.addTrust(cmd.Flags())
-	cmd.Flags().IntVar(&o.days, "days", 0, "only control planes with a certificate that ends within so many `days` (default: all)")
+	cmd.Flags().IntVar(&o.days, "days", 0, "only hosts with a certificate that ends within so many `days` (default: all)")
 	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "print the changes, and make none")
 	return cmd
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/kkbundle/kkbundle/testdata/lab/hosts"
 )
@@ -30,6 +31,7 @@ func TestEtcd(t *testing.T) {
 	t.Run("TimerSaves", func(t *testing.T) {
 		th.on(t, 3, "sudo systemctl start kkbundle-etcd-backup.service && sudo ls /var/backups/kkbundle/etcd | grep -q '^etcd-.*db$'")
 	})
+	t.Run("CertificatesAreRenewed", th.leavesRenewed)
 	t.Run("MemberLosesData", func(t *testing.T) {
 		th.on(t, 3, "sudo systemctl stop etcd && sudo rm -rf /var/lib/etcd-own")
 		run(t, th.site(t, "install")).must(t, 0)
@@ -38,6 +40,42 @@ func TestEtcd(t *testing.T) {
 		}
 	})
 	t.Run("Restored", th.restoreEtcd)
+}
+
+// leavesRenewed renews the certificates of etcd and of the registry, on a host as its timer does and from outside, and
+// reads and pulls with the new ones.
+func (th *thread) leavesRenewed(t *testing.T) {
+	serial := func(number int, file string) string {
+		return th.on(t, number, "sudo openssl x509 -noout -serial -in "+file+" 2>/dev/null || sudo sha256sum "+file)
+	}
+	const server, registry = "/etc/kkbundle/etcd/server.crt", "/etc/kkbundle/registry/tls.crt"
+	member, site := serial(3, server), serial(1, registry)
+	th.on(t, 3, "sudo systemctl start kkbundle-leaf-certificates.service")
+	if serial(3, server) != member {
+		t.Error("the timer's service renews certificates that do not end soon")
+	}
+	// As the timer does, but as if every certificate ended soon.
+	for _, number := range []int{1, 3} {
+		th.on(t, number, "sed -n 's/^ExecStart=//p' /etc/systemd/system/kkbundle-leaf-certificates.service | sed 's/ 60 / 400 /' | sudo sh -e")
+	}
+	renewed := serial(3, server) + serial(1, registry)
+	if serial(3, server) == member || serial(1, registry) == site {
+		t.Errorf("not renewed: %s", renewed)
+	}
+	th.kubectl(t, "create configmap renewed --from-literal=is=written")
+	th.waitFor(t, time.Minute, "the registry answers", 1, "sudo systemctl is-active kkbundle-registry.service")
+	run(t, th.site(t, "certs renew")).must(t, 0)
+	if now := serial(3, server) + serial(1, registry); now == renewed {
+		t.Error("certs renew changes nothing")
+	}
+	th.kubectl(t, "delete configmap renewed")
+	run(t, th.site(t, "install")).must(t, 0)
+	if r := run(t, th.site(t, "install")).must(t, 0); !strings.Contains(r.stderr, "0 changed") {
+		t.Errorf("a rerun changes something:\n%s", r.stderr)
+	}
+	if r := run(t, th.site(t, "certs check")).must(t, 0); !strings.Contains(r.stdout, server) || !strings.Contains(r.stdout, registry) {
+		t.Errorf("certs check lacks them:\n%s", r.stdout)
+	}
 }
 
 // restoreEtcd saves etcd, changes the cluster, and restores the copy, by a run that is killed while the control plane stands and
