@@ -3,6 +3,7 @@ package manifest
 import (
 	"net/netip"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/Masterminds/semver/v3"
@@ -20,6 +21,7 @@ func (c *checker) cluster(k *Cluster) {
 	c.kubeadm(&k.Kubernetes)
 	c.endpoint(&k.ControlPlaneEndpoint)
 	c.etcd(&k.Etcd)
+	c.backup(k.Backup)
 	if k.Certificates.EtcdCA != nil && k.Etcd.Type != "" && k.Etcd.Type != EtcdInternal {
 		c.addKey("certificates.etcdCA", "belongs to etcd of type internal; leave it out")
 	}
@@ -170,6 +172,15 @@ func (c *checker) timeServers(servers []string) {
 	for i, s := range servers {
 		if _, err := netip.ParseAddr(s); err != nil && !isName(s, true) {
 			c.add(index("time.servers", i), "%q is no name and no address; write one without a port, such as ntp.corp.example", shorten(s))
+		}
+	}
+}
+
+// backup checks the form of recipients. age checks the keys.
+func (c *checker) backup(b BackupKeys) {
+	for i, r := range b.Recipients {
+		if strings.ContainsAny(r, "\r\n") || !slices.ContainsFunc([]string{"age1", "ssh-ed25519 ", "ssh-rsa "}, func(p string) bool { return strings.HasPrefix(r, p) }) {
+			c.add(index("backup.recipients", i), "%q is no recipient; write a public key: age1..., ssh-ed25519 ... or ssh-rsa ...", shorten(r))
 		}
 	}
 }

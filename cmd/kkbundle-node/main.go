@@ -31,6 +31,7 @@ const usage = `usage: kkbundle-node facts            < probe.json > facts.json
        kkbundle-node expires DAYS PATH...   (prints the certificates that end within DAYS; exit code 3: there are none)
        kkbundle-node renew --restart=UNIT DAYS CACERT CAKEY {CERT KEY}...   (renews the certificates that end within DAYS, and
                                       restarts UNIT if it started before; exit code 3: there was nothing to do)
+       kkbundle-node encrypt RECIPIENTS   < file > file.age   (recipients of age, one on each line)
        kkbundle-node serves HOST:PORT CAFILE   (exit code 1: the registry there does not serve)
        kkbundle-node version`
 
@@ -82,6 +83,8 @@ func run(ctx context.Context, args []string, in io.Reader, out io.Writer) error 
 		return expires(out, args[1], args[2:])
 	case len(args) > 6 && len(args)%2 == 1 && args[0] == "renew":
 		return renew(ctx, out, args[1:])
+	case len(args) == 2 && args[0] == "encrypt":
+		return node.Encrypt(strings.Split(strings.TrimSpace(args[1]), "\n"), in, out)
 	case len(args) == 3 && args[0] == "serves":
 		return node.Serves(ctx, args[1], args[2])
 	case len(args) == 1 && args[0] == "version":

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -14,6 +15,7 @@ import (
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/disk"
 	"github.com/kkbundle/kkbundle/installer"
+	"github.com/kkbundle/kkbundle/installer/node"
 	"github.com/kkbundle/kkbundle/plain"
 )
 
@@ -182,7 +184,8 @@ func newCertsBackupCmd(g *globals) *cobra.Command {
 		Use:   "backup -i INVENTORY -o FILE [BUNDLE]",
 		Short: "Save the keys needed to restore a cluster",
 		Long: `Writes a tar file (mode 0600) with the cluster's authorities and service account key, from the first control plane, and the keys of the
-work directory. It is not encrypted and gives full control of the cluster. Keep it apart from the etcd backups.`,
+work directory. With backup.recipients in the cluster file it is an age file for these recipients. Otherwise it is in clear and gives full
+control of the cluster: keep it apart from the etcd backups.`,
 		Example: "  kkbundle certs backup -i inventory.yaml -o site-keys.tar site-1.4.0.kkb",
 		Args:    takes("[BUNDLE]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -209,7 +212,13 @@ func runCertsBackup(ctx context.Context, g *globals, path string, o certsBackupO
 		return err
 	}
 	var out bytes.Buffer
-	w := tar.NewWriter(&out)
+	in := io.WriteCloser(inClear{&out})
+	if recipients := s.Cluster.Backup.Recipients; len(recipients) > 0 {
+		if in, err = node.NewEncrypter(recipients, &out); err != nil {
+			return err
+		}
+	}
+	w := tar.NewWriter(in)
 	for _, f := range files {
 		header := &tar.Header{Typeflag: tar.TypeReg, Name: f.Name, Mode: 0o600, Size: int64(len(f.Data)), ModTime: time.Now()}
 		if err := w.WriteHeader(header); err != nil {
@@ -219,12 +228,13 @@ func runCertsBackup(ctx context.Context, g *globals, path string, o certsBackupO
 			return err
 		}
 	}
-	if err := w.Close(); err != nil {
+	if err := errors.Join(w.Close(), in.Close()); err != nil {
 		return err
 	}
 	if err := disk.WriteFile(o.output, 0o600, &out); err != nil {
 		return err
 	}
-	g.Note("%s in %s; it is not encrypted", plain.Count(len(files), "file"), o.output)
+	noteClear(g, s.Cluster, o.output)
+	g.Note("%s in %s", plain.Count(len(files), "file"), o.output)
 	return nil
 }

@@ -2,14 +2,20 @@ package e2e
 
 import (
 	"bytes"
+	"crypto/ed25519"
+	"crypto/rand"
 	"encoding/json"
+	"encoding/pem"
 	"io"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/crypto/ssh"
 
 	"github.com/kkbundle/kkbundle/testdata/lab/hosts"
 )
@@ -23,13 +29,13 @@ func TestEtcd(t *testing.T) {
 			"kube_control_plane": {1}, "image_registry": {1}, "kube_worker": {2}, "etcd": {1, 2, 3},
 		},
 		edit: func(t *testing.T, dir string) {
-			rewrite(t, filepath.Join(dir, "cluster.yaml"), "etcd: {type: internal}", "etcd: {type: external, dataDir: /var/lib/etcd-own, backup: {every: 30m, keep: 2}}")
+			rewrite(t, filepath.Join(dir, "cluster.yaml"), "etcd: {type: internal}", "etcd: {type: external, dataDir: /var/lib/etcd-own, backup: {every: 30m, keep: 2}}\nbackup: {recipients: [\""+backupKey(t, dir)+"\"]}")
 		},
 	})
 	th.makeBundle(t)
 	run(t, th.site(t, "install")).must(t, 0)
 	t.Run("TimerSaves", func(t *testing.T) {
-		th.on(t, 3, "sudo systemctl start kkbundle-etcd-backup.service && sudo ls /var/backups/kkbundle/etcd | grep -q '^etcd-.*db$'")
+		th.on(t, 3, "sudo systemctl start kkbundle-etcd-backup.service && sudo head -c 21 /var/backups/kkbundle/etcd/etcd-*.db.age | grep -q age-encryption.org/v1")
 	})
 	t.Run("CertificatesAreRenewed", th.leavesRenewed)
 	t.Run("MemberLosesData", func(t *testing.T) {
@@ -86,6 +92,17 @@ func (th *thread) restoreEtcd(t *testing.T) {
 	th.kubectl(t, "create secret generic etcd-before --from-literal=is=readable")
 	old := th.encryptedWith(t, "etcd-before")
 	run(t, th.etcd(t, "backup", "-o", file)).must(t, 0)
+	restore := []string{"--yes", "--from", file}
+	if key := filepath.Join(th.dir, backupKeyFile); exists(key) {
+		data, err := os.ReadFile(file)
+		if err != nil || !bytes.HasPrefix(data, []byte("age-encryption.org/v1\n")) {
+			t.Errorf("with recipients, the copy is no age file (%v)", err)
+		}
+		if r := run(t, th.etcd(t, "restore", restore...)); r.code == 0 || !strings.Contains(r.stderr, "--identity") {
+			t.Errorf("a restore without the identity: exit code %d\n%s", r.code, r.stderr)
+		}
+		restore = append(restore, "--identity", key)
+	}
 	rotate := run(t, th.site(t, "secrets rotate-key")).must(t, 0)
 	t.Logf("rotation of the encryption key: %s", rotate.took)
 	if now := th.encryptedWith(t, "etcd-before"); now == old {
@@ -96,8 +113,8 @@ func (th *thread) restoreEtcd(t *testing.T) {
 	}
 	th.kubectl(t, "delete configmap etcd-before")
 	th.kubectl(t, "create configmap etcd-after --from-literal=is=there")
-	killCommandAt(t, th.etcd(t, "restore", "--yes", "--json", "--from", file), "start-etcd")
-	r := run(t, th.etcd(t, "restore", "--yes", "--from", file)).must(t, 0)
+	killCommandAt(t, th.etcd(t, "restore", append(restore, "--json")...), "start-etcd")
+	r := run(t, th.etcd(t, "restore", restore...)).must(t, 0)
 	if !strings.Contains(r.stderr, "kkbundle-before-") {
 		t.Errorf("it does not say where the old data are:\n%s", r.stderr)
 	}
@@ -126,6 +143,35 @@ func (th *thread) encryptedWith(t *testing.T, name string) string {
 		t.Fatalf("etcd has Secret %s as %q", name, value)
 	}
 	return parts[4]
+}
+
+// backupKeyFile has the private key of the recipient that a test's cluster file names.
+const backupKeyFile = "backup-key"
+
+func exists(name string) bool {
+	_, err := os.Stat(name)
+	return err == nil
+}
+
+// backupKey makes an SSH key and returns its public half.
+func backupKey(t *testing.T, dir string) string {
+	t.Helper()
+	public, private, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	block, err := ssh.MarshalPrivateKey(private, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, backupKeyFile), pem.EncodeToMemory(block), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	key, err := ssh.NewPublicKey(public)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(string(ssh.MarshalAuthorizedKey(key)))
 }
 
 // etcd is a command of kkbundle etcd in the hosts' network.
