@@ -73,7 +73,7 @@ func compareByEnd(a, b Certificate) int {
 
 // allCertificates returns a host's certificates: those in files, and the client certificates of kubeconfigs.
 func allCertificates(ctx context.Context, t *task.Host) ([]Certificate, error) {
-	probe := node.Probe{Certificates: []string{kube.PKIDir, kube.PKIDir + "/etcd", "/var/lib/kubelet/pki", siteregistry.ConfigDir, "/etc/kkbundle/etcd", "/etc/kkbundle/pki"}}
+	probe := node.Probe{Certificates: []string{kube.PKIDir, kube.PKIDir + "/etcd", "/var/lib/kubelet/pki", siteregistry.ConfigDir, "/etc/kkbundle/etcd", "/etc/kkbundle/etcd-client", "/etc/kkbundle/pki"}}
 	facts, err := t.Facts(ctx, probe)
 	if err != nil {
 		return nil, err
@@ -86,7 +86,7 @@ func allCertificates(ctx context.Context, t *task.Host) ([]Certificate, error) {
 		} else if seen[link] = true; c.NotAfter.IsZero() && c.Problem == "" {
 			continue
 		}
-		all = append(all, Certificate{Host: t.Name, Path: c.Path, Subject: c.Subject, CA: c.CA, End: c.NotAfter, Problem: c.Problem, Renewal: renewal(c)})
+		all = append(all, Certificate{Host: t.Name, Path: c.Path, Subject: c.Subject, CA: c.CA, End: c.NotAfter, Problem: c.Problem, Renewal: renewal(t, c)})
 	}
 	if !t.Is(manifest.RoleControlPlane) {
 		return current(all), nil
@@ -119,12 +119,14 @@ func current(all []Certificate) []Certificate {
 }
 
 // renewal names the command or program that renews a certificate.
-func renewal(c node.Certificate) string {
+func renewal(t *task.Host, c node.Certificate) string {
 	switch {
 	case c.CA:
 		return ""
+	case isLeaf(t, c.Path):
+		return renewCommandName
 	case strings.HasPrefix(c.Path, kube.PKIDir):
-		return "kkbundle certs renew"
+		return renewCommandName
 	case strings.HasPrefix(c.Path, "/var/lib/kubelet/pki/kubelet-client"):
 		return "the kubelet itself"
 	case strings.HasPrefix(c.Path, "/var/lib/kubelet/pki"):
@@ -135,7 +137,7 @@ func renewal(c node.Certificate) string {
 
 // clientOf returns the certificate of a kubeconfig's user.
 func clientOf(ctx context.Context, t *task.Host, file string) (Certificate, error) {
-	one := Certificate{Host: t.Name, Path: file, Renewal: "kkbundle certs renew"}
+	one := Certificate{Host: t.Name, Path: file, Renewal: renewCommandName}
 	data, err := t.Read(ctx, file)
 	if err != nil {
 		return one, err
@@ -165,19 +167,26 @@ func clientOf(ctx context.Context, t *task.Host, file string) (Certificate, erro
 	return one, nil
 }
 
-// RenewCertificates renews kubeadm's certificates on one control plane after the other. It restarts the components and
-// waits until the API server is ready again. With before, it skips control planes where no certificate ends within that
-// time. It also renews the administrator's kubeconfig in the work directory.
+// renewCommandName is the command that renews certificates, as people type it.
+const renewCommandName = "kkbundle certs renew"
+
+// RenewCertificates renews the certificates of the registry and of external etcd, and kubeadm's on one control plane after
+// the other. It restarts the components and waits until the API server is ready again. With before, it skips hosts where
+// no certificate ends within that time. It also renews the administrator's kubeconfig in the work directory.
 func RenewCertificates(ctx context.Context, o engine.Options, before time.Duration) (engine.Report, error) {
-	if err := distributionOf(o.Cluster).Refuses(task.CertsRenewCommand); err != nil {
-		return engine.Report{}, err
+	tasks := reissueTasks(o.Cluster.WithDefaults(), before)
+	switch refused := distributionOf(o.Cluster).Refuses(task.CertsRenewCommand); {
+	case refused == nil:
+		tasks = append(tasks, renewTask(before), cluster.AdminConfTask())
+	case len(tasks) == 0:
+		return engine.Report{}, refused
 	}
 	r, err := newRun(o, engine.Changing())
 	if err != nil {
 		return engine.Report{}, err
 	}
 	return r.Start(ctx, func(ctx context.Context) error {
-		return r.Phases(ctx, []task.Phase{{Name: "certificates", Tasks: []task.Task{renewTask(before), cluster.AdminConfTask()}}})
+		return r.Phases(ctx, []task.Phase{{Name: "certificates", Tasks: tasks}})
 	})
 }
 
@@ -200,7 +209,7 @@ func renewTask(before time.Duration) task.Task {
 			all, err := allCertificates(ctx, t)
 			soon := t.Site.Now().Add(before)
 			ends := slices.ContainsFunc(all, func(c Certificate) bool {
-				return c.Renewal == "kkbundle certs renew" && c.Problem == "" && c.End.Before(soon)
+				return c.Renewal == renewCommandName && !isLeaf(t, c.Path) && c.Problem == "" && c.End.Before(soon)
 			})
 			return !ends, err
 		},
@@ -254,7 +263,9 @@ func Keys(ctx context.Context, o engine.Options) ([]KeyFile, error) {
 }
 
 // keyPaths returns the work directory's files and directories with secrets that exist nowhere else, or on hosts only.
-func keyPaths() []string { return []string{"pki", "registry", "k3s", kubeadm.EncryptionFile} }
+func keyPaths() []string {
+	return []string{"pki", "registry", "k3s", kubeadm.EncryptionFile, kubeadm.RetiredKeysFile}
+}
 
 // keys returns the secrets of the work directory.
 func keys(w *task.WorkDir) ([]KeyFile, error) {

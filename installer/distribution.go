@@ -49,7 +49,7 @@ func kubeadmTasks(c *manifest.Cluster) []task.Task {
 		cri.PreloadTasks(c),
 		etcd.ToolsTasks(c),
 		[]task.Task{kubeadm.KubeletTask(c), kubeadm.PatchesTask()},
-		kubeadm.SecurityTasks(c),
+		kubeadm.SecurityTasks(),
 		[]task.Task{kubeadm.InitTask(c), cluster.APITask()},
 		endpoint.Tasks(c),
 		[]task.Task{
@@ -98,10 +98,10 @@ func k3sTasks(c *manifest.Cluster) []task.Task {
 	)
 }
 
-// hardeningTasks returns the tasks that harden a cluster before its addons are installed, and after.
+// hardeningTasks returns the tasks that secure a cluster before its addons are installed, and after.
 func hardeningTasks(c *manifest.Cluster) (before, after []task.Task) {
 	if !task.IsHardened(c) {
-		return nil, nil
+		return []task.Task{kubeadm.EncryptTask()}, nil
 	}
 	return []task.Task{kubeadm.EncryptTask(), addon.NamespacesTask(c)}, []task.Task{kubeadm.ModesTask()}
 }

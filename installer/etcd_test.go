@@ -3,17 +3,20 @@
 package installer
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 
+	"filippo.io/age"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/kkbundle/kkbundle/installer/engine"
@@ -369,5 +372,36 @@ func TestEtcdBackupScript(t *testing.T) {
 	}
 	if diff := cmp.Diff(names, []string{".lock", "etcd-20261122T000000Z.db", "etcd-20261123T000000Z.db"}); diff != "" {
 		t.Errorf("kept (-got +want):\n%s", diff)
+	}
+	key, err := age.GenerateX25519Identity()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Hosts[0].Site.Cluster.Backup.Recipients = []string{key.Recipient().String()}
+	if err := os.WriteFile(snapshot, etcdCopy("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	helper := filepath.Join(bin, "helper")
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", helper, "../cmd/kkbundle-node").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	script = strings.NewReplacer(etcd.Backups, copies, "PATH=", "PATH="+bin+":", host.HelperPath, helper).Replace(string(etcd.BackupScript(r.Hosts[0], 2)))
+	if err := save(); err != nil {
+		t.Fatal(err)
+	}
+	files, err := filepath.Glob(copies + "/etcd-*")
+	if err != nil || len(files) != 2 || !strings.HasSuffix(files[1], ".db.age") {
+		t.Fatalf("with recipients there are %q", files)
+	}
+	var wrong *SnapshotError
+	if _, err := ReadEtcdSnapshot(files[1]); !errors.As(err, &wrong) || !strings.Contains(err.Error(), "--identity") {
+		t.Errorf("without the identity: %v", err)
+	}
+	if got, err := ReadEtcdSnapshot(files[1], key); err != nil || got.Size != int64(len(etcdCopy("x"))) {
+		t.Errorf("with the identity: %+v, %v", got, err)
+	}
+	data, err := os.ReadFile(files[1])
+	if err != nil || bytes.Contains(data, etcdCopy("x")[:64]) || !bytes.HasPrefix(data, []byte(ageMagic)) {
+		t.Errorf("the copy is no age file: %q, %v", data[:min(len(data), 40)], err)
 	}
 }

@@ -6,16 +6,18 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path"
 	"slices"
 	"strings"
 	"time"
 
+	"filippo.io/age"
+
 	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/etcd"
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/kubeadm"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/plain"
@@ -41,8 +43,9 @@ const (
 
 // An EtcdRestore selects the snapshot and the hosts of a restore.
 type EtcdRestore struct {
-	// From is a snapshot on this machine.
-	From string
+	// From is a snapshot on this machine. Identities decrypt it; they never reach a host.
+	From       string
+	Identities []age.Identity
 	// Without are lost hosts: etcd is restored without them, and control planes among them are not stopped.
 	Without []string
 }
@@ -60,7 +63,7 @@ type EtcdRestored struct {
 // stopped; data is moved aside, never deleted. An interrupted restore can be run again, also with another snapshot.
 func RestoreEtcd(ctx context.Context, o engine.Options, what EtcdRestore) (EtcdRestored, error) {
 	var done EtcdRestored
-	snapshot, err := ReadEtcdSnapshot(what.From)
+	snapshot, err := ReadEtcdSnapshot(what.From, what.Identities...)
 	if err != nil {
 		return done, err
 	}
@@ -76,7 +79,7 @@ func RestoreEtcd(ctx context.Context, o engine.Options, what EtcdRestore) (EtcdR
 	r.Excluded = what.Without
 	done.Snapshot = snapshot
 	_, err = r.Start(ctx, func(ctx context.Context) error {
-		s := &restoring{run: r, snapshot: snapshot, token: "kkbundle-" + task.RandomHex(8), before: etcd.OldDataDir(r.Site)} //nolint:mnd // 64 bits
+		s := &restoring{run: r, snapshot: snapshot, identities: what.Identities, token: "kkbundle-" + task.RandomHex(8), before: etcd.OldDataDir(r.Site)} //nolint:mnd // 64 bits
 		if err := s.choose(task.InTask(ctx, restorePhase)); err != nil {
 			return err
 		}
@@ -96,6 +99,7 @@ const restorePhase = "etcd-restore"
 type restoring struct {
 	run             *engine.Run
 	snapshot        EtcdSnapshot
+	identities      []age.Identity
 	token, before   string
 	members, planes []*task.Host
 	at              map[string]memberPlace
@@ -185,6 +189,7 @@ func (s *restoring) work(ctx context.Context) error {
 		{"replace-data", s.members, s.replace},
 		{"start-etcd", s.members, s.startEtcd},
 		{"etcd-health", s.members, s.healthy},
+		{"encryption-keys", s.planes, kubeadm.AddRetiredKeys},
 		{"start-control-plane", s.planes, startControlPlane},
 		{"api-server", s.planes, apiServerBack},
 	}
@@ -210,7 +215,7 @@ var moveManifestsScript string
 
 // upload copies the snapshot to a host that lacks it.
 func (s *restoring) upload(ctx context.Context, t *task.Host) (err error) {
-	f, err := os.Open(s.snapshot.Path)
+	f, err := openSnapshot(s.snapshot.Path, s.identities)
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package installer
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"crypto/sha256"
@@ -8,16 +9,21 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+
+	"filippo.io/age"
 
 	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/etcd"
 	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/node"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/plain"
@@ -40,39 +46,88 @@ func incomplete(path, reason string) error {
 	return plain.Advise(errors.New(path+": "+reason), "use another copy; hosts of etcd keep theirs in "+etcd.Backups+" where etcd.backup is set")
 }
 
-// ReadEtcdSnapshot reads a snapshot and verifies the checksum at its end: the SHA-256 of the content before it, which
-// has pages of a multiple of 512 bytes.
+// ReadEtcdSnapshot reads a snapshot, decrypts it with the identities if it is an age file, and verifies the checksum at its
+// end: the SHA-256 of the content before it, which has pages of a multiple of 512 bytes. Size and digest are of the content.
 // https://github.com/etcd-io/etcd/blob/v3.6.5/etcdutl/snapshot/v3_snapshot.go
-func ReadEtcdSnapshot(path string) (EtcdSnapshot, error) {
-	f, err := os.Open(path)
+func ReadEtcdSnapshot(path string, identities ...age.Identity) (EtcdSnapshot, error) {
+	f, err := openSnapshot(path, identities)
 	if err != nil {
 		return EtcdSnapshot{}, err
 	}
 	defer func() { _ = f.Close() }()
-	info, err := f.Stat()
-	if err != nil {
-		return EtcdSnapshot{}, err
+	sum := newSnapshotSum()
+	if _, err := io.Copy(sum, f); err != nil {
+		return EtcdSnapshot{}, fmt.Errorf("read %s: %w", path, err)
 	}
-	s := EtcdSnapshot{Path: path, Size: info.Size()}
+	return sum.snapshot(path)
+}
+
+// A snapshotSum digests a snapshot as it passes.
+type snapshotSum struct {
+	whole, body hash.Hash
+	end         []byte // the last bytes, which are not in body
+	size        int64
+}
+
+func newSnapshotSum() *snapshotSum { return &snapshotSum{whole: sha256.New(), body: sha256.New()} }
+
+// Write implements io.Writer.
+func (s *snapshotSum) Write(p []byte) (int, error) {
+	_, _ = s.whole.Write(p)
+	s.size += int64(len(p))
+	all := append(s.end, p...)
+	if extra := len(all) - sha256.Size; extra > 0 {
+		_, _ = s.body.Write(all[:extra])
+		all = all[extra:]
+	}
+	s.end = slices.Clone(all)
+	return len(p), nil
+}
+
+// snapshot returns the snapshot that has passed, if it was whole.
+func (s *snapshotSum) snapshot(path string) (EtcdSnapshot, error) {
 	const sector = 512
-	body := s.Size - sha256.Size
-	if !info.Mode().IsRegular() || body <= 0 || body%sector != 0 {
-		return s, incomplete(path, "not a snapshot of etcd, or truncated: the checksum at its end is missing")
+	made := EtcdSnapshot{Path: path, Size: s.size, SHA256: hex.EncodeToString(s.whole.Sum(nil))}
+	body := s.size - sha256.Size
+	if body <= 0 || body%sector != 0 {
+		return made, incomplete(path, "not a snapshot of etcd, or truncated: the checksum at its end is missing")
 	}
-	whole, content := sha256.New(), sha256.New()
-	if _, err := io.CopyN(io.MultiWriter(whole, content), f, body); err != nil {
-		return s, fmt.Errorf("read %s: %w", path, err)
+	if !bytes.Equal(s.end, s.body.Sum(nil)) {
+		return made, incomplete(path, "damaged: the checksum does not match")
 	}
-	end, err := io.ReadAll(io.LimitReader(f, sha256.Size+1))
+	return made, nil
+}
+
+// ageMagic begins every age file.
+const ageMagic = "age-encryption.org/v1\n"
+
+// A snapshotFile reads a snapshot's content from a file.
+type snapshotFile struct {
+	io.Reader
+	io.Closer
+}
+
+// openSnapshot opens the content of a snapshot. Nothing decrypted is written to a disk.
+func openSnapshot(path string, identities []age.Identity) (io.ReadCloser, error) {
+	f, err := os.Open(path)
 	if err != nil {
-		return s, fmt.Errorf("read %s: %w", path, err)
+		return nil, err
 	}
-	if !bytes.Equal(end, content.Sum(nil)) {
-		return s, incomplete(path, "damaged: the checksum does not match")
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+		return nil, errors.Join(err, f.Close(), incomplete(path, "not a snapshot of etcd: not a regular file"))
 	}
-	_, _ = whole.Write(end)
-	s.SHA256 = hex.EncodeToString(whole.Sum(nil))
-	return s, nil
+	in := bufio.NewReader(f)
+	if head, _ := in.Peek(len(ageMagic)); string(head) != ageMagic {
+		return snapshotFile{in, f}, nil
+	}
+	if len(identities) == 0 {
+		return nil, errors.Join(f.Close(), incomplete(path, "encrypted: name the file of a private key with --identity"))
+	}
+	content, err := age.Decrypt(in, identities...)
+	if err != nil {
+		return nil, errors.Join(f.Close(), incomplete(path, "not decrypted: " + err.Error()))
+	}
+	return snapshotFile{content, f}, nil
 }
 
 // BackupEtcd takes a snapshot of etcd and copies it to a new file on this machine. The file gets its name once its
@@ -222,15 +277,23 @@ func bring(ctx context.Context, t *task.Host, from string, size int64, to string
 			_ = os.Remove(f.Name()) // the first error matters more
 		}
 	}()
-	within := &atMost{w: f, left: size}
+	out, finish := io.Writer(f), func() error { return nil }
+	if recipients := t.Site.Cluster.Backup.Recipients; len(recipients) > 0 {
+		sealed, sealErr := node.NewEncrypter(recipients, f)
+		if err = sealErr; err != nil {
+			return made, errors.Join(err, f.Close())
+		}
+		out, finish = sealed, sealed.Close
+	}
+	sum := newSnapshotSum()
+	within := &atMost{w: io.MultiWriter(out, sum), left: size}
 	err = t.Conn.Run(task.WithoutOutput(ctx), host.Cmd{Args: []string{"cat", "--", from}, Stdout: within})
-	if err = errors.Join(err, within.err, f.Sync(), f.Close()); err != nil {
+	if err = errors.Join(err, within.err, finish(), f.Sync(), f.Close()); err != nil {
 		return made, fmt.Errorf("copy %s from %s: %w", from, t.Name, err)
 	}
-	if made, err = ReadEtcdSnapshot(f.Name()); err != nil {
+	if made, err = sum.snapshot(to); err != nil {
 		return made, err
 	}
-	made.Path = to
 	if err = os.Link(f.Name(), to); err != nil { // unlike a rename, it replaces nothing
 		return made, err
 	}

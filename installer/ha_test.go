@@ -250,7 +250,7 @@ func TestEndpointName(t *testing.T) {
 			t.Errorf("%s, want %q:\n%s", target.Name, line, hosts)
 		}
 	}
-	if parts := kubeadm.Parts(r.Site); !strings.Contains(fmt.Sprint(parts), "[127.0.0.1]") {
+	if parts := kubeadm.Parts(r.Site, true); !strings.Contains(fmt.Sprint(parts), "[127.0.0.1]") {
 		t.Errorf("the certificates lack the loopback address: %v", parts)
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/member"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/installer/tasktest"
+	"github.com/kkbundle/kkbundle/manifest"
 )
 
 // newLivingK3s is newLivingSite with servers and agents of k3s, of which all but node2 are nodes and ready.
@@ -115,6 +116,7 @@ func TestK3sIsTrusted(t *testing.T) {
 func TestK3sHasNoKubeadm(t *testing.T) {
 	t.Parallel()
 	s, _ := newLivingK3s(t)
+	s.options.Cluster.ImageRegistry.Type = manifest.RegistryNone // certs renew renews the registry's certificate
 	_, renew := RenewCertificates(t.Context(), s.options, 0)
 	_, keys := Keys(t.Context(), s.options)
 	_, save := BackupEtcd(t.Context(), s.options, t.TempDir()+"/etcd.db")

@@ -28,7 +28,7 @@ func Plan(c *manifest.Cluster) []task.Phase {
 		init = append([]task.Task{authority.CheckTask()}, init...)
 	}
 	d := distributionOf(c)
-	install := slices.Concat(addon.StorageHostTasks(c), registryTasks(c), etcd.Tasks(c), d.Nodes(c), etcd.NodeTasks(c), addon.NetworkTasks(c), d.DNS(c), addonTasks(c))
+	install := slices.Concat(addon.StorageHostTasks(c), registryTasks(c), etcd.Tasks(c), d.Nodes(c), etcd.NodeTasks(c), leafTimerTasks(c), addon.NetworkTasks(c), d.DNS(c), addonTasks(c))
 	return []task.Phase{
 		{Name: "pre_hook", Tasks: []task.Task{engine.HookTask("pre_install")}},
 		{Name: "precheck", Tasks: []task.Task{precheckTask()}},

@@ -10,6 +10,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/addon"
 	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/installer/kubeadm"
+	"github.com/kkbundle/kkbundle/installer/member"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/installer/tasktest"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -17,11 +18,16 @@ import (
 
 func TestSecurityFiles(t *testing.T) {
 	t.Parallel()
-	got, err := kube.Documents(kubeadm.AdmissionConfig(), kubeadm.AuditPolicy(), kubeadm.AuthenticationConfig(true), kubeadm.AuthenticationConfig(false))
+	const hardened, baseline = manifest.SecurityHardened, manifest.SecurityBaseline
+	got, err := kube.Documents(kubeadm.AdmissionConfig(hardened), kubeadm.AuditPolicy(hardened), kubeadm.AuthenticationConfig(true), kubeadm.AuthenticationConfig(false))
 	if err != nil {
 		t.Fatal(err)
 	}
 	tasktest.Golden(t, "security.yaml", got)
+	if got, err = kube.Documents(kubeadm.AdmissionConfig(baseline), kubeadm.AuditPolicy(baseline)); err != nil {
+		t.Fatal(err)
+	}
+	tasktest.Golden(t, "security-baseline.yaml", got)
 	objects := addon.NamespaceDefaults(tasktest.Cluster(t, "cni: {type: calico}\naddons: [{chart: a, namespace: web}, {chart: b, namespace: web, release: c}, {chart: d, namespace: kube-system}]"))
 	if got, err = kube.YAML(objects...); err != nil {
 		t.Fatal(err)
@@ -39,7 +45,7 @@ func TestEncryptionKeyIsKept(t *testing.T) {
 		Groups:    manifest.Groups{ControlPlane: []string{"cp1", "cp2"}, Registry: []string{"cp1"}},
 	}
 	s.options.Cluster = tasktest.Cluster(t, "kubernetes: {version: v1.34.3, security: hardened}")
-	phases := []task.Phase{{Name: "install", Tasks: kubeadm.SecurityTasks(s.options.Cluster)}}
+	phases := []task.Phase{{Name: "install", Tasks: kubeadm.SecurityTasks()}}
 	once := func(lost bool) {
 		t.Helper()
 		if lost {
@@ -77,6 +83,30 @@ func TestEncryptionKeyIsKept(t *testing.T) {
 	s.hosts["cp1"].put(t, kubeadm.EncryptionOnHost, "- nonsense\n")
 	if err := s.run(t, nil).Phases(t.Context(), phases); err == nil || !strings.Contains(err.Error(), "is not an EncryptionConfiguration") {
 		t.Errorf("a damaged file: %v", err)
+	}
+}
+
+// A new cluster encrypts Secrets at every level. A cluster that was made without encryption stays as it is.
+func TestNewClustersEncryptSecrets(t *testing.T) {
+	t.Parallel()
+	for _, level := range []string{"baseline", "hardened"} {
+		for _, exists := range []bool{false, true} {
+			s := newSite(t, "cp1")
+			s.options.Cluster = tasktest.Cluster(t, "kubernetes: {version: v1.34.3, security: "+level+"}")
+			if exists {
+				s.hosts["cp1"].put(t, member.Path, string(member.File(s.run(t, nil).Site).Data))
+			}
+			phases := []task.Phase{{Name: "install", Tasks: kubeadm.SecurityTasks()}}
+			r := s.run(t, nil)
+			playProcesses(t, s.hosts["cp1"])
+			if err := r.Phases(t.Context(), phases); err != nil {
+				t.Fatal(err)
+			}
+			has := strings.Contains(s.hosts["cp1"].content(kubeadm.EncryptionOnHost), "secretbox")
+			if want := !exists || level == "hardened"; has != want {
+				t.Errorf("%s, a cluster exists: %v: encrypted %v, want %v", level, exists, has, want)
+			}
+		}
 	}
 }
 

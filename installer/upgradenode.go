@@ -143,7 +143,7 @@ func (u *upgrade) controlPlaneTask() task.Task {
 // upgradeFirst upgrades the first control plane and the objects that the cluster has once. kubeadm reads settings from
 // the cluster and not from a file, so the cluster file's settings are uploaded first.
 func upgradeFirst(ctx context.Context, t *task.Host) error {
-	config, err := kubeadm.ConfigOf(t.Site)
+	config, err := kubeadm.ConfigOf(ctx, t.Site)
 	if err != nil {
 		return err
 	}

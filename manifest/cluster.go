@@ -18,6 +18,7 @@ type Cluster struct {
 	Kubernetes           Kubernetes    `yaml:"kubernetes" kk:"required" doc:"Version and settings of Kubernetes."`
 	ControlPlaneEndpoint Endpoint      `yaml:"controlPlaneEndpoint,omitempty" doc:"Address of the API server for nodes and clients."`
 	Etcd                 Etcd          `yaml:"etcd,omitempty" doc:"Where etcd runs."`
+	Backup               BackupKeys    `yaml:"backup,omitempty" doc:"Encryption of copies of etcd and of keys."`
 	Certificates         Certificates  `yaml:"certificates,omitempty" doc:"The control plane's certificates."`
 	CRI                  CRI           `yaml:"cri,omitempty" doc:"The container runtime."`
 	CNI                  CNI           `yaml:"cni,omitempty" doc:"The pod network."`
@@ -133,6 +134,12 @@ type Time struct {
 type Backup struct {
 	Every Duration `yaml:"every" kk:"required" doc:"Time between copies, such as 30m."`
 	Keep  int      `yaml:"keep" kk:"required" doc:"Number of copies that stay."`
+}
+
+// BackupKeys encrypt copies of etcd and of the cluster's keys.
+type BackupKeys struct {
+	// Recipients are public keys of age or SSH. Without any, copies are in clear.
+	Recipients []string `yaml:"recipients,omitempty" doc:"Public keys that copies are encrypted to: age1..., ssh-ed25519 ... or ssh-rsa .... Default none: copies are in clear, with mode 0600."`
 }
 
 // CRI is the container runtime.

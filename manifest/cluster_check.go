@@ -3,6 +3,7 @@ package manifest
 import (
 	"net/netip"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/Masterminds/semver/v3"
@@ -22,6 +23,7 @@ func (c clusterChecker) check(k *Cluster) {
 	(&kubeadmChecker{checker: c.checker}).check(&k.Kubernetes)
 	c.endpoint(&k.ControlPlaneEndpoint)
 	c.etcd(&k.Etcd)
+	c.backup(k.Backup)
 	if k.Certificates.EtcdCA != nil && k.Etcd.Type != "" && k.Etcd.Type != EtcdInternal {
 		c.addKey("certificates.etcdCA", "belongs to etcd of type internal; leave it out")
 	}
@@ -172,6 +174,15 @@ func (c clusterChecker) timeServers(servers []string) {
 	for i, s := range servers {
 		if _, err := netip.ParseAddr(s); err != nil && !isName(s, true) {
 			c.add(index("time.servers", i), "%q is no name and no address; write one without a port, such as ntp.corp.example", shorten(s))
+		}
+	}
+}
+
+// backup checks the form of recipients. age checks the keys.
+func (c *checker) backup(b BackupKeys) {
+	for i, r := range b.Recipients {
+		if strings.ContainsAny(r, "\r\n") || !slices.ContainsFunc([]string{"age1", "ssh-ed25519 ", "ssh-rsa "}, func(p string) bool { return strings.HasPrefix(r, p) }) {
+			c.add(index("backup.recipients", i), "%q is no recipient; write a public key: age1..., ssh-ed25519 ... or ssh-rsa ...", shorten(r))
 		}
 	}
 }

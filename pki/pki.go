@@ -21,9 +21,12 @@ import (
 )
 
 const (
-	// Life is the validity of certificates. A site that cannot be visited must not stop pulling images because nobody
-	// renewed a certificate. kubeadm also gives its authorities ten years.
+	// Life is the validity of authorities, and of certificates that no host can renew by itself. A site that cannot be
+	// visited must not stop pulling images because nobody renewed a certificate. kubeadm also gives its authorities ten
+	// years.
 	Life = 10 * 365 * 24 * time.Hour
+	// LeafLife is the validity of certificates that hosts renew by themselves.
+	LeafLife = 365 * 24 * time.Hour
 	// clockSlack lets hosts with slow clocks accept a new certificate.
 	clockSlack = 24 * time.Hour
 )
@@ -131,6 +134,30 @@ func (a *Authority) IssueFor(use Use, names Names, now time.Time, life time.Dura
 	pair, err := sign(template, a)
 	if err != nil {
 		return pair, fmt.Errorf("make certificate: %w", err)
+	}
+	return pair, nil
+}
+
+// ErrLasts means that a new certificate would not be valid for longer, because the authority ends with the old one.
+var ErrLasts = errors.New("the certificate lasts as long as its authority")
+
+// Renew makes a certificate with the names and uses of an old one that the authority has signed, and a new key.
+func (a *Authority) Renew(old *x509.Certificate, now time.Time, life time.Duration) (Pair, error) {
+	if err := old.CheckSignatureFrom(a.Certificate); err != nil {
+		return Pair{}, fmt.Errorf("renew certificate of %s: another authority signed it: %w", old.Subject, err)
+	}
+	if !old.NotAfter.Before(a.Certificate.NotAfter) {
+		return Pair{}, ErrLasts
+	}
+	template := newTemplate(old.Subject.CommonName, now)
+	if template.NotAfter = now.Add(life).Truncate(time.Second); template.NotAfter.After(a.Certificate.NotAfter) {
+		template.NotAfter = a.Certificate.NotAfter
+	}
+	template.KeyUsage, template.ExtKeyUsage = old.KeyUsage, old.ExtKeyUsage
+	template.DNSNames, template.IPAddresses = old.DNSNames, old.IPAddresses
+	pair, err := sign(template, a)
+	if err != nil {
+		return pair, fmt.Errorf("renew certificate of %s: %w", old.Subject, err)
 	}
 	return pair, nil
 }

@@ -12,7 +12,9 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -27,6 +29,9 @@ const usage = `usage: kkbundle-node facts            < probe.json > facts.json
        kkbundle-node listen           (speaks to kkbundle)
        kkbundle-node reach            (speaks to kkbundle)
        kkbundle-node expires DAYS PATH...   (prints the certificates that end within DAYS; exit code 3: there are none)
+       kkbundle-node renew --restart=UNIT DAYS CACERT CAKEY {CERT KEY}...   (renews the certificates that end within DAYS, and
+                                      restarts UNIT if it started before; exit code 3: there was nothing to do)
+       kkbundle-node encrypt RECIPIENTS   < file > file.age   (recipients of age, one on each line)
        kkbundle-node serves HOST:PORT CAFILE   (exit code 1: the registry there does not serve)
        kkbundle-node volume write|read POD-UID DIR TEXT   (writes TEXT to the pod's volume at DIR, or compares and removes it)
        kkbundle-node version`
@@ -77,6 +82,10 @@ func run(ctx context.Context, args []string, in io.Reader, out io.Writer) error 
 		return node.ServeReach(ctx, in, out)
 	case len(args) > 2 && args[0] == "expires":
 		return expires(out, args[1], args[2:])
+	case len(args) > 6 && len(args)%2 == 1 && args[0] == "renew":
+		return renew(ctx, out, args[1:])
+	case len(args) == 2 && args[0] == "encrypt":
+		return node.Encrypt(strings.Split(strings.TrimSpace(args[1]), "\n"), in, out)
 	case len(args) == 3 && args[0] == "serves":
 		return node.Serves(ctx, args[1], args[2])
 	case len(args) == 5 && args[0] == "volume":
@@ -111,6 +120,39 @@ func expires(out io.Writer, days string, paths []string) error {
 		}
 	}
 	if len(soon) == 0 {
+		return errNone
+	}
+	return nil
+}
+
+// renew renews certificates by the authority whose pair comes first.
+func renew(ctx context.Context, out io.Writer, args []string) error {
+	unit, ok := strings.CutPrefix(args[0], "--restart=")
+	n, err := strconv.Atoi(args[1])
+	if !ok || err != nil || n < 0 {
+		return errors.New(usage)
+	}
+	var pairs []node.CertificatePair
+	for one := range slices.Chunk(args[2:], 2) { //nolint:mnd // a certificate and its key
+		pairs = append(pairs, node.CertificatePair{Cert: one[0], Key: one[1]})
+	}
+	now := time.Now()
+	renewed, err := node.Renew(pairs[0], now, now.AddDate(0, 0, n), pairs[1:]...)
+	for _, name := range renewed {
+		if _, err := fmt.Fprintln(out, "renewed", name); err != nil {
+			return err
+		}
+	}
+	if err != nil {
+		return err
+	}
+	restarted := false
+	if unit != "" {
+		if restarted, err = node.RestartStale(ctx, unit, pairs[1:]...); err != nil {
+			return err
+		}
+	}
+	if len(renewed) == 0 && !restarted {
 		return errNone
 	}
 	return nil

@@ -19,7 +19,7 @@ func tagGroups() []tagGroup {
 		{"etcd", []string{"etcd", "etcd-", "provided-etcd"}},
 		{"endpoint", []string{"kube-vip", "kube-vip-", "haproxy", "endpoint", "endpoint-", "proxy-endpoint", "external-endpoint"}},
 		{"kubernetes", []string{"kubelet", "kubelet-", "kubeadm-", "api-server", "join-", "node-", "admin-conf", "k3s", "k3s-", "encryption-", "audit-"}},
-		{"security", []string{"security", "security-", "encryption-", "audit-", "certs-", "certificates-"}},
+		{"security", []string{"security", "security-", "encrypt-secrets", "encryption-", "audit-", "certs-", "certificates-"}},
 		{"network", []string{"flannel", "calico", "cilium", "hybridnet", "kube-ovn", "multus", "cni-", "network-", "pod-links"}},
 		{"dns", []string{"cluster-dns", "dns-spread", "node-local-dns"}},
 		{"storage", []string{"nfs-", "localpv-provisioner", "storage-"}},

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"path"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/kkbundle/kkbundle/hostfile"
@@ -70,9 +71,9 @@ func etcdBackupTask(b manifest.Backup) task.Task {
 //go:embed scripts/etcd-backup.sh
 var etcdBackupScript string
 
-// BackupScript returns the script that saves a snapshot and keeps the newest ones.
+// BackupScript returns the script that saves a snapshot, encrypted to the cluster's recipients, and keeps the newest ones.
 func BackupScript(t *task.Host, keep int) []byte {
-	args := append([]string{Backups, strconv.Itoa(keep)}, CtlArgs(t, Endpoint(t))...)
+	args := append([]string{Backups, strconv.Itoa(keep), host.HelperPath, strings.Join(t.Site.Cluster.Backup.Recipients, "\n")}, CtlArgs(t, Endpoint(t))...)
 	return task.ScriptFile(host.Script("etcd-backup.sh", etcdBackupScript, args...))
 }
 

@@ -93,7 +93,8 @@ func etcdAuthorityOfHosts(ctx context.Context, r *task.Site) (pki.Pair, error) {
 
 // etcdPair returns a certificate from etcd's authority: the work directory's if it is still valid, else a new one.
 func etcdPair(r *task.Site, by *pki.Authority, name string, use pki.Use, names pki.Names) (pki.Pair, error) {
-	return r.Dir.Pair(task.PairFiles{Cert: path.Join(etcdPairs, name+".crt"), Key: path.Join(etcdPairs, name+".key")}, by, use, names, r.Now())
+	files := task.PairFiles{Cert: path.Join(etcdPairs, name+".crt"), Key: path.Join(etcdPairs, name+".key")}
+	return r.Dir.Pair(task.Leaf{Files: files, Use: use, Names: names, Life: pki.LeafLife}, by, r.Now())
 }
 
 // etcdClient returns the files of an etcd client, with certificates from the work directory.
@@ -162,4 +163,69 @@ func providedEtcdClient(_ context.Context, r *task.Site) ([]task.File, error) {
 		files = append(files, task.File{Path: one.to, Mode: one.mode, Data: data})
 	}
 	return files, nil
+}
+
+// ClientAuthorityFiles returns the paths of etcd's authority on control planes without etcd, which renew their client
+// certificate with it. kubeadm leaves its etcd's authority on control planes, too.
+func ClientAuthorityFiles() task.PairFiles {
+	f := etcdClientFiles()
+	return task.PairFiles{Cert: f.ca, Key: path.Join(path.Dir(f.ca), "ca.key")}
+}
+
+// LeafFiles returns the certificates that etcd's authority signs: of a member with its client, or of a client.
+func LeafFiles(member bool) []task.PairFiles {
+	client := []task.PairFiles{etcdClientFiles().PairFiles}
+	if !member {
+		return client
+	}
+	return append(client, pairFiles("server"), pairFiles("peer"))
+}
+
+// AuthorityInWorkDir returns the files of etcd's authority in the work directory.
+func AuthorityInWorkDir() task.PairFiles {
+	return task.PairFiles{Cert: etcdCACertFile, Key: etcdCAKeyFile}
+}
+
+// PairsInWorkDir returns the files of the certificates of etcd and its clients in the work directory.
+func PairsInWorkDir(dir *task.WorkDir) ([]task.PairFiles, error) {
+	certs, err := fs.Glob(dir.Root.FS(), etcdPairs+"/*.crt")
+	var pairs []task.PairFiles
+	for _, name := range certs {
+		pairs = append(pairs, task.PairFiles{Cert: name, Key: name[:len(name)-len("crt")] + "key"})
+	}
+	return pairs, err
+}
+
+// ReissueTasks give the members and clients of external etcd the certificates of the work directory. Nothing restarts: etcd
+// and its clients read their files for every connection.
+// https://github.com/etcd-io/etcd/blob/v3.6.5/client/pkg/transport/listener.go (GetCertificate, GetClientCertificate)
+func ReissueTasks() []task.Task {
+	give := func(name string, role manifest.Role, files func(ctx context.Context, t *task.Host) ([]task.File, error)) task.Task {
+		return task.Task{
+			Name: name, Roles: []manifest.Role{role}, Where: task.OneByOne,
+			Done: func(ctx context.Context, t *task.Host) (bool, error) {
+				if there, err := t.Test(ctx, "test", "-e", etcdClientFiles().Cert); err != nil || !there {
+					return true, err // not installed yet
+				}
+				want, err := files(ctx, t)
+				if err != nil {
+					return false, err
+				}
+				return t.HasFiles(ctx, want...)
+			},
+			Do: func(ctx context.Context, t *task.Host) error {
+				want, err := files(ctx, t)
+				if err != nil {
+					return err
+				}
+				return t.Write(ctx, want...)
+			},
+		}
+	}
+	return []task.Task{
+		give("etcd-certificates", manifest.RoleEtcd, MemberFiles),
+		give("etcd-client-certificate", manifest.RoleControlPlane, func(ctx context.Context, t *task.Host) ([]task.File, error) {
+			return etcdClient(ctx, t.Site)
+		}),
+	}
 }

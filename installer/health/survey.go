@@ -201,13 +201,13 @@ func surveyHost(ctx context.Context, t *task.Host) Surveyed {
 		}
 		return s
 	}
+	if s.Certificates, s.Err = certificates(ctx, t); s.Err != nil {
+		return s
+	}
 	if s.Member, s.Err = member.IsMember(ctx, t); s.Err != nil || !s.Member {
 		return s
 	}
 	if s.Runtime, s.Err = runtimeRecord(ctx, t); s.Err != nil {
-		return s
-	}
-	if s.Certificates, s.Err = certificates(ctx, t); s.Err != nil {
 		return s
 	}
 	if s.ControlPlane {
@@ -363,7 +363,7 @@ var certificatesScript string
 
 // certificates returns the host's certificates that the cluster depends on.
 func certificates(ctx context.Context, t *task.Host) ([]report.Certificate, error) {
-	ctx = task.DescribedAs(task.WithoutOutput(ctx), "read the certificates below /etc/kubernetes")
+	ctx = task.DescribedAs(task.WithoutOutput(ctx), "read the certificates of Kubernetes, the registry and etcd")
 	out, err := t.Output(ctx, host.Script("certificates.sh", certificatesScript)...)
 	if err != nil {
 		return nil, err

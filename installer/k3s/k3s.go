@@ -193,6 +193,13 @@ func nodeConfig(ctx context.Context, t *task.Host, server bool) (kube.Document, 
 		d["server"] = "https://" + t.Site.Endpoint()
 		return d, nil, nil
 	}
+	encrypted, err := encryptsSecrets(ctx, t.Site)
+	if err != nil {
+		return nil, nil, err
+	}
+	if encrypted {
+		d["secrets-encryption"] = true
+	}
 	return serverConfig(t, d)
 }
 

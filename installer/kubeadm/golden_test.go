@@ -47,7 +47,7 @@ cni: {ipv4MaskSize: 25, ipv6MaskSize: 60}
 	} {
 		r := &task.Site{Cluster: c}
 		r.Hosts = []*task.Host{{Host: manifest.Host{Name: "cp1", Roles: []manifest.Role{manifest.RoleControlPlane}}, IP: ip, Site: r}}
-		config, err := NewConfig(c, c.ControlPlaneEndpoint.HostPort(ip.String()), Parts(r)...)
+		config, err := NewConfig(c, c.ControlPlaneEndpoint.HostPort(ip.String()), Parts(r, true)...)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -2,14 +2,11 @@ package kubeadm
 
 import (
 	"context"
-	"crypto/sha256"
 	_ "embed"
-	"fmt"
 	"strings"
 
 	"github.com/kkbundle/kkbundle/installer/etcd"
 	"github.com/kkbundle/kkbundle/installer/host"
-	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 )
@@ -80,12 +77,22 @@ func OpenFiles(ctx context.Context, t *task.Host, paths ...string) ([]string, er
 func EncryptTask() task.Task {
 	stamp := func(ctx context.Context, t *task.Host) (task.File, error) {
 		config, err := Encryption(ctx, t.Site)
-		return task.File{Path: task.StampDir + "/secrets-encrypted", Mode: 0o600, Data: fmt.Appendf(nil, "%x\n", sha256.Sum256(config))}, err
+		return rewrittenStamp(config), err
 	}
-	return onceFor("encrypt-secrets", stamp, func(ctx context.Context, t *task.Host) error {
-		// A Secret changed at the same time causes a conflict: its writer has encrypted it, and the retry does the others.
-		return task.Eventually(ctx, task.NodeReadyTimeout, func(ctx context.Context) error {
-			return t.Run(ctx, host.Script("encrypt-secrets.sh", encryptSecretsScript, task.StateDir, kube.AdminConf)...)
-		})
+	step := onceFor("encrypt-secrets", stamp, rewriteSecrets)
+	rewritten := step.Done
+	step.Done = func(ctx context.Context, t *task.Host) (bool, error) {
+		if guarded, err := Guarded(ctx, t.Site); err != nil || !guarded {
+			return true, err
+		}
+		return rewritten(ctx, t)
+	}
+	return step
+}
+
+// rewriteSecrets writes every Secret anew, which encrypts it with the first key.
+func rewriteSecrets(ctx context.Context, t *task.Host) error {
+	return task.Eventually(ctx, task.NodeReadyTimeout, func(ctx context.Context) error {
+		return t.Run(ctx, host.Script("encrypt-secrets.sh", encryptSecretsScript, append([]string{task.StateDir}, t.Site.Distribution.Kubectl...)...)...)
 	})
 }

@@ -90,7 +90,7 @@ func InitTask(c *manifest.Cluster) task.Task {
 		Images: images,
 		Done:   member.IsMember,
 		Do: func(ctx context.Context, t *task.Host) error {
-			config, err := ConfigOf(t.Site)
+			config, err := ConfigOf(ctx, t.Site)
 			if err != nil {
 				return err
 			}
@@ -128,7 +128,13 @@ func JoinTask(name string, where task.Where, role manifest.Role) task.Task {
 }
 
 // ConfigOf returns the kubeadm configuration of the site's cluster.
-func ConfigOf(r *task.Site) (Config, error) { return NewConfig(r.Cluster, r.Endpoint(), Parts(r)...) }
+func ConfigOf(ctx context.Context, r *task.Site) (Config, error) {
+	guarded, err := Guarded(ctx, r)
+	if err != nil {
+		return Config{}, err
+	}
+	return NewConfig(r.Cluster, r.Endpoint(), Parts(r, guarded)...)
+}
 
 // NodeOf returns the configuration of a host's node, with a new token.
 func NodeOf(t *task.Host) (Node, error) {
@@ -204,7 +210,7 @@ func Run(ctx context.Context, t *task.Host, config []byte, args ...string) (err 
 // join makes the host a node, with a token that is deleted afterwards.
 func join(ctx context.Context, t *task.Host) (err error) {
 	first := t.Site.FirstControlPlane()
-	config, err := ConfigOf(t.Site)
+	config, err := ConfigOf(ctx, t.Site)
 	if err != nil {
 		return err
 	}

@@ -19,13 +19,13 @@ const (
 	scheduler         = "scheduler"
 )
 
-// Parts returns the parts of kubeadm's configuration, one per feature.
-func Parts(r *task.Site) []task.KubeadmPart {
+// Parts returns the parts of kubeadm's configuration, one per feature. Guarded API servers use the security files.
+func Parts(r *task.Site, guarded bool) []task.KubeadmPart {
 	return []task.KubeadmPart{
 		cri.PreloadPart(r),
 		endpoint.Part(r),
 		NetworkPart(r),
-		securityPart(r),
+		securityPart(r, guarded),
 		etcd.Part(r),
 		NodeDNSPart(r.Cluster),
 	}

@@ -74,7 +74,7 @@ func hostKubelet(t *task.Host) (kube.Document, error) {
 	if err != nil {
 		return nil, err
 	}
-	parts := Parts(t.Site)
+	parts := Parts(t.Site, false) // no security file is the kubelet's
 	all := Config{cluster: t.Site.Cluster, parts: parts}
 	here := Config{cluster: own, parts: parts}
 	return differences(all.KubeletConfiguration(), here.KubeletConfiguration()), nil

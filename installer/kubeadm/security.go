@@ -33,8 +33,23 @@ const (
 	EncryptionOnHost = securityDir + "/" + EncryptionFile
 )
 
-// securityPart returns the settings of the cluster's security level.
-func securityPart(r *task.Site) task.KubeadmPart {
+// Guarded reports whether the API servers have the security files: encryption of Secrets, audit log, Pod Security. Every
+// new cluster has them. A cluster of level baseline that an earlier release made is left without, because other API
+// servers could not read the Secrets that the first one encrypts.
+func Guarded(ctx context.Context, r *task.Site) (bool, error) {
+	if task.IsHardened(r.Cluster) {
+		return true, nil
+	}
+	first := r.FirstControlPlane()
+	_, _, exists, err := member.Recorded(ctx, first)
+	if err != nil || !exists {
+		return true, err
+	}
+	return first.Test(ctx, "test", "-e", EncryptionOnHost)
+}
+
+// securityPart returns the settings of the cluster's security level. Guarded API servers use the security files.
+func securityPart(r *task.Site, guarded bool) task.KubeadmPart {
 	flags := map[string]map[string]string{}
 	for _, name := range []string{apiServer, controllerManager, scheduler} {
 		flags[name] = map[string]string{"profiling": "false", "tls-min-version": "VersionTLS12"}
@@ -45,10 +60,29 @@ func securityPart(r *task.Site) task.KubeadmPart {
 		"authentication": kube.Document{"anonymous": kube.Document{"enabled": false}, "webhook": kube.Document{"enabled": true}},
 		"authorization":  kube.Document{"mode": "Webhook"},
 	}}
+	if guarded {
+		addGuard(r, &part)
+	}
 	if task.IsHardened(r.Cluster) {
 		addHardened(r, &part)
 	}
 	return part
+}
+
+// addGuard makes the API server use the security files.
+func addGuard(r *task.Site, part *task.KubeadmPart) {
+	api := part.Flags[apiServer]
+	api["admission-control-config-file"] = securityDir + "/admission.yaml"
+	api["encryption-provider-config"] = EncryptionOnHost
+	api["audit-policy-file"] = securityDir + "/audit-policy.yaml"
+	api["audit-log-path"] = auditLog
+	for name, most := range auditLimits(r.Cluster) {
+		api[name] = strconv.Itoa(most)
+	}
+	part.Volumes = map[string][]task.HostVolume{apiServer: {
+		{Name: "kkbundle-security", Path: securityDir, Kind: "Directory"},
+		{Name: "kkbundle-audit", Path: auditDir, Kind: "DirectoryOrCreate", Writable: true},
+	}}
 }
 
 // addHardened adds the settings of the level hardened.
@@ -65,20 +99,9 @@ func addHardened(r *task.Site, part *task.KubeadmPart) {
 	}
 	api := part.Flags[apiServer]
 	api["enable-admission-plugins"] = "NodeRestriction"
-	api["admission-control-config-file"] = securityDir + "/admission.yaml"
-	api["encryption-provider-config"] = EncryptionOnHost
-	api["audit-policy-file"] = securityDir + "/audit-policy.yaml"
-	api["audit-log-path"] = auditLog
-	for name, most := range auditLimits() {
-		api[name] = strconv.Itoa(most)
-	}
 	if limitsAnonymous(r) {
 		api["authentication-config"] = securityDir + "/authentication.yaml"
 	}
-	part.Volumes = map[string][]task.HostVolume{apiServer: {
-		{Name: "kkbundle-security", Path: securityDir, Kind: "Directory"},
-		{Name: "kkbundle-audit", Path: auditDir, Kind: "DirectoryOrCreate", Writable: true},
-	}}
 	if r.Cluster.Etcd.Type == manifest.EtcdInternal {
 		part.Cluster = kube.Document{"etcd": kube.Document{"local": kube.Document{"extraArgs": kube.Document{"cipher-suites": suites, "tls-min-version": "TLS1.2"}}}}
 	}
@@ -97,9 +120,12 @@ func addHardened(r *task.Site, part *task.KubeadmPart) {
 // podProcesses limits the processes of a pod: far more than services start, far less than a fork bomb.
 const podProcesses = 4096
 
-// auditLimits keeps the audit log below about 1 GB: 100 MB per file, ten files, 30 days (CIS 1.2.17 to 1.2.19).
-func auditLimits() map[string]int {
-	return map[string]int{"audit-log-maxage": 30, "audit-log-maxbackup": 10, "audit-log-maxsize": 100}
+// auditLimits bounds the audit log: about 1 GB at level hardened (CIS 1.2.17 to 1.2.19), 300 MB at baseline.
+func auditLimits(c *manifest.Cluster) map[string]int {
+	if task.IsHardened(c) {
+		return map[string]int{"audit-log-maxage": 30, "audit-log-maxbackup": 10, "audit-log-maxsize": 100}
+	}
+	return map[string]int{"audit-log-maxage": 30, "audit-log-maxbackup": 5, "audit-log-maxsize": 50}
 }
 
 // cipherSuites returns the suites of TLS 1.2 with forward secrecy and authenticated encryption; all of TLS 1.3 have it.
@@ -130,23 +156,37 @@ func isOlder(r *task.Site, major, minor uint64) bool {
 }
 
 // SecurityTasks returns the task that writes the API server's security files before kubeadm starts it.
-func SecurityTasks(c *manifest.Cluster) []task.Task {
-	if !task.IsHardened(c) {
-		return nil
+func SecurityTasks() []task.Task {
+	step := securityTask(func(ctx context.Context, t *task.Host) (task.Setting, error) {
+		encryption, err := Encryption(ctx, t.Site)
+		if err != nil {
+			return task.Setting{}, err
+		}
+		return securitySetting(t, encryption)
+	})
+	settled := step.Done
+	step.Done = func(ctx context.Context, t *task.Host) (bool, error) {
+		if guarded, err := Guarded(ctx, t.Site); err != nil || !guarded {
+			return true, err
+		}
+		return settled(ctx, t)
 	}
-	return []task.Task{task.Settle(task.Task{
-		Name: "security", Roles: []manifest.Role{manifest.RoleControlPlane}, Where: task.OneByOne, Leaves: task.Leaves{Paths: []string{auditDir}},
-	}, securitySetting)}
+	return []task.Task{step}
 }
 
-func securitySetting(ctx context.Context, t *task.Host) (task.Setting, error) {
-	encryption, err := Encryption(ctx, t.Site)
-	if err != nil {
-		return task.Setting{}, err
-	}
+// securityTask writes a setting on the control planes, one after the other.
+func securityTask(want func(ctx context.Context, t *task.Host) (task.Setting, error)) task.Task {
+	return task.Settle(task.Task{
+		Name: "security", Roles: []manifest.Role{manifest.RoleControlPlane}, Where: task.OneByOne, Leaves: task.Leaves{Paths: []string{auditDir}},
+	}, want)
+}
+
+// securitySetting returns the security files with an EncryptionConfiguration. A running API server is restarted when they change.
+func securitySetting(t *task.Host, encryption []byte) (task.Setting, error) {
+	c := t.Site.Cluster
 	files := []task.File{{Path: EncryptionOnHost, Mode: 0o600, Data: encryption}}
-	wanted := map[string]kube.Document{"admission.yaml": AdmissionConfig(), "audit-policy.yaml": AuditPolicy()}
-	if limitsAnonymous(t.Site) {
+	wanted := map[string]kube.Document{"admission.yaml": AdmissionConfig(c.Kubernetes.Security), "audit-policy.yaml": AuditPolicy(c.Kubernetes.Security)}
+	if task.IsHardened(c) && limitsAnonymous(t.Site) {
 		wanted["authentication.yaml"] = AuthenticationConfig(isOlder(t.Site, 1, 34))
 	}
 	for _, name := range slices.Sorted(maps.Keys(wanted)) {
@@ -254,10 +294,15 @@ func AuthenticationConfig(beta bool) kube.Document {
 	}
 }
 
-// AdmissionConfig enforces the Pod Security Standard baseline and warns about restricted. Namespaces can change that by
-// labels; kube-system is exempt.
+// AdmissionConfig returns the defaults of Pod Security. Level hardened enforces the standard baseline and warns about
+// restricted; level baseline only warns, about the standard baseline. Namespaces can change that by labels; kube-system
+// is exempt.
 // https://kubernetes.io/docs/tasks/configure-pod-container/enforce-standards-admission-controller/
-func AdmissionConfig() kube.Document {
+func AdmissionConfig(level manifest.SecurityLevel) kube.Document {
+	enforce, warn := "privileged", "baseline"
+	if level == manifest.SecurityHardened {
+		enforce, warn = "baseline", "restricted"
+	}
 	return kube.Document{
 		"apiVersion": "apiserver.config.k8s.io/v1",
 		"kind":       "AdmissionConfiguration",
@@ -267,9 +312,9 @@ func AdmissionConfig() kube.Document {
 				"apiVersion": "pod-security.admission.config.k8s.io/v1",
 				"kind":       "PodSecurityConfiguration",
 				"defaults": kube.Document{
-					"enforce": "baseline", "enforce-version": "latest",
-					"audit": "restricted", "audit-version": "latest",
-					"warn": "restricted", "warn-version": "latest",
+					"enforce": enforce, "enforce-version": "latest",
+					"audit": warn, "audit-version": "latest",
+					"warn": warn, "warn-version": "latest",
 				},
 				"exemptions": kube.Document{"namespaces": []any{"kube-system"}, "usernames": []any{}, "runtimeClasses": []any{}},
 			},
@@ -277,27 +322,18 @@ func AdmissionConfig() kube.Document {
 	}
 }
 
-// AuditPolicy logs requests with their user. It includes the bodies of changes to workloads and permissions, never of
-// Secrets, and omits routine reads of cluster components.
+// AuditPolicy logs requests with their user, and omits routine reads of cluster components. Level hardened includes the
+// bodies of changes to workloads and permissions, never of Secrets. Level baseline has no bodies, and reads of Secrets
+// only.
 // https://kubernetes.io/docs/tasks/debug/debug-cluster/audit/
-func AuditPolicy() kube.Document {
+func AuditPolicy(level manifest.SecurityLevel) kube.Document {
 	secret := []any{
 		kube.Document{"group": "", "resources": []any{"secrets", "configmaps", "serviceaccounts/token"}},
 		kube.Document{"group": "authentication.k8s.io", "resources": []any{"tokenreviews"}},
 	}
-	return kube.Document{
-		"apiVersion": "audit.k8s.io/v1",
-		"kind":       "Policy",
-		"omitStages": []any{"RequestReceived"},
-		"rules": []any{
-			kube.Document{"level": "None", "nonResourceURLs": []any{"/healthz*", "/livez*", "/readyz*", "/version", "/openapi/*"}},
-			kube.Document{"level": "None", "resources": []any{kube.Document{"group": "coordination.k8s.io", "resources": []any{"leases"}}}},
-			kube.Document{"level": "None", "resources": []any{kube.Document{"group": "", "resources": []any{"events"}}, kube.Document{"group": "events.k8s.io", "resources": []any{"events"}}}},
-			kube.Document{"level": "None", "verbs": []any{"get", "list", "watch"}, "userGroups": []any{"system:nodes", "system:serviceaccounts:kube-system"}, "resources": []any{
-				kube.Document{"group": "", "resources": []any{"nodes", "nodes/status", "pods", "pods/status", "services", "endpoints", "namespaces"}},
-				kube.Document{"group": "discovery.k8s.io", "resources": []any{"endpointslices"}},
-			}},
-			kube.Document{"level": "Metadata", "resources": secret},
+	rules := append(unauditedRules(), kube.Document{"level": "Metadata", "resources": secret})
+	if level == manifest.SecurityHardened {
+		rules = append(rules,
 			kube.Document{"level": "Metadata", "verbs": []any{"get", "list", "watch"}},
 			kube.Document{"level": "Request", "resources": []any{
 				kube.Document{"group": ""},
@@ -307,8 +343,27 @@ func AuditPolicy() kube.Document {
 				kube.Document{"group": "networking.k8s.io"},
 				kube.Document{"group": "policy"},
 				kube.Document{"group": "admissionregistration.k8s.io"},
-			}},
-			kube.Document{"level": "Metadata"},
-		},
+			}})
+	} else {
+		rules = append(rules, kube.Document{"level": "None", "verbs": []any{"get", "list", "watch"}})
+	}
+	return kube.Document{
+		"apiVersion": "audit.k8s.io/v1",
+		"kind":       "Policy",
+		"omitStages": []any{"RequestReceived"},
+		"rules":      append(rules, kube.Document{"level": "Metadata"}),
+	}
+}
+
+// unauditedRules omit the requests that cluster components repeat all the time.
+func unauditedRules() []any {
+	return []any{
+		kube.Document{"level": "None", "nonResourceURLs": []any{"/healthz*", "/livez*", "/readyz*", "/version", "/openapi/*"}},
+		kube.Document{"level": "None", "resources": []any{kube.Document{"group": "coordination.k8s.io", "resources": []any{"leases"}}}},
+		kube.Document{"level": "None", "resources": []any{kube.Document{"group": "", "resources": []any{"events"}}, kube.Document{"group": "events.k8s.io", "resources": []any{"events"}}}},
+		kube.Document{"level": "None", "verbs": []any{"get", "list", "watch"}, "userGroups": []any{"system:nodes", "system:serviceaccounts:kube-system"}, "resources": []any{
+			kube.Document{"group": "", "resources": []any{"nodes", "nodes/status", "pods", "pods/status", "services", "endpoints", "namespaces"}},
+			kube.Document{"group": "discovery.k8s.io", "resources": []any{"endpointslices"}},
+		}},
 	}
 }

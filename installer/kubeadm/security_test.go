@@ -18,12 +18,12 @@ func TestUserWinsOverSecurity(t *testing.T) {
 		", kubeadm: {apiServer: {extraArgs: [{name: anonymous-auth, value: 'true'}]}}": false,
 	} {
 		r := &task.Site{Cluster: tasktest.Cluster(t, "kubernetes: {version: v1.34.3, security: hardened"+text+"}")}
-		if _, has := securityPart(r).Flags[apiServer]["authentication-config"]; has != limited {
+		if _, has := securityPart(r, true).Flags[apiServer]["authentication-config"]; has != limited {
 			t.Errorf("%s: authentication-config %v", text, has)
 		}
 	}
 	old := &task.Site{Cluster: tasktest.Cluster(t, "kubernetes: {version: v1.31.1, security: hardened}")}
-	if _, has := securityPart(old).Flags[apiServer]["authentication-config"]; has {
+	if _, has := securityPart(old, true).Flags[apiServer]["authentication-config"]; has {
 		t.Error("1.31 is given what it does not know")
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/netip"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -70,10 +71,66 @@ func CertificatesTask() task.Task {
 	}
 }
 
+// AuthorityFiles returns the paths of the registry's authority on registry hosts, which renew the certificate with it.
+// Only root reads the key; the registry's user cannot.
+func AuthorityFiles() task.PairFiles {
+	const dir = task.ConfigDir + "/registry-authority"
+	return task.PairFiles{Cert: dir + "/ca.crt", Key: dir + "/ca.key"}
+}
+
+// CertificateFiles returns the paths of the registry's certificate on registry hosts.
+func CertificateFiles() task.PairFiles {
+	return task.PairFiles{Cert: ConfigDir + "/tls.crt", Key: ConfigDir + "/tls.key"}
+}
+
+// ReissueTask gives registry hosts the certificate of the work directory, one after the other, and restarts the registry.
+func ReissueTask() task.Task {
+	files := CertificateFiles()
+	wanted := func(t *task.Host) ([]task.File, error) {
+		s, err := Credentials(t.Site)
+		return []task.File{{Path: files.Cert, Mode: 0o644, Data: s.cert}, {Path: files.Key, Mode: 0o640, Data: s.key}}, err
+	}
+	return task.Task{
+		Name: "registry-certificate", Roles: []manifest.Role{manifest.RoleRegistry}, Where: task.OneByOne,
+		Done: func(ctx context.Context, t *task.Host) (bool, error) {
+			if there, err := t.Test(ctx, "test", "-e", configFile); err != nil || !there {
+				return true, err // no registry yet
+			}
+			want, err := wanted(t)
+			if err != nil {
+				return false, err
+			}
+			return t.HasFiles(ctx, want[:1]...)
+		},
+		Do: func(ctx context.Context, t *task.Host) error {
+			access, err := localAccess(t)
+			if err != nil {
+				return err
+			}
+			want, err := wanted(t)
+			if err != nil {
+				return err
+			}
+			if err := t.Write(ctx, want[1], want[0]); err != nil { // the key first: Done looks at the certificate
+				return err
+			}
+			for _, args := range serviceSpec(access.Address).Prepare() {
+				if err := t.Run(ctx, args...); err != nil {
+					return err
+				}
+			}
+			if err := t.Systemctl(ctx, "restart", Unit); err != nil {
+				return t.WithUnitLog(ctx, Unit, err)
+			}
+			return awaitServing(ctx, t, access)
+		},
+	}
+}
+
 // checkRenewal refuses new credentials for an installed registry in a run with --limit, which would not update all
 // hosts.
 func checkRenewal(ctx context.Context, s *task.Site) error {
-	if s.Scope.Whole() {
+	if s.Scope.Whole() || hasFiles(s) {
 		return nil
 	}
 	used := false
@@ -119,11 +176,20 @@ type credentials struct {
 	HarborAdmin, HarborDatabase, HarborRobot string
 }
 
-func hasCredentials(s *task.Site) bool {
-	for _, name := range append(Of(s.Cluster).files, task.CACertFile, task.RegistryCertFile) {
+// hasFiles reports whether the work directory has everything that other hosts know of the registry. Its certificate may be
+// replaced without them.
+func hasFiles(s *task.Site) bool {
+	for _, name := range append(slices.Clone(Of(s.Cluster).files), task.CACertFile) {
 		if _, err := s.Dir.Read(name); err != nil {
 			return false
 		}
+	}
+	return true
+}
+
+func hasCredentials(s *task.Site) bool {
+	if !hasFiles(s) {
+		return false
 	}
 	authority, err := task.LoadAuthority(s.Dir, s.Now())
 	if err != nil {
@@ -131,6 +197,16 @@ func hasCredentials(s *task.Site) bool {
 	}
 	pair, err := s.Dir.ReadPair(task.RegistryPair())
 	return err == nil && authority.Fits(pair, CertificateNames(s), s.Now(), task.RenewBefore)
+}
+
+// registryLeaf describes the registry's certificate. Harbor's is valid for ten years: Harbor takes another one by its own
+// installer only, which no timer runs.
+func registryLeaf(s *task.Site) task.Leaf {
+	leaf := task.Leaf{Files: task.RegistryPair(), Use: pki.Server, Names: CertificateNames(s), Life: pki.LeafLife}
+	if s.Cluster.ImageRegistry.Type == manifest.RegistryHarbor {
+		leaf.Life = pki.Life
+	}
+	return leaf
 }
 
 // CertificateNames returns the names in the registry's certificate.
@@ -156,7 +232,7 @@ func Credentials(site *task.Site) (credentials, error) {
 	if err != nil {
 		return credentials{}, err
 	}
-	pair, err := site.Dir.Pair(task.RegistryPair(), authority, pki.Server, CertificateNames(site), site.Now())
+	pair, err := site.Dir.Pair(registryLeaf(site), authority, site.Now())
 	if err != nil {
 		return credentials{}, err
 	}

@@ -13,25 +13,25 @@ import (
 )
 
 // RenewBefore is the remaining lifetime below which a run replaces a certificate.
-const RenewBefore = 180 * 24 * time.Hour
+const RenewBefore = 90 * 24 * time.Hour
 
 // LoadAuthority reads or creates the authority in the work directory. It signs the registry's certificate; hosts trust it
 // for the registry only.
 func LoadAuthority(w *WorkDir, now time.Time) (*pki.Authority, error) {
-	authority, err := w.Authority(CACertFile, caKeyFile)
+	authority, err := w.Authority(CACertFile, CAKeyFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		authority, pair, err := pki.NewAuthority("kkbundle registry CA", now)
 		if err != nil {
 			return nil, err
 		}
-		return authority, w.WritePair(PairFiles{CACertFile, caKeyFile}, pair)
+		return authority, w.WritePair(PairFiles{CACertFile, CAKeyFile}, pair)
 	}
 	if err != nil {
 		return nil, err
 	}
 	if end := authority.Certificate.NotAfter; now.After(end) {
 		return nil, fmt.Errorf("%s expired on %s: move it and %s away and run again; the registry and all hosts get a new authority",
-			w.Join(CACertFile), end.Format(time.DateOnly), w.Join(caKeyFile))
+			w.Join(CACertFile), end.Format(time.DateOnly), w.Join(CAKeyFile))
 	}
 	return authority, nil
 }
@@ -71,16 +71,24 @@ func (w *WorkDir) WritePair(f PairFiles, p pki.Pair) error {
 // RegistryPair returns the files of the registry's certificate in the work directory.
 func RegistryPair() PairFiles { return PairFiles{RegistryCertFile, RegistryKeyFile} }
 
+// A Leaf describes a certificate of a server or a client in the work directory.
+type Leaf struct {
+	Files PairFiles
+	Use   pki.Use
+	Names pki.Names
+	Life  time.Duration
+}
+
 // Pair returns the certificate in the work directory if it is valid for the names, or else issues and stores a new one.
-func (w *WorkDir) Pair(f PairFiles, by *pki.Authority, use pki.Use, names pki.Names, now time.Time) (pki.Pair, error) {
-	pair, err := w.ReadPair(f)
-	if err == nil && by.Fits(pair, names, now, RenewBefore) {
+func (w *WorkDir) Pair(leaf Leaf, by *pki.Authority, now time.Time) (pki.Pair, error) {
+	pair, err := w.ReadPair(leaf.Files)
+	if err == nil && by.Fits(pair, leaf.Names, now, RenewBefore) {
 		return pair, nil
 	}
-	if pair, err = by.IssueFor(use, names, now, pki.Life); err != nil {
+	if pair, err = by.IssueFor(leaf.Use, leaf.Names, now, leaf.Life); err != nil {
 		return pair, err
 	}
-	return pair, w.WritePair(f, pair)
+	return pair, w.WritePair(leaf.Files, pair)
 }
 
 // Pin returns the sha256 of a certificate's public key, by which kubeadm identifies the authority for a joining node.

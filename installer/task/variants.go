@@ -24,7 +24,7 @@ type Distribution struct {
 	Nodes func(c *manifest.Cluster) []Task
 	// DNS returns the tasks for cluster DNS, after those of the pod network.
 	DNS func(c *manifest.Cluster) []Task
-	// Hardening returns the tasks before and after the addons of a hardened cluster.
+	// Hardening returns the tasks that secure a cluster before its addons are installed, and after.
 	Hardening func(c *manifest.Cluster) (before, after []Task)
 	// Services returns the cluster without the services that the distribution includes.
 	Services func(c *manifest.Cluster) *manifest.Cluster

@@ -19,7 +19,7 @@ import (
 // Names in the work directory.
 const (
 	CACertFile         = "pki/ca.crt"
-	caKeyFile          = "pki/ca.key"
+	CAKeyFile          = "pki/ca.key"
 	RegistryCertFile   = "pki/registry.crt"
 	RegistryKeyFile    = "pki/registry.key"
 	RegistryPassFile   = "registry/password"

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -14,6 +15,7 @@ import (
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/disk"
 	"github.com/kkbundle/kkbundle/installer"
+	"github.com/kkbundle/kkbundle/installer/node"
 	"github.com/kkbundle/kkbundle/plain"
 )
 
@@ -21,8 +23,9 @@ func newCertsCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "certs",
 		Short: "List and renew a cluster's certificates, and save its keys",
-		Long: `A control plane's certificates are valid for a year. By default, a timer on every control plane renews them 60 days before the first one
-ends (certificates.renew: auto). These commands are for checks, for clusters with renew: manual, and for hosts that were switched off.`,
+		Long: `Certificates of control planes, of the site's registry and of external etcd are valid for a year. By default, timers on their hosts renew
+them 60 days before they end (certificates.renew: auto). These commands are for checks, for clusters with renew: manual, and for hosts
+that were switched off.`,
 		Args: takes(),
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -130,19 +133,20 @@ func newCertsRenewCmd(g *globals) *cobra.Command {
 	var o certsRenewOptions
 	cmd := &cobra.Command{
 		Use:   "renew -i INVENTORY [BUNDLE]",
-		Short: "Renew the control plane's certificates now",
-		Long: `Renews kubeadm's certificates on one control plane after the other: kubeadm certs renew all, then a restart of etcd, API server,
-controller manager and scheduler; the next one follows when the API server is ready. Workloads keep running. admin.conf in the work
-directory is renewed too. With --days, only control planes with a certificate that ends within so many days are changed.
+		Short: "Renew the certificates of control plane, registry and external etcd now",
+		Long: `Issues new certificates for the site's registry, which restarts, and for external etcd, where nothing restarts. Then renews kubeadm's on
+one control plane after the other: kubeadm certs renew all, then a restart of etcd, API server, controller manager and scheduler; the
+next one follows when the API server is ready. Workloads keep running. admin.conf in the work directory is renewed too. With --days, only
+hosts with a certificate that ends within so many days are changed.
 
-Kubelets renew their own certificates; the registry's is renewed by install. Authorities are not renewed.`,
+Kubelets renew their own certificates; Harbor's is renewed by install. Authorities are not renewed.`,
 		Example: "  kkbundle certs renew -i inventory.yaml site-1.4.0.kkb",
 		Args:    takes("[BUNDLE]"),
 		RunE:    func(cmd *cobra.Command, args []string) error { return runCertsRenew(cmd.Context(), g, first(args), o) },
 	}
 	o.Flags.Add(cmd.Flags())
 	g.addTrust(cmd.Flags())
-	cmd.Flags().IntVar(&o.days, "days", 0, "only control planes with a certificate that ends within so many `days` (default: all)")
+	cmd.Flags().IntVar(&o.days, "days", 0, "only hosts with a certificate that ends within so many `days` (default: all)")
 	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "print the changes, and make none")
 	return cmd
 }
@@ -176,7 +180,8 @@ func newCertsBackupCmd(g *globals) *cobra.Command {
 		Use:   "backup -i INVENTORY -o FILE [BUNDLE]",
 		Short: "Save the keys needed to restore a cluster",
 		Long: `Writes a tar file (mode 0600) with the cluster's authorities and service account key, from the first control plane, and the keys of the
-work directory. It is not encrypted and gives full control of the cluster. Keep it apart from the etcd backups.`,
+work directory. With backup.recipients in the cluster file it is an age file for these recipients. Otherwise it is in clear and gives full
+control of the cluster: keep it apart from the etcd backups.`,
 		Example: "  kkbundle certs backup -i inventory.yaml -o site-keys.tar site-1.4.0.kkb",
 		Args:    takes("[BUNDLE]"),
 		RunE:    func(cmd *cobra.Command, args []string) error { return runCertsBackup(cmd.Context(), g, first(args), o) },
@@ -201,7 +206,13 @@ func runCertsBackup(ctx context.Context, g *globals, path string, o certsBackupO
 		return err
 	}
 	var out bytes.Buffer
-	w := tar.NewWriter(&out)
+	in := io.WriteCloser(inClear{&out})
+	if recipients := s.Cluster.Backup.Recipients; len(recipients) > 0 {
+		if in, err = node.NewEncrypter(recipients, &out); err != nil {
+			return err
+		}
+	}
+	w := tar.NewWriter(in)
 	for _, f := range files {
 		header := &tar.Header{Typeflag: tar.TypeReg, Name: f.Name, Mode: 0o600, Size: int64(len(f.Data)), ModTime: time.Now()}
 		if err := w.WriteHeader(header); err != nil {
@@ -211,12 +222,13 @@ func runCertsBackup(ctx context.Context, g *globals, path string, o certsBackupO
 			return err
 		}
 	}
-	if err := w.Close(); err != nil {
+	if err := errors.Join(w.Close(), in.Close()); err != nil {
 		return err
 	}
 	if err := disk.WriteFile(o.output, 0o600, &out); err != nil {
 		return err
 	}
-	g.Note("%s in %s; it is not encrypted", plain.Count(len(files), "file"), o.output)
+	noteClear(g, s.Cluster, o.output)
+	g.Note("%s in %s", plain.Count(len(files), "file"), o.output)
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"filippo.io/age"
 	"github.com/spf13/cobra"
 
 	"github.com/kkbundle/kkbundle/build"
@@ -40,8 +41,9 @@ func newEtcdBackupCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "backup -i INVENTORY [BUNDLE]",
 		Short: "Save an etcd snapshot to a file on this machine",
-		Long: `Saves a snapshot of etcd on this machine and checks it against etcd's checksum. The cluster keeps running. The file contains all
-Secrets of the cluster; only its owner can read it.`,
+		Long: `Saves a snapshot of etcd on this machine and checks it against etcd's checksum. The cluster keeps running. With backup.recipients in the
+cluster file, the file is an age file for these recipients. Otherwise it is in clear and has all objects of the cluster; only its owner
+can read it.`,
 		Example: "  kkbundle etcd backup -i inventory.yaml -o before-upgrade.db site-1.4.0.kkb",
 		Args:    takes("[BUNDLE]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -50,7 +52,7 @@ Secrets of the cluster; only its owner can read it.`,
 	}
 	o.Flags.Add(cmd.Flags())
 	g.addTrust(cmd.Flags())
-	cmd.Flags().StringVarP(&o.output, "output", "o", "", "the `file` to write (default CLUSTER-etcd-TIME.db)")
+	cmd.Flags().StringVarP(&o.output, "output", "o", "", "the `file` to write (default CLUSTER-etcd-TIME.db, .age if encrypted)")
 	return cmd
 }
 
@@ -62,6 +64,9 @@ func runEtcdBackup(ctx context.Context, g *globals, path string, o etcdBackupOpt
 	defer func() { err = errors.Join(err, s.Close()) }()
 	if o.output == "" {
 		o.output = s.Cluster.Metadata.Name + "-etcd-" + time.Now().UTC().Format("20060102T150405Z") + ".db"
+		if len(s.Cluster.Backup.Recipients) > 0 {
+			o.output += ".age"
+		}
 	}
 	p := g.NewTaskPrinter()
 	options := s.Options()
@@ -74,6 +79,7 @@ func runEtcdBackup(ctx context.Context, g *globals, path string, o etcdBackupOpt
 	if g.JSON {
 		return json.NewEncoder(g.Out).Encode(etcdResult{Version: 1, Backup: &etcdFile{made.Path, made.Size, made.SHA256, made.Host, made.Revision, made.Keys}})
 	}
+	noteClear(g, s.Cluster, made.Path)
 	g.Note("saved revision %d with %s from %s, %s, sha256:%s", made.Revision, plain.Count(made.Keys, "key"), made.Host, plain.Size(made.Size), made.SHA256)
 	return g.Result("%s", made.Path)
 }
@@ -115,12 +121,18 @@ func newEtcdRestoreCmd(g *globals) *cobra.Command {
 		Long: `Creates a new etcd cluster from a snapshot on all its hosts. Later changes are lost. Control planes stop during the restore; pods keep
 running. All hosts are prepared before the first one stops. Previous data is moved aside, not deleted.
 
+An encrypted snapshot is decrypted on this machine with --identity; neither the identity nor a decrypted file is written to a disk here.
+
 Continue an interrupted restore with the same command; until then, control planes may be down.`,
 		Example: `  kkbundle etcd restore -i inventory.yaml --from before-upgrade.db site-1.4.0.kkb
   kkbundle etcd restore -i inventory.yaml --from before-upgrade.db --without node3 site-1.4.0.kkb`,
 		Args: takes("[BUNDLE]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return runEtcdRestore(cmd.Context(), g, strings.Join(args, ""), o)
+			identities, err := readIdentities(cmd.Flags())
+			if err != nil {
+				return err
+			}
+			return runEtcdRestore(cmd.Context(), g, strings.Join(args, ""), o, identities)
 		},
 	}
 	f := cmd.Flags()
@@ -128,15 +140,16 @@ Continue an interrupted restore with the same command; until then, control plane
 	g.addTrust(f)
 	f.StringVar(&o.from, "from", "", "the snapshot `file`, of etcd backup or of etcd.backup (required)")
 	f.StringSliceVar(&o.without, "without", nil, "lost `hosts`, which are switched off")
+	addIdentity(f)
 	f.BoolVarP(&o.yes, "yes", "y", false, "do not ask for confirmation")
 	return cmd
 }
 
-func runEtcdRestore(ctx context.Context, g *globals, path string, o etcdRestoreOptions) (err error) {
+func runEtcdRestore(ctx context.Context, g *globals, path string, o etcdRestoreOptions, identities []age.Identity) (err error) {
 	if o.from == "" {
 		return usage.Errorf("name the snapshot to restore with --from")
 	}
-	snapshot, err := installer.ReadEtcdSnapshot(o.from)
+	snapshot, err := installer.ReadEtcdSnapshot(o.from, identities...)
 	if errors.Is(err, fs.ErrNotExist) {
 		err = fmt.Errorf("--from %s: %w", o.from, usage.FileError(err))
 	}
@@ -158,7 +171,7 @@ func runEtcdRestore(ctx context.Context, g *globals, path string, o etcdRestoreO
 	p := g.NewTaskPrinter()
 	options := s.Options()
 	options.Progress = p.Event
-	done, err := installer.RestoreEtcd(ctx, options, installer.EtcdRestore{From: o.from, Without: o.without})
+	done, err := installer.RestoreEtcd(ctx, options, installer.EtcdRestore{From: o.from, Identities: identities, Without: o.without})
 	p.Close()
 	for _, dir := range done.Before {
 		g.Note("previous data of etcd: %s", dir)

@@ -2,13 +2,20 @@ package e2e
 
 import (
 	"bytes"
+	"crypto/ed25519"
+	"crypto/rand"
 	"encoding/json"
+	"encoding/pem"
 	"io"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
+	"time"
+
+	"golang.org/x/crypto/ssh"
 
 	"github.com/kkbundle/kkbundle/testdata/lab/hosts"
 )
@@ -22,14 +29,15 @@ func TestEtcd(t *testing.T) {
 			"kube_control_plane": {1}, "image_registry": {1}, "kube_worker": {2}, "etcd": {1, 2, 3},
 		},
 		edit: func(t *testing.T, dir string) {
-			rewrite(t, filepath.Join(dir, "cluster.yaml"), "etcd: {type: internal}", "etcd: {type: external, dataDir: /var/lib/etcd-own, backup: {every: 30m, keep: 2}}")
+			rewrite(t, filepath.Join(dir, "cluster.yaml"), "etcd: {type: internal}", "etcd: {type: external, dataDir: /var/lib/etcd-own, backup: {every: 30m, keep: 2}}\nbackup: {recipients: [\""+backupKey(t, dir)+"\"]}")
 		},
 	})
 	th.makeBundle(t)
 	run(t, th.site(t, "install")).must(t, 0)
 	t.Run("TimerSaves", func(t *testing.T) {
-		th.on(t, 3, "sudo systemctl start kkbundle-etcd-backup.service && sudo ls /var/backups/kkbundle/etcd | grep -q '^etcd-.*db$'")
+		th.on(t, 3, "sudo systemctl start kkbundle-etcd-backup.service && sudo head -c 21 /var/backups/kkbundle/etcd/etcd-*.db.age | grep -q age-encryption.org/v1")
 	})
+	t.Run("CertificatesAreRenewed", th.leavesRenewed)
 	t.Run("MemberLosesData", func(t *testing.T) {
 		th.on(t, 3, "sudo systemctl stop etcd && sudo rm -rf /var/lib/etcd-own")
 		run(t, th.site(t, "install")).must(t, 0)
@@ -40,16 +48,73 @@ func TestEtcd(t *testing.T) {
 	t.Run("Restored", th.restoreEtcd)
 }
 
+// leavesRenewed renews the certificates of etcd and of the registry, on a host as its timer does and from outside, and
+// reads and pulls with the new ones.
+func (th *thread) leavesRenewed(t *testing.T) {
+	serial := func(number int, file string) string {
+		return th.on(t, number, "sudo openssl x509 -noout -serial -in "+file+" 2>/dev/null || sudo sha256sum "+file)
+	}
+	const server, registry = "/etc/kkbundle/etcd/server.crt", "/etc/kkbundle/registry/tls.crt"
+	member, site := serial(3, server), serial(1, registry)
+	th.on(t, 3, "sudo systemctl start kkbundle-leaf-certificates.service")
+	if serial(3, server) != member {
+		t.Error("the timer's service renews certificates that do not end soon")
+	}
+	// As the timer does, but as if every certificate ended soon.
+	for _, number := range []int{1, 3} {
+		th.on(t, number, "sed -n 's/^ExecStart=//p' /etc/systemd/system/kkbundle-leaf-certificates.service | sed 's/ 60 / 400 /' | sudo sh -e")
+	}
+	renewed := serial(3, server) + serial(1, registry)
+	if serial(3, server) == member || serial(1, registry) == site {
+		t.Errorf("not renewed: %s", renewed)
+	}
+	th.kubectl(t, "create configmap renewed --from-literal=is=written")
+	th.waitFor(t, time.Minute, "the registry answers", 1, "sudo systemctl is-active kkbundle-registry.service")
+	run(t, th.site(t, "certs renew")).must(t, 0)
+	if now := serial(3, server) + serial(1, registry); now == renewed {
+		t.Error("certs renew changes nothing")
+	}
+	th.kubectl(t, "delete configmap renewed")
+	run(t, th.site(t, "install")).must(t, 0)
+	if r := run(t, th.site(t, "install")).must(t, 0); !strings.Contains(r.stderr, "0 changed") {
+		t.Errorf("a rerun changes something:\n%s", r.stderr)
+	}
+	if r := run(t, th.site(t, "certs check")).must(t, 0); !strings.Contains(r.stdout, server) || !strings.Contains(r.stdout, registry) {
+		t.Errorf("certs check lacks them:\n%s", r.stdout)
+	}
+}
+
 // restoreEtcd saves etcd, changes the cluster, and restores the copy, by a run that is killed while the control plane stands and
 // one that finishes.
 func (th *thread) restoreEtcd(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "etcd.db")
 	th.kubectl(t, "create configmap etcd-before --from-literal=is=there")
+	th.kubectl(t, "create secret generic etcd-before --from-literal=is=readable")
+	old := th.encryptedWith(t, "etcd-before")
 	run(t, th.etcd(t, "backup", "-o", file)).must(t, 0)
+	restore := []string{"--yes", "--from", file}
+	if key := filepath.Join(th.dir, backupKeyFile); exists(key) {
+		data, err := os.ReadFile(file)
+		if err != nil || !bytes.HasPrefix(data, []byte("age-encryption.org/v1\n")) {
+			t.Errorf("with recipients, the copy is no age file (%v)", err)
+		}
+		if r := run(t, th.etcd(t, "restore", restore...)); r.code == 0 || !strings.Contains(r.stderr, "--identity") {
+			t.Errorf("a restore without the identity: exit code %d\n%s", r.code, r.stderr)
+		}
+		restore = append(restore, "--identity", key)
+	}
+	rotate := run(t, th.site(t, "secrets rotate-key")).must(t, 0)
+	t.Logf("rotation of the encryption key: %s", rotate.took)
+	if now := th.encryptedWith(t, "etcd-before"); now == old {
+		t.Errorf("after a rotation, Secrets are still encrypted with %s", now)
+	}
+	if r := run(t, th.site(t, "install")).must(t, 0); !strings.Contains(r.stderr, "0 changed") {
+		t.Errorf("a rerun after a rotation changes something:\n%s", r.stderr)
+	}
 	th.kubectl(t, "delete configmap etcd-before")
 	th.kubectl(t, "create configmap etcd-after --from-literal=is=there")
-	killCommandAt(t, th.etcd(t, "restore", "--yes", "--json", "--from", file), "start-etcd")
-	r := run(t, th.etcd(t, "restore", "--yes", "--from", file)).must(t, 0)
+	killCommandAt(t, th.etcd(t, "restore", append(restore, "--json")...), "start-etcd")
+	r := run(t, th.etcd(t, "restore", restore...)).must(t, 0)
 	if !strings.Contains(r.stderr, "kkbundle-before-") {
 		t.Errorf("it does not say where the old data are:\n%s", r.stderr)
 	}
@@ -57,6 +122,56 @@ func (th *thread) restoreEtcd(t *testing.T) {
 	if names := th.kubectl(t, "get configmap --output=name"); !strings.Contains(names, "/etcd-before") || strings.Contains(names, "/etcd-after") {
 		t.Errorf("after the restore there are %s", names)
 	}
+	if now := th.encryptedWith(t, "etcd-before"); now != old {
+		t.Errorf("the copy has a Secret encrypted with %s, not with %s", now, old)
+	}
+}
+
+// encryptedWith returns the key that encrypts a Secret in etcd, as etcd stores its name, and checks that the API server
+// decrypts it.
+func (th *thread) encryptedWith(t *testing.T, name string) string {
+	t.Helper()
+	if got := th.kubectl(t, "get secret "+name+" --output=jsonpath='{.data.is}'"); got != "cmVhZGFibGU=" {
+		t.Errorf("Secret %s is %s", name, got)
+	}
+	const external = "/etc/kkbundle/etcd-client"
+	line := "if [ -e " + external + "/ca.crt ]; then sudo etcdctl --endpoints=https://127.0.0.1:2379 --cacert " + external + "/ca.crt --cert " + external + "/client.crt --key " + external + "/client.key "
+	get := "get --print-value-only /registry/secrets/default/" + name
+	value := th.on(t, max(th.admin, 1), line+get+"; else "+etcdctl(get)+"; fi | head -c 80 | tr -c '[:print:]' '?'")
+	parts := strings.SplitN(value, ":", 6)
+	if len(parts) < 6 || parts[0] != "k8s" || parts[1] != "enc" {
+		t.Fatalf("etcd has Secret %s as %q", name, value)
+	}
+	return parts[4]
+}
+
+// backupKeyFile has the private key of the recipient that a test's cluster file names.
+const backupKeyFile = "backup-key"
+
+func exists(name string) bool {
+	_, err := os.Stat(name)
+	return err == nil
+}
+
+// backupKey makes an SSH key and returns its public half.
+func backupKey(t *testing.T, dir string) string {
+	t.Helper()
+	public, private, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	block, err := ssh.MarshalPrivateKey(private, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, backupKeyFile), pem.EncodeToMemory(block), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	key, err := ssh.NewPublicKey(public)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(string(ssh.MarshalAuthorizedKey(key)))
 }
 
 // etcd is a command of kkbundle etcd in the hosts' network.
