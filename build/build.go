@@ -78,9 +78,10 @@ type builder struct {
 	lock      *manifest.Lock // nil until it is known
 	finder    *finder        // nil if no images were searched for
 	started   time.Time
-	wasLocked bool     // lock was read from a file
-	failures  failures // items that could not be resolved or fetched
-	began     bool     // to download contents
+	wasLocked bool        // lock was read from a file
+	failures  failures    // items that could not be resolved or fetched
+	began     bool        // to download contents
+	written   bundle.Keys // open the bundle that was written, if it is encrypted
 }
 
 // open opens the cache.
@@ -185,6 +186,7 @@ func (b *builder) assemble(ctx context.Context, job *fetch.Job, index bundle.Ind
 
 // write writes the bundle to the output.
 func (b *builder) write(ctx context.Context, src bundle.Source, x bundle.Index, o bundle.WriteOptions) (bundle.Summary, error) {
+	o.Recipients, b.written = bundle.Remember(b.Recipients)
 	if b.Stream != nil {
 		return b.stream(ctx, src, x, o)
 	}

@@ -201,7 +201,7 @@ func (b *builder) checkWritten(ctx context.Context) error {
 	if b.Stream != nil {
 		return nil
 	}
-	r, err := bundle.Open(b.Output)
+	r, err := bundle.OpenWith(b.Output, b.written)
 	if err != nil {
 		return err
 	}

@@ -15,8 +15,8 @@ import (
 )
 
 // Keeper returns a function that reports whether the lock files or bundles use a blob. An unreadable file is an error: its
-// blobs would be removed.
-func Keeper(ctx context.Context, dir bundle.CacheDir, files []string) (func(digest.Digest) bool, error) {
+// blobs would be removed. open opens a bundle.
+func Keeper(ctx context.Context, dir bundle.CacheDir, files []string, open func(path string) (*bundle.Reader, error)) (func(digest.Digest) bool, error) {
 	kept := map[digest.Digest]bool{}
 	var roots []digest.Digest
 	var errs []error
@@ -27,7 +27,7 @@ func Keeper(ctx context.Context, dir bundle.CacheDir, files []string) (func(dige
 				return err
 			}
 			if isBundle {
-				return keepBundle(file, kept)
+				return keepBundle(file, open, kept)
 			}
 			data, err := ReadFile(file)
 			if err != nil {
@@ -56,7 +56,7 @@ func Keeper(ctx context.Context, dir bundle.CacheDir, files []string) (func(dige
 	return func(d digest.Digest) bool { return kept[d] || used[d] }, err
 }
 
-// hasBundleMagic reports whether a file begins with a zstd frame, as bundles do.
+// hasBundleMagic reports whether a file begins with a zstd frame, as bundles do, or as an age file, as encrypted bundles do.
 func hasBundleMagic(file string) (bool, error) {
 	f, err := os.Open(file)
 	if err != nil {
@@ -67,11 +67,12 @@ func hasBundleMagic(file string) (bool, error) {
 	if _, err := io.ReadFull(f, magic); err != nil {
 		return false, &InputError{Err: fmt.Errorf("--keep %s: neither a lock file nor a bundle", file)}
 	}
-	return bytes.Equal(magic, []byte{0x28, 0xb5, 0x2f, 0xfd}), nil // RFC 8878, 3.1.1
+	zstd := []byte{0x28, 0xb5, 0x2f, 0xfd} // RFC 8878, 3.1.1
+	return bytes.Equal(magic, zstd) || string(magic) == "age-", nil
 }
 
-func keepBundle(file string, kept map[digest.Digest]bool) error {
-	r, err := bundle.Open(file)
+func keepBundle(file string, open func(path string) (*bundle.Reader, error), kept map[digest.Digest]bool) error {
+	r, err := open(file)
 	if err != nil {
 		return err
 	}

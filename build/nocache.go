@@ -42,7 +42,7 @@ func (e *NoCacheError) Hint() string {
 func (b *builder) openScratch() (err error) {
 	b.cacheDir = os.Getenv("TMPDIR")
 	switch {
-	case b.Stream != nil:
+	case b.Stream != nil, b.cacheDir == "" && len(b.Recipients) > 0: // nothing in clear beside an encrypted bundle
 		b.cacheDir = os.TempDir()
 	case b.cacheDir == "":
 		b.cacheDir = filepath.Dir(b.Output)
@@ -125,6 +125,9 @@ func (b *builder) needs(job *fetch.Job) ([]disk.Need, error) {
 			out.Bytes += b.cache.MostInBundle(size)
 			cache.Bytes += b.cache.MostInCache(size)
 		}
+	}
+	if len(b.Recipients) > 0 {
+		out.Bytes = bundle.EncryptedSize(out.Bytes)
 	}
 	cache.Bytes -= min(job.Estimate().Resumed, cache.Bytes)
 	if b.NoCache {

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"filippo.io/age"
+
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/fetch"
 )
@@ -25,13 +27,15 @@ type Options struct {
 
 	// Only for Build:
 
-	Output     string    // the file to write
-	Stream     io.Writer // in place of Output
-	PartSize   int64     // bytes of the parts that Output is split into; 0 writes one file
-	Locked     bool      // fail unless the lock file fits the manifest
-	NoCache    bool      // download straight into the bundle; an interrupted build starts over
-	Provenance bool      // fill in Result.Provenance; only with Output
-	Program    string    // version of the program, for the provenance
+	Output   string    // the file to write
+	Stream   io.Writer // in place of Output
+	PartSize int64     // bytes of the parts that Output is split into; 0 writes one file
+	// Recipients, if any, encrypt the bundle: see bundle.WriteOptions.
+	Recipients []age.Recipient
+	Locked     bool   // fail unless the lock file fits the manifest
+	NoCache    bool   // download straight into the bundle; an interrupted build starts over
+	Provenance bool   // fill in Result.Provenance; only with Output
+	Program    string // version of the program, for the provenance
 }
 
 // An EventType is the type of an Event.

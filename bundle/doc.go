@@ -196,6 +196,18 @@
 // the size of the first; verifying fails. The sha256 serve to find a part that must be copied again; verifying compares
 // contents with their digests all the same.
 //
+// # Encryption
+//
+// A bundle can be the content of an age file (age-encryption.org/v1, binary), NAME.kkb.age. Everything above is about the
+// content, and so are identity and signatures; a signature beside it is NAME.kkb.sigstore.json. A bundle is never encrypted in
+// another way. The recipients are of any kind that age defines. A reader tells an age file by its first line, which no bundle
+// begins with, and decrypts the chunks that it needs: 64 KiB of content each, authenticated one by one. The header has at
+// most 2 MiB and 1024 stanzas; a writer uses at most 256 recipients. The last chunk is decrypted first, so that a file
+// that was cut is refused before anything else is read. An encrypted bundle in parts is the age file, cut as above:
+// NAME.kkb.age.001, and the sizes and sha256 of NAME.kkb.age.parts.json are those of the encrypted bytes. By hand:
+//
+//	cat NAME.kkb.age.[0-9]* | age -d -i KEY | zstd -dc | tar -x -C DIR
+//
 // # In a registry
 //
 // A bundle as a whole can be one artifact of an OCI registry: an image manifest with artifactType

@@ -29,7 +29,7 @@ func createParts(ctx context.Context, path string, src Source, x Index, o WriteO
 	if err != nil {
 		return Summary{}, err
 	}
-	w, err := newPartWriter(path, o.PartSize, most)
+	w, err := newPartWriter(path, o.PartSize, o.most(most))
 	if err != nil {
 		return Summary{}, err
 	}

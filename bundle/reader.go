@@ -26,31 +26,37 @@ const tailRead = 256 << 10
 type Reader struct {
 	Catalog
 	directory
-	r       io.ReaderAt
-	close   func() error
-	parts   *parts.Set // nil for one file
-	size    int64
-	layout  format.Layout
-	frames  []format.FrameInfo
-	dec     *zstd.Decoder
-	raw     sync.Pool // *[]byte for frames as in the file
-	decoded sync.Pool // *[]byte for their content
+	r     io.ReaderAt
+	close func() error
+	parts *parts.Set // nil for one file
+	size  int64
+	// encrypted is the age file around the bundle, nil if there is none; r reads its content.
+	encrypted *ageFile
+	layout    format.Layout
+	frames    []format.FrameInfo
+	dec       *zstd.Decoder
+	raw       sync.Pool // *[]byte for frames as in the file
+	decoded   sync.Pool // *[]byte for their content
 }
 
 // Open opens the bundle at path: a file, or a bundle in parts. For parts, path is the name of any part, of parts.json,
 // or NAME.kkb itself if there is no such file. The first and the last part must exist. Another missing part gives a
-// *parts.Error when its bytes are needed. See Warnings.
-func Open(path string) (*Reader, error) {
-	r, err := open(path)
+// *parts.Error when its bytes are needed. See Warnings. An encrypted bundle is an *EncryptedError; see OpenWith.
+func Open(path string) (*Reader, error) { return OpenWith(path, nil) }
+
+// OpenWith is Open for a bundle that may be encrypted: an age file around the bundle, which is decrypted where it is
+// read. keys may be nil.
+func OpenWith(path string, keys Keys) (*Reader, error) {
+	r, err := open(path, keys)
 	if err != nil {
 		return nil, fmt.Errorf("open bundle %s: %w", path, err)
 	}
 	return r, nil
 }
 
-func open(path string) (*Reader, error) {
+func open(path string, keys Keys) (*Reader, error) {
 	if base, parts := parts.Locate(path); parts {
-		return openInParts(base)
+		return openInParts(base, keys)
 	}
 	f, err := parts.OpenRegular(path)
 	if err != nil {
@@ -59,7 +65,7 @@ func open(path string) (*Reader, error) {
 	info, err := f.Stat()
 	var r *Reader
 	if err == nil {
-		r, err = NewReader(f, info.Size())
+		r, err = NewReaderWith(f, info.Size(), keys)
 	}
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
@@ -68,12 +74,12 @@ func open(path string) (*Reader, error) {
 	return r, nil
 }
 
-func openInParts(base string) (*Reader, error) {
+func openInParts(base string, keys Keys) (*Reader, error) {
 	set, err := parts.Open(base)
 	if err != nil {
 		return nil, err
 	}
-	r, err := NewReader(set, set.Size)
+	r, err := NewReaderWith(set, set.Size, keys)
 	if err != nil {
 		return nil, errors.Join(set.Explain(err), set.Close())
 	}
@@ -96,12 +102,22 @@ func (r *Reader) Warnings() []string {
 
 // NewReader opens a bundle of size bytes. It reads its end and its beginning, not the blobs, and keeps about 100 bytes
 // per blob and frame.
-func NewReader(src io.ReaderAt, size int64) (*Reader, error) {
+func NewReader(src io.ReaderAt, size int64) (*Reader, error) { return NewReaderWith(src, size, nil) }
+
+// NewReaderWith is NewReader for a bundle that may be encrypted. keys may be nil.
+func NewReaderWith(src io.ReaderAt, size int64, keys Keys) (*Reader, error) {
+	encrypted, length, err := openAge(src, size, keys)
+	if err != nil {
+		return nil, err
+	}
 	dec, err := format.NewDecoder(max(2, runtime.GOMAXPROCS(0)))
 	if err != nil {
 		return nil, fmt.Errorf("zstd decoder: %w", err)
 	}
-	r := &Reader{r: src, size: size, dec: dec}
+	r := &Reader{r: src, size: size, dec: dec, encrypted: encrypted}
+	if encrypted != nil {
+		r.r, r.size = encrypted, length
+	}
 	r.parts, _ = src.(*parts.Set)
 	r.blobs = r
 	r.raw.New = func() any { return new([]byte) }
@@ -136,10 +152,7 @@ func (r *Reader) load() error {
 
 // readTail reads the seek table and returns bytes that contain the directory's frame.
 func (r *Reader) readTail() (section, error) {
-	want := min(r.size, tailRead)
-	if r.parts != nil {
-		want = min(want, max(r.parts.LastSize(), format.SeekFooter)) // the part before may be missing
-	}
+	want := r.wholeTail(min(r.size, tailRead)) // the part before may be missing
 	tail := section{off: r.size - want, b: make([]byte, want)}
 	if err := r.readAt(tail.b, tail.off); err != nil {
 		return section{}, err
@@ -259,7 +272,7 @@ func (r *Reader) loadIndex() error {
 	return nil
 }
 
-// Size returns the bytes of the bundle.
+// Size returns the bytes of the bundle, without its encryption.
 func (r *Reader) Size() int64 { return r.size }
 
 // A directory is what a bundle's directory says about its blobs.
@@ -340,6 +353,9 @@ func (r *Reader) read(ctx context.Context, s format.Sum, max int64) (data []byte
 func (r *Reader) partAt(off int64) string {
 	if r.parts == nil {
 		return ""
+	}
+	if r.encrypted != nil && off >= 0 {
+		off = r.encrypted.place(off)
 	}
 	return r.parts.NameAt(off)
 }

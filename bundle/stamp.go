@@ -18,7 +18,11 @@ type Stamp struct {
 
 // Stamp asks the file system about the open file. A Reader over anything else returns the zero Stamp.
 func (r *Reader) Stamp() (Stamp, error) {
-	switch f := r.r.(type) {
+	src := r.r
+	if r.encrypted != nil {
+		src = r.encrypted.src
+	}
+	switch f := src.(type) {
 	case *parts.Set:
 		return stampParts(f)
 	case interface{ Stat() (fs.FileInfo, error) }:

@@ -63,7 +63,7 @@ type entry struct {
 
 // NewStream begins to read a bundle from src, up to and including the last index and manifest. jobs is the number of
 // blobs processed at a time; 0 means one per processor, at most 8. When ctx ends, everything ends except a src.Read
-// that is still waiting.
+// that is still waiting. An encrypted bundle is an *EncryptedError, unless src is the reader of Decrypt.
 func NewStream(ctx context.Context, src io.Reader, jobs int) (*Stream, error) {
 	if jobs <= 0 {
 		jobs = min(runtime.GOMAXPROCS(0), 8)
@@ -71,6 +71,9 @@ func NewStream(ctx context.Context, src io.Reader, jobs int) (*Stream, error) {
 	dec, err := format.NewDecoder(max(2, runtime.GOMAXPROCS(0)))
 	if err != nil {
 		return nil, fmt.Errorf("zstd decoder: %w", err)
+	}
+	if _, ok := src.(*decrypter); !ok {
+		src = Decrypt(src, nil)
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	s := &Stream{

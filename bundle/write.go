@@ -15,6 +15,7 @@ import (
 	"strings"
 	"syscall"
 
+	"filippo.io/age"
 	"github.com/opencontainers/go-digest"
 
 	"github.com/kkbundle/kkbundle/bundle/format"
@@ -25,6 +26,8 @@ import (
 type WriteOptions struct {
 	// PartSize, if not 0, makes Create write the bundle in parts of that many bytes; the last may be smaller.
 	PartSize int64
+	// Recipients, if any, make the output an age file around the bundle, encrypted to each of them.
+	Recipients []age.Recipient
 	// Progress, if not nil, receives the bytes of the bundle written so far, and their maximal total.
 	Progress func(done, total int64)
 }
@@ -32,7 +35,7 @@ type WriteOptions struct {
 // A Summary describes the written bundle.
 type Summary struct {
 	Digest  digest.Digest // the bundle's identity: the sha256 of its index.json
-	Size    int64         // bytes of the bundle
+	Size    int64         // bytes written: of the bundle, or of the age file around it
 	Blobs   int
 	Content int64 // bytes of all blobs, uncompressed
 	Parts   int   // number of parts written; 0 for one file
@@ -203,7 +206,13 @@ func (p *plan) most(ctx context.Context, src Source) (int64, error) {
 
 // write writes the planned bundle.
 func (p *plan) write(ctx context.Context, w io.Writer, src Source, o WriteOptions) (Summary, error) {
-	bw := &bundleWriter{plan: p, src: src, w: bufio.NewWriterSize(w, 128<<10), buf: make([]byte, 1<<20)}
+	counted := &counter{w: w}
+	out, err := o.output(counted)
+	if err != nil {
+		return Summary{}, err
+	}
+	defer out.stop()
+	bw := &bundleWriter{plan: p, src: src, w: bufio.NewWriterSize(out, 128<<10), buf: make([]byte, 1<<20)}
 	if o.Progress != nil {
 		most, err := p.most(ctx, src)
 		if err != nil {
@@ -222,11 +231,14 @@ func (p *plan) write(ctx context.Context, w io.Writer, src Source, o WriteOption
 	if err := bw.finish(); err != nil {
 		return Summary{}, err
 	}
-	out := Summary{Digest: digest.FromBytes(p.index), Size: bw.off, Blobs: len(p.layout.Blobs)}
-	for _, b := range p.layout.Blobs {
-		out.Content += b.Size
+	if err := out.finish(); err != nil {
+		return Summary{}, err
 	}
-	return out, nil
+	sum := Summary{Digest: digest.FromBytes(p.index), Size: counted.n, Blobs: len(p.layout.Blobs)}
+	for _, b := range p.layout.Blobs {
+		sum.Content += b.Size
+	}
+	return sum, nil
 }
 
 // A bundleWriter turns segments into bytes.

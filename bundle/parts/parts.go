@@ -73,7 +73,7 @@ func Locate(path string) (base string, parts bool) {
 		return base, true
 	}
 	if base, _, ok := parsePartName(path); ok {
-		return base, strings.HasSuffix(base, ".kkb") || inParts(base)
+		return base, strings.HasSuffix(base, ".kkb") || strings.HasSuffix(base, ".kkb.age") || inParts(base)
 	}
 	return path, !exists(path) && inParts(path)
 }

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"filippo.io/age"
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -55,9 +56,10 @@ type Options struct {
 	Have       []bundle.From // local bundles; their blobs are not downloaded
 	Items      []string      // patterns as in transfer.Selection; none for all items
 	Platforms  transfer.Platforms
-	Level      string // of compression
-	LevelGiven bool   // by the user: otherwise the level of the published file is used
-	PartSize   int64  // 0 for a single file
+	Level      string          // of compression
+	LevelGiven bool            // by the user: otherwise the level of the published file is used
+	PartSize   int64           // 0 for a single file
+	Recipients []age.Recipient // encrypt the file: see bundle.WriteOptions
 
 	// OpenCache returns the cache for a level, and its directory.
 	OpenCache func(level string) (*bundle.Cache, string, error)
@@ -222,7 +224,7 @@ func (p *pulling) run(ctx context.Context) (Result, error) {
 	}
 	set, stop := p.View.Meter("write")
 	defer stop()
-	sum, err := bundle.Create(ctx, p.output, p.local, x, bundle.WriteOptions{PartSize: p.PartSize, Progress: set})
+	sum, err := bundle.Create(ctx, p.output, p.local, x, bundle.WriteOptions{PartSize: p.PartSize, Recipients: p.Recipients, Progress: set})
 	if errors.Is(err, bundle.ErrDamaged) {
 		err = plain.Advise(err, "run the command again without --have for that bundle")
 	}
@@ -349,6 +351,9 @@ func (p *pulling) room(ctx context.Context, needs []bundle.Need) (download int64
 		for _, d := range n.Blobs {
 			file += p.cache.MostInBundle(d.Size)
 		}
+	}
+	if len(p.Recipients) > 0 {
+		file = bundle.EncryptedSize(file)
 	}
 	lacking, err := p.lacking(ctx, needs, p.same())
 	if err != nil {
@@ -489,7 +494,7 @@ func (p *pulling) signatures(ctx context.Context) ([]string, error) {
 		if err != nil {
 			return paths, err
 		}
-		path := p.output + "." + suffix
+		path := bundle.BaseName(p.output) + "." + suffix
 		if err := disk.WriteFile(path, 0o644, bytes.NewReader(data)); err != nil {
 			return paths, err
 		}

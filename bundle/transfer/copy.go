@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"filippo.io/age"
 	"github.com/opencontainers/go-digest"
 
 	"github.com/kkbundle/kkbundle/bundle"
@@ -16,8 +17,10 @@ import (
 // CopyOptions are the selection, the target and the progress of Copy.
 type CopyOptions struct {
 	Selection
-	Output   string
-	Progress func(phase string, done, total int64) // phase is compress or copy; may be nil
+	Output string
+	// Recipients, if any, encrypt the output: see bundle.WriteOptions.
+	Recipients []age.Recipient
+	Progress   func(phase string, done, total int64) // phase is compress or copy; may be nil
 }
 
 // A CopyResult describes the bundle that Copy wrote.
@@ -46,8 +49,8 @@ func Copy(ctx context.Context, from []bundle.From, o CopyOptions) (r CopyResult,
 	}
 	c := &copier{selector: s, CopyOptions: o, readers: from}
 	defer func() {
-		if c.scratch != "" {
-			err = errors.Join(err, os.RemoveAll(c.scratch))
+		if c.scratch != nil {
+			err = errors.Join(err, c.scratch())
 		}
 	}()
 	return c.write(ctx, x)
@@ -58,7 +61,7 @@ type copier struct {
 	*selector
 	CopyOptions
 	readers []bundle.From // in the order of from
-	scratch string        // a directory to remove, "" for none
+	scratch func() error  // removes the scratch directory, nil if there is none
 }
 
 // write writes the bundle.
@@ -86,11 +89,14 @@ func (c *copier) write(ctx context.Context, x bundle.Index) (CopyResult, error) 
 	if err != nil {
 		return CopyResult{}, err
 	}
+	if len(c.Recipients) > 0 {
+		most = bundle.EncryptedSize(most)
+	}
 	place := disk.Need{Dir: filepath.Dir(c.Output), What: "the bundle", Bytes: most, Remedy: "name another place with -o"}
 	if _, err := disk.CheckSpace(place); err != nil {
 		return CopyResult{}, err
 	}
-	sum, err := bundle.Create(ctx, c.Output, src, x, bundle.WriteOptions{Progress: c.phase("copy")})
+	sum, err := bundle.Create(ctx, c.Output, src, x, bundle.WriteOptions{Recipients: c.Recipients, Progress: c.phase("copy")})
 	r := CopyResult{Summary: sum, Index: x, Recompressed: again, LeftOut: append([]string{}, c.leftOut...)}
 	for _, id := range c.identities() {
 		r.From = append(r.From, digest.Digest(id))
@@ -104,9 +110,18 @@ func (c *copier) openScratch() (*bundle.Cache, error) {
 	if !mixed && len(c.locks) == 0 {
 		return nil, nil //nolint:nilnil // most copies need none
 	}
+	if len(c.Recipients) > 0 { // nothing in clear beside an encrypted bundle, which may be on a medium to carry
+		s, err := bundle.OpenScratch(os.TempDir(), c.readers[0].Level())
+		if err != nil {
+			return nil, err
+		}
+		c.scratch = s.Close
+		return s.Cache, nil
+	}
 	// The same name each time: the next run removes the directory of a killed one.
-	c.scratch = filepath.Join(filepath.Dir(c.Output), "."+filepath.Base(c.Output)+".scratch")
-	return bundle.OpenCache(c.scratch, c.readers[0].Level())
+	dir := filepath.Join(filepath.Dir(c.Output), "."+filepath.Base(c.Output)+".scratch")
+	c.scratch = func() error { return os.RemoveAll(dir) }
+	return bundle.OpenCache(dir, c.readers[0].Level())
 }
 
 func (c *copier) phase(name string) func(done, total int64) {

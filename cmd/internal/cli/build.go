@@ -29,6 +29,7 @@ type buildOptions struct {
 	// provenance writes a statement of how the bundle was built beside it.
 	provenance bool
 	split      usage.Size
+	encrypt    encryptFlags
 }
 
 func newBuildCmd(g *globals) *cobra.Command {
@@ -49,6 +50,10 @@ With --split the bundle is written in parts of that size, NAME.kkb.001 to at mos
 command reads parts directly. FAT32 holds files below 4 GiB: --split 4GB.
 With -o - the bundle goes to standard output, and results go to standard error.
 
+With --encrypt-to, -R or --passphrase the bundle is an age file, NAME-VERSION.kkb.age, which age -d decrypts, too. Commands read it
+with --identity FILE. Without a private key nothing in it can be read, not even names. The digest is that of the content, and so are
+signatures; the file differs in each run. The cache and the lock file are not encrypted.
+
 With --provenance, NAME.kkb.provenance.json describes the build: an in-toto statement with SLSA provenance, the digests of manifest
 and lock, the source of each item, and the time. It is not part of the bundle, which has no times; see kkbundle sign --provenance.
 
@@ -60,12 +65,14 @@ Texts that may be images are reported; --strict makes them an error. See kkbundl
 		Example: `  kkbundle build manifest.yaml
   kkbundle build --locked -o /media/disk/site.kkb manifest.yaml
   kkbundle build --split 4GB -o /media/stick/site.kkb manifest.yaml
+  kkbundle build --encrypt-to age1... -o /media/stick/site.kkb.age manifest.yaml
   kkbundle build -o - manifest.yaml | ssh gate kkbundle push --registry harbor.site -`,
 		Args: takes("MANIFEST"),
 		RunE: func(cmd *cobra.Command, args []string) error { return runBuild(cmd.Context(), g, args[0], o) },
 	}
-	cmd.Flags().StringVarP(&o.output, "output", "o", "", "the file to write, - for standard output (default NAME-VERSION.kkb)")
+	cmd.Flags().StringVarP(&o.output, "output", "o", "", "the file to write, - for standard output (default NAME-VERSION.kkb, with .age if it is encrypted)")
 	cmd.Flags().Var(&o.split, "split", "write parts of this size, such as 4GB, 4GiB or 700MB")
+	o.encrypt.add(g, cmd.Flags())
 	o.add(cmd.Flags())
 	cmd.Flags().BoolVar(&o.locked, "locked", false, "fail unless the lock file matches the manifest")
 	cmd.Flags().BoolVar(&o.provenance, "provenance", false, "write NAME.kkb.provenance.json, which describes the build")
@@ -95,15 +102,18 @@ type buildResult struct {
 
 func runBuild(ctx context.Context, g *globals, file string, o buildOptions) error {
 	start := time.Now()
-	if o.provenance && o.output == standardStream {
+	switch {
+	case o.provenance && o.output == standardStream:
 		return usage.Errorf("--provenance needs a file: name one with -o")
+	case o.provenance && o.encrypt.set():
+		return usage.Errorf("--provenance writes names and digests of all items in clear beside the bundle: build without encryption, then encrypt with kkbundle copy --encrypt-to")
 	}
 	p, err := g.loadProject(file)
 	if err != nil {
 		return err
 	}
 	if o.output == "" {
-		o.output = bundle.FileName(p.Manifest.Metadata.Name, p.Manifest.Metadata.Version)
+		o.output = bundle.FileName(p.Manifest.Metadata.Name, p.Manifest.Metadata.Version) + o.encrypt.suffix()
 	}
 	if err := checkBundleOutput(g, o.output, o.split.Bytes); err != nil {
 		return err
@@ -138,6 +148,9 @@ func (o *buildOptions) options(g *globals) (build.Options, error) {
 	opts, err := o.projectFlags.options(g)
 	opts.Output, opts.PartSize, opts.Locked, opts.NoCache = o.output, o.split.Bytes, o.locked, o.noCache
 	opts.Provenance, opts.Program = o.provenance, programVersion()
+	if err == nil {
+		opts.Recipients, err = o.encrypt.recipients(g)
+	}
 	if o.output == standardStream {
 		opts.Output, opts.Stream = "", g.Out
 	}

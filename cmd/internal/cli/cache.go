@@ -308,6 +308,7 @@ so do blobs of the lock files and bundles of --keep. A removed blob is downloade
 	cmd.Flags().StringVar(&o.olderThan, "older-than", "", "longest time a blob may be unused, such as 30d, 2w or 12h")
 	cmd.Flags().StringArrayVar(&o.keep, "keep", nil, "keep the blobs of this lock file or bundle (repeated)")
 	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "print files that would be removed, and remove nothing")
+	g.addKeys(cmd.Flags())
 	return cmd
 }
 
@@ -332,7 +333,7 @@ func runCacheGC(ctx context.Context, g *globals, open cacheOpener, o cacheGCOpti
 	if err != nil {
 		return err
 	}
-	if options.Keep, err = build.Keeper(ctx, dir, o.keep); err != nil {
+	if options.Keep, err = build.Keeper(ctx, dir, o.keep, g.openUnchecked); err != nil {
 		return err
 	}
 	out := cacheGCResult{Version: 1, DryRun: o.dryRun, Files: []string{}}

@@ -22,6 +22,7 @@ type globals struct {
 	*terminal.Console
 	started bool // arguments and flags are valid
 	trust   trustOptions
+	keys    keyOptions
 }
 
 // Main runs kkbundle with args (without the program's name) and returns the exit code of exit.go's table.
@@ -59,7 +60,10 @@ That file is carried across; push seeds a registry from it, install makes a clus
 		SilenceUsage:      true,
 		SilenceErrors:     true,
 		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
-		PersistentPreRun:  func(*cobra.Command, []string) { g.started = true },
+		PersistentPreRun: func(cmd *cobra.Command, _ []string) {
+			g.started = true
+			g.askWith(cmd.Context())
+		},
 	}
 	cmd.SetIn(g.In)
 	cmd.SetOut(g.Out)

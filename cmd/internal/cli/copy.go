@@ -18,6 +18,8 @@ import (
 type copyOptions struct {
 	output, prefer, name, version string
 	items, platforms              []string
+	encrypt                       encryptFlags
+	decrypt                       bool // write encrypted content in clear
 }
 
 func newCopyCmd(g *globals) *cobra.Command {
@@ -32,9 +34,13 @@ bundle has the same bytes. Any other copy records its sources, whose signatures 
 ` + itemsHelp + `
 Signatures and other referrers are copied with their image. With --item, manifests and locks (manifest/*, lock/*) are copied only if
 they are named; a lock is reduced to the items copied. Different content under one name is an error without --prefer; parts of one
-image for different platforms are joined.`,
+image for different platforms are joined.
+
+With --encrypt-to, -R or --passphrase the new bundle is encrypted, as build writes it. Without them, an encrypted bundle is copied only
+with --decrypt, since the copy is in clear.`,
 		Example: `  kkbundle copy site-1.4.0.kkb --platform linux/arm64 -o site-arm64.kkb
   kkbundle copy site-1.4.0.kkb --item nginx:1.29 --item 'chart/*' -o part.kkb
+  kkbundle copy --encrypt-to age1... site-1.4.0.kkb -o site-1.4.0.kkb.age
   kkbundle copy base.kkb apps.kkb --name all --version 1 -o all.kkb`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
@@ -49,6 +55,8 @@ image for different platforms are joined.`,
 	f.StringVarP(&o.output, "output", "o", "", "the file to write (required)")
 	f.StringArrayVar(&o.items, "item", nil, "copy only this item (may be repeated; * matches any characters)")
 	f.StringSliceVar(&o.platforms, "platform", nil, "copy only this platform (may be repeated)")
+	o.encrypt.add(g, f)
+	f.BoolVar(&o.decrypt, "decrypt", false, "write the content of encrypted bundles in clear")
 	f.StringVar(&o.prefer, "prefer", "", "which bundle wins if they differ under one name: first or last")
 	f.StringVar(&o.name, "name", "", "name of the result (default that of the sources)")
 	f.StringVar(&o.version, "version", "", "version of the result (default that of the sources)")
@@ -76,6 +84,10 @@ func runCopy(ctx context.Context, g *globals, paths []string, o copyOptions) (er
 	if err != nil {
 		return err
 	}
+	recipients, err := o.encrypt.recipients(g)
+	if err != nil {
+		return err
+	}
 	var from []bundle.From
 	defer func() {
 		for _, f := range from {
@@ -88,11 +100,14 @@ func runCopy(ctx context.Context, g *globals, paths []string, o copyOptions) (er
 			return err
 		}
 		from = append(from, bundle.From{Name: path, Reader: r})
+		if r.Encrypted() && !o.decrypt && !o.encrypt.set() {
+			return usage.Errorf("%s is encrypted: give --encrypt-to RECIPIENT to encrypt the copy, or --decrypt to write the copy in clear", path)
+		}
 	}
 	progress, stop := g.Phases()
 	c, err := transfer.Copy(ctx, from, transfer.CopyOptions{
 		Selection: transfer.Selection{Name: o.name, Version: o.version, Items: o.items, Platforms: platforms, Prefer: transfer.Prefer(o.prefer)},
-		Output:    o.output, Progress: progress,
+		Output:    o.output, Recipients: recipients, Progress: progress,
 	})
 	stop()
 	if errors.Is(err, transfer.ErrNames) {
@@ -126,6 +141,8 @@ func (o *copyOptions) check() (transfer.Platforms, error) {
 		return nil, usage.Errorf("name the bundle to write with -o")
 	case o.output == "-":
 		return nil, usage.Errorf("a bundle is written to a file: name one with -o")
+	case o.decrypt && o.encrypt.set():
+		return nil, usage.Errorf("--decrypt and --encrypt-to exclude each other")
 	case o.prefer != "" && o.prefer != "first" && o.prefer != "last":
 		return nil, usage.Errorf("--prefer %s: want first or last", o.prefer)
 	}

@@ -92,6 +92,7 @@ func exitClasses() []exitClass {
 			return asError[*precheck.UnreachableError](err) || asError[*host.UnreachableError](err) || asError[*host.SudoError](err) || asError[*host.SlowError](err) ||
 				asError[*host.HelperError](err)
 		}},
+		{24, "bundle encrypted, and no given key decrypts it", asError[*bundle.EncryptedError]},
 		{14, "some items could not be fetched; the rest is kept", asError[*fetch.Errors]},
 		{15, "registry refused or unreachable", func(err error) bool { return asError[*pushError](err) || asError[*pull.RefusedError](err) }},
 		{17, "another run is at work there", asError[*task.LockedError]},

@@ -7,11 +7,14 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/opencontainers/go-digest"
 	"github.com/spf13/cobra"
 
+	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/disk"
+	"github.com/kkbundle/kkbundle/encryption"
 	"github.com/kkbundle/kkbundle/trust"
 )
 
@@ -24,10 +27,12 @@ func newKeygenCmd(g *globals) *cobra.Command {
 	var o keygenOptions
 	cmd := &cobra.Command{
 		Use:   "keygen",
-		Short: "Generate a key pair to sign bundles",
+		Short: "Generate a key pair to sign bundles, or to decrypt them",
 		Long: `Generates a private key, PREFIX.key, and its public key, PREFIX.pub, in the format of cosign generate-key-pair. The private key is
 encrypted with a password from $COSIGN_PASSWORD, standard input (--password-stdin), or the terminal. Keep it where bundles are built,
-and give the public key to sites. Existing files are never replaced.`,
+and give the public key to sites. Existing files are never replaced.
+
+keygen age generates a key to decrypt bundles instead.`,
 		Example: "  kkbundle keygen -o release",
 		Args:    takes(),
 		RunE:    func(cmd *cobra.Command, _ []string) error { return runKeygen(cmd.Context(), g, o) },
@@ -35,7 +40,49 @@ and give the public key to sites. Existing files are never replaced.`,
 	f := cmd.Flags()
 	f.StringVarP(&o.output, "output", "o", "cosign", "prefix of the files, before .key and .pub")
 	f.BoolVar(&o.passwordStdin, "password-stdin", false, "read the password from standard input")
+	cmd.AddCommand(newKeygenAgeCmd(g))
 	return cmd
+}
+
+func newKeygenAgeCmd(g *globals) *cobra.Command {
+	var output string
+	cmd := &cobra.Command{
+		Use:   "age",
+		Short: "Generate a key to decrypt bundles",
+		Long: `Generates a private key for --identity, in a file like that of age-keygen, readable by its owner only, and prints the public key for
+build --encrypt-to. Generate the key where bundles are decrypted, and send only the public key to where they are built. The private
+key itself is not encrypted. An existing file is never replaced.`,
+		Example: "  kkbundle keygen age -o site.key",
+		Args:    takes(),
+		RunE:    func(*cobra.Command, []string) error { return runKeygenAge(g, output) },
+	}
+	cmd.Flags().StringVarP(&output, "output", "o", "", "the file of the private key (required)")
+	return cmd
+}
+
+// keygenAgeResult is the JSON output of keygen age.
+type keygenAgeResult struct {
+	Version   int    `json:"version"`   // 1
+	Identity  string `json:"identity"`  // path of the private key
+	Recipient string `json:"recipient"` // the public key
+}
+
+func runKeygenAge(g *globals, output string) error {
+	if output == "" {
+		return usage.Errorf("name the file of the private key with -o")
+	}
+	file, public, err := encryption.Generate(time.Now())
+	if err != nil {
+		return err
+	}
+	if err := createFile(output, 0o600, file); err != nil {
+		return err
+	}
+	if g.JSON {
+		return g.PrintJSON(keygenAgeResult{Version: 1, Identity: output, Recipient: public})
+	}
+	g.Note("%s is the private key; the public key is", output)
+	return g.Result("%s", public)
 }
 
 // keygenResult is the JSON output of keygen.

@@ -21,7 +21,7 @@ func (g *globals) openBundle(path string) (*bundle.Reader, error) {
 	if err := usage.CheckFile(path); err != nil {
 		return nil, err
 	}
-	r, err := bundle.Open(path)
+	r, err := g.openUnchecked(path)
 	if errors.Is(err, fs.ErrNotExist) && !exists(path) {
 		return nil, fmt.Errorf("bundle %s: %w", path, usage.FileError(err))
 	}
@@ -38,6 +38,11 @@ func (g *globals) openBundle(path string) (*bundle.Reader, error) {
 		return nil, errors.Join(err, r.Close())
 	}
 	return r, nil
+}
+
+// openUnchecked opens a bundle whose signature does not matter.
+func (g *globals) openUnchecked(path string) (*bundle.Reader, error) {
+	return bundle.OpenWith(path, g.keysFor(path))
 }
 
 // openStream opens a bundle from a pipe and checks its signature before reading the content.
@@ -65,8 +70,24 @@ func (g *globals) openSite(ctx context.Context, f site.Flags, path string) (*sit
 // standardStream names standard input or output instead of a file.
 const standardStream = "-"
 
-// openPipe opens standard input for "-", or a named pipe. It returns nil for anything else. The caller closes it.
+// openPipe opens standard input for "-", or a named pipe. It returns nil for anything else. The caller closes it. An encrypted
+// bundle is decrypted while it is read.
 func (g *globals) openPipe(path string) (io.ReadCloser, error) {
+	pipe, err := g.openRawPipe(path)
+	if pipe == nil || err != nil {
+		return nil, err
+	}
+	return decryptedPipe{bundle.Decrypt(pipe, g.keysFor(path)), pipe}, nil
+}
+
+// A decryptedPipe reads the content of a bundle and closes its pipe.
+type decryptedPipe struct {
+	io.Reader
+	io.Closer
+}
+
+// openRawPipe is openPipe without decryption.
+func (g *globals) openRawPipe(path string) (io.ReadCloser, error) {
 	if path == standardStream {
 		if terminal.IsTerminal(g.In) {
 			return nil, usage.Errorf("a bundle is read from a pipe, not from a terminal: kkbundle ... - < FILE, or name the file")

@@ -134,7 +134,7 @@ func (g *globals) checkProvenance(ctx context.Context, path, file string, identi
 // sameFiles reports whether the statement has the digest of the bundle's file, or of each of its parts.
 func sameFiles(ctx context.Context, path string, s provenance.Statement) (bool, error) {
 	paths := []string{path}
-	if base := bundle.BaseName(path); !exists(base) {
+	if base, split := parts.Locate(path); split {
 		paths = nil
 		for n := 1; exists(parts.Name(base, n)); n++ {
 			paths = append(paths, parts.Name(base, n))
@@ -161,7 +161,7 @@ func signProvenance(ctx context.Context, g *globals, path string, o signOptions)
 	if err != nil {
 		return err
 	}
-	artifact, err := indexOf(path)
+	artifact, err := g.indexOf(path)
 	if err != nil {
 		return err
 	}

@@ -19,7 +19,8 @@ import (
 
 type publishOptions struct {
 	registryFlags
-	tags []string
+	tags    []string
+	decrypt bool // publish encrypted content in clear
 }
 
 func newPublishCmd(g *globals) *cobra.Command {
@@ -30,6 +31,8 @@ func newPublishCmd(g *globals) *cobra.Command {
 		Long: `Publishes a bundle as one artifact, for sites with a connection, which download it with pull. The layers are the bundle's blobs: a new
 version sends only new blobs, and a repeated run only missing ones. The default tag is the bundle's version, or the beginning of its
 digest; --tag sets more. Moved tags are reported. Signatures beside the bundle (BUNDLE.sigstore.json) are published with it.
+
+A published bundle is not encrypted: its blobs are stored in clear. So an encrypted bundle is published only with --decrypt.
 
 Clusters cannot pull images from it; use push for that. Credentials come from docker's configuration and its helpers, or from
 --username and --password-stdin; proxies from HTTPS_PROXY, HTTP_PROXY and NO_PROXY.`,
@@ -42,6 +45,7 @@ Clusters cannot pull images from it; use push for that. Credentials come from do
 	}
 	o.registryFlags.add(cmd.Flags())
 	g.addTrust(cmd.Flags())
+	cmd.Flags().BoolVar(&o.decrypt, "decrypt", false, "publish the content of an encrypted bundle in clear")
 	cmd.Flags().StringArrayVar(&o.tags, "tag", nil, "set this tag, too (repeated)")
 	return cmd
 }
@@ -68,6 +72,9 @@ func runPublish(ctx context.Context, g *globals, path, address string, o publish
 		return err
 	}
 	defer r.Close()
+	if r.Encrypted() && !o.decrypt {
+		return usage.Errorf("%s is encrypted, and a published bundle is not: give --decrypt to publish the content in clear", path)
+	}
 	if options.Signatures, err = signaturesBeside(path); err != nil {
 		return err
 	}

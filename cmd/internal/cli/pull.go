@@ -26,6 +26,7 @@ type pullOptions struct {
 	haves            []string
 	items, platforms []string
 	levelGiven       bool
+	encrypt          encryptFlags
 }
 
 func newPullCmd(g *globals) *cobra.Command {
@@ -38,7 +39,8 @@ func newPullCmd(g *globals) *cobra.Command {
 published bundle; its bytes are the same too, if both versions of kkbundle have the same encoder.
 
 With trusted keys (--trust, or the default), the bundle must be signed by one of them; this is checked before its content is
-downloaded. With --item or --platform, only that part is downloaded, as copy would write it. ` + itemsHelp,
+downloaded. With --item or --platform, only that part is downloaded, as copy would write it. With --encrypt-to, -R or --passphrase the
+file is encrypted, as build writes it; the cache is not. ` + itemsHelp,
 		Example: `  kkbundle pull oci://registry.corp.example/bundles/site:1.4.0
   kkbundle pull --have site-1.3.0.kkb oci://registry.corp.example/bundles/site:1.4.0
   kkbundle pull --item 'chart/*' -o charts.kkb oci://registry.corp.example/bundles/site@sha256:6d1f…`,
@@ -53,8 +55,9 @@ downloaded. With --item or --platform, only that part is downloaded, as copy wou
 	o.fetchFlags.add(f)
 	f.Lookup("level").Usage = "compression: fast, default, better or best (default that of the published file)"
 	g.addTrust(f)
-	f.StringVarP(&o.output, "output", "o", "", "the file to write (default NAME-VERSION.kkb)")
+	f.StringVarP(&o.output, "output", "o", "", "the file to write (default NAME-VERSION.kkb, with .age if it is encrypted)")
 	f.Var(&o.split, "split", "write parts of this size, such as 4GB, 4GiB or 700MB")
+	o.encrypt.add(g, f)
 	f.StringArrayVar(&o.haves, "have", nil, "a local bundle, whose blobs are not transferred (repeated)")
 	f.StringArrayVar(&o.items, "item", nil, "pull only this item (repeated; * matches any characters)")
 	f.StringSliceVar(&o.platforms, "platform", nil, "pull only this platform (repeated)")
@@ -130,6 +133,9 @@ func (o *pullOptions) library(g *globals, address string) (lib pull.Options, err
 		},
 		Output: func(x bundle.Index) (string, error) { return o.file(g, x) },
 	}
+	if lib.Recipients, err = o.encrypt.recipients(g); err != nil {
+		return lib, err
+	}
 	if lib.Platforms, err = parsePlatforms(o.platforms); err != nil {
 		return lib, err
 	}
@@ -167,7 +173,7 @@ func (o *pullOptions) file(g *globals, x bundle.Index) (string, error) {
 	if o.output != "" {
 		return o.output, nil
 	}
-	name := bundle.FileName(x.Name, x.Version)
+	name := bundle.FileName(x.Name, x.Version) + o.encrypt.suffix()
 	if x.Name == "" || strings.HasPrefix(name, ".") || strings.ContainsAny(name, `/\`) || name != plain.Line(name) || !filepath.IsLocal(name) {
 		return "", usage.Errorf("the bundle's name %q is not valid as a file name: name a file with -o", plain.Line(x.Name))
 	}

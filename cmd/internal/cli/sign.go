@@ -57,6 +57,7 @@ any of them. The content is not read: check it with kkbundle verify.`,
 		},
 	}
 	f := cmd.Flags()
+	g.addKeys(f)
 	f.StringVar(&o.key, "key", "", "file of the private key (required)")
 	f.BoolVar(&o.passwordStdin, "password-stdin", false, "read the key's password from standard input")
 	f.StringVar(&o.signer, "name", "", "write NAME.kkb.SIGNER.sigstore.json, beside another key's signature")
@@ -96,7 +97,7 @@ func runSign(ctx context.Context, g *globals, path string, o signOptions) error 
 	if err := disk.CheckOutput(out.Path); err != nil {
 		return err
 	}
-	artifact, err := indexOf(path)
+	artifact, err := g.indexOf(path)
 	if err != nil {
 		return err
 	}
@@ -126,8 +127,8 @@ func runSign(ctx context.Context, g *globals, path string, o signOptions) error 
 }
 
 // indexOf returns a bundle's index.json. Signing needs no other signature.
-func indexOf(path string) ([]byte, error) {
-	r, err := bundle.Open(path)
+func (g *globals) indexOf(path string) ([]byte, error) {
+	r, err := g.openUnchecked(path)
 	if err != nil {
 		return nil, err
 	}

@@ -35,6 +35,7 @@ type trustOptions struct {
 
 // addTrust adds the flags of commands that open bundles.
 func (g *globals) addTrust(f *pflag.FlagSet) {
+	g.addKeys(f)
 	o := &g.trust
 	f.StringArrayVar(&o.keys, "trust", nil, "`file` of public keys (PEM, such as cosign.pub), one of which must have signed the bundle (repeated; default $"+envTrust+", or kkbundle/trust.pem in the user's configuration)")
 	f.StringArrayVar(&o.signatures, "signature", nil, "`file` of the bundle's signature (repeated; default beside the bundle)")

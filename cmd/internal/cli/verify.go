@@ -110,7 +110,7 @@ func verify(ctx context.Context, g *globals, path string, o bundle.VerifyOptions
 	if err := usage.CheckFile(path); err != nil {
 		return bundle.Report{}, err
 	}
-	r, err := bundle.Open(path) // a warning would be an error here
+	r, err := g.openUnchecked(path) // a warning would be an error here
 	if err != nil {
 		return bundle.Report{}, err
 	}

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/plain"
 )
@@ -29,11 +30,11 @@ type Here struct {
 
 // FindHere finds the bundle and the inventory; inventory is "" without -i.
 func FindHere(inventory string) (Here, error) {
-	bundle, err := oneBundle(".")
+	found, err := oneBundle(".")
 	if err != nil {
 		return Here{}, err
 	}
-	c := Here{Bundle: bundle, Inventory: inventory}
+	c := Here{Bundle: found, Inventory: inventory}
 	if inventory != "" {
 		return c, nil
 	}
@@ -45,7 +46,7 @@ func FindHere(inventory string) (Here, error) {
 	return c, err
 }
 
-// oneBundle returns the only bundle of a directory. Parts of a split bundle count as one.
+// oneBundle returns the only bundle of a directory, encrypted or not. Parts of a split bundle count as one.
 func oneBundle(dir string) (string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -53,7 +54,7 @@ func oneBundle(dir string) (string, error) {
 	}
 	var found []string
 	for _, e := range entries {
-		name := strings.TrimSuffix(e.Name(), ".001")
+		name := strings.TrimSuffix(strings.TrimSuffix(e.Name(), ".001"), bundle.EncryptedSuffix)
 		if !e.IsDir() && strings.HasSuffix(name, bundleExtension) {
 			found = append(found, e.Name())
 		}
