@@ -57,11 +57,11 @@ func TestBundleNamesNothingOfThisMachine(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, c := range map[string]struct{ cluster, want string }{
-		"a file":           {"imageRegistry: {type: existing, address: evil.example, auth: {username: u, passwordFile: " + secret + "}}\n", "imageRegistry.auth.passwordFile"},
-		"a variable":       {"imageRegistry: {type: existing, address: evil.example, auth: {username: u, passwordEnv: HOME}}\n", "imageRegistry.auth.passwordEnv"},
-		"an etcd's key":    {"etcd: {type: provided, endpoints: [\"https://192.0.2.9:2379\"], ca: a.pem, cert: b.pem, key: c.pem}\n", "etcd.key"},
-		"an authority":     {"certificates: {ca: {cert: a.pem, key: /etc/kubernetes/pki/ca.key}}\n", "certificates.ca.key"},
-		"a file by alias":  {"imageRegistry: {type: existing, address: evil.example, auth: {username: &x " + secret + ", passwordFile: *x}}\n", "imageRegistry.auth.passwordFile"},
+		"a file":          {"imageRegistry: {type: existing, address: evil.example, auth: {username: u, passwordFile: " + secret + "}}\n", "imageRegistry.auth.passwordFile"},
+		"a variable":      {"imageRegistry: {type: existing, address: evil.example, auth: {username: u, passwordEnv: HOME}}\n", "imageRegistry.auth.passwordEnv"},
+		"an etcd's key":   {"etcd: {type: provided, endpoints: [\"https://192.0.2.9:2379\"], ca: a.pem, cert: b.pem, key: c.pem}\n", "etcd.key"},
+		"an authority":    {"certificates: {ca: {cert: a.pem, key: /etc/kubernetes/pki/ca.key}}\n", "certificates.ca.key"},
+		"a file by alias": {"imageRegistry: {type: existing, address: evil.example, auth: {username: &x " + secret + ", passwordFile: *x}}\n", "imageRegistry.auth.passwordFile"},
 	} {
 		s, err := openCarried(t, Flags{}, c.cluster, nil)
 		if err == nil {
