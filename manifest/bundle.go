@@ -8,6 +8,8 @@ const (
 	KindLock      = "Lock"
 	// KindPrecheckRules is for a file of PrecheckRules.
 	KindPrecheckRules = "PrecheckRules"
+	// KindTrust is for a file of Trust.
+	KindTrust = "Trust"
 	KindCatalog       = "Catalog"
 )
 
