@@ -9,8 +9,8 @@ const (
 	// KindPrecheckRules is for a file of PrecheckRules.
 	KindPrecheckRules = "PrecheckRules"
 	// KindTrust is for a file of Trust.
-	KindTrust = "Trust"
-	KindCatalog       = "Catalog"
+	KindTrust   = "Trust"
+	KindCatalog = "Catalog"
 )
 
 // Platform is an operating system and architecture, linux/amd64, with a variant if there are several, linux/arm/v7.
