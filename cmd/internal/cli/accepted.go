@@ -53,6 +53,9 @@ func (*rollbackError) Hint() string {
 // accept compares a bundle with the record of its name, and enters it there if by is its valid signature. A signature
 // covers the identity, and with it name and version; bundles without one move no record.
 func (g *globals) accept(name string, index bundle.Index, by *signed) error {
+	if index.Name == "" { // nothing to compare by
+		return nil
+	}
 	dir, err := g.trust.stateDir()
 	if err != nil {
 		g.Alert(fmt.Sprintf("there is no record of accepted bundles, because your home directory is not known (%v): an older bundle is not recognized", err))
