@@ -107,6 +107,7 @@ func (p *Project) addCluster(name, as, below string) error {
 		return err
 	}
 	p.Notes = append(p.Notes, notes...)
+	p.Notes = append(p.Notes, c.MachineFields("names a file or a variable of the machine that installs, which a bundle must not: install will need this file with -c")...)
 	if c.IsForeign() {
 		if data, err = yaml.Marshal(c); err != nil { // without secrets: it goes into the bundle
 			return err
@@ -128,7 +129,7 @@ func (p *Project) addCluster(name, as, below string) error {
 		return &InputError{fmt.Errorf("%s: %w", file, err)}
 	}
 	p.extras, p.below = append(p.extras, bundle.Document{Kind: bundle.KindManifest, Ref: as, Data: data}), append(p.below, below)
-	return p.carry(file, below, clusterFiles(c))
+	return p.carry(file, below, c.CarriedFiles())
 }
 
 // sameDocuments removes duplicate documents. Different documents with one name are an error.
@@ -145,22 +146,6 @@ func (p *Project) sameDocuments() error {
 	}
 	p.extras = once
 	return nil
-}
-
-// clusterFiles returns the files that a cluster file names and install reads.
-func clusterFiles(c *manifest.Cluster) []string {
-	var files []string
-	if c.ImageRegistry.CA != "" {
-		files = append(files, c.ImageRegistry.CA)
-	}
-	for _, a := range c.Addons {
-		files = append(files, slices.Concat(a.Values, a.Manifests)...)
-	}
-	files = append(files, c.Kubernetes.Patches...)
-	files = append(files, c.CNI.Values...)
-	files = append(files, c.Catalog...)
-	slices.Sort(files)
-	return slices.Compact(files)
 }
 
 // ReadCatalogs reads the catalogs that a cluster file in directory dir names.
@@ -263,7 +248,8 @@ func lockQuestion(path string, data []byte) (*Question, error) {
 	return q, nil
 }
 
-// BundleQuestion returns the pins of a bundle's lock, or of its index without a lock, and the sources of its manifest.
+// BundleQuestion returns the pins of a bundle's lock, or of its index without a lock, and the sources of its manifest. Sources that
+// name files of this machine are refused.
 func BundleQuestion(ctx context.Context, r *bundle.Reader) (*Question, error) {
 	q := &Question{}
 	if _, ok := r.Find(bundle.KindManifest, bundle.DocumentManifest, ""); ok {
@@ -273,6 +259,9 @@ func BundleQuestion(ctx context.Context, r *bundle.Reader) (*Question, error) {
 		}
 		b, err := manifest.ParseBundle(bundle.DocumentManifest, data)
 		if err != nil {
+			return nil, err
+		}
+		if err := b.MachineSources("names a file of this machine, which counts only in a file of yours: name the manifest, or the lock beside it, instead of the bundle").Err(); err != nil {
 			return nil, err
 		}
 		q.Sources = b.Sources

@@ -109,6 +109,9 @@ type state struct {
 
 func lookUp(ctx context.Context, c *Chart, o InstallOptions) (state, error) {
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
+	if len(c.unchecked) > 0 {
+		o.Logger.WarnContext(ctx, "values are not checked against schemas that refer to other files or servers", "release", o.Release, "charts", c.unchecked)
+	}
 	mark, err := contentMark(c.helm, o.Values)
 	if err != nil {
 		return state{}, fmt.Errorf("release %s/%s: %w", o.Namespace, o.Release, err)

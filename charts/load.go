@@ -40,7 +40,8 @@ var ErrTooLarge = errors.New("chart is larger than allowed")
 
 // A Chart is a loaded and validated Helm chart with all its subcharts. It is safe for concurrent reading.
 type Chart struct {
-	helm *chart.Chart
+	helm      *chart.Chart
+	unchecked []string
 }
 
 // Load reads a packaged chart (.tgz). The input is untrusted: at most 32 MiB are read, and with nested archives it may
@@ -88,7 +89,7 @@ func checked(c *chart.Chart) (*Chart, error) {
 		return nil, fmt.Errorf("chart %s: dependencies named in Chart.yaml are missing from charts/: %s (run \"helm dependency update\" and package it again)",
 			c.Name(), strings.Join(missing, ", "))
 	}
-	return &Chart{helm: c}, nil
+	return &Chart{helm: c, unchecked: dropSchemas(c)}, nil
 }
 
 // Name is the chart's name from Chart.yaml.

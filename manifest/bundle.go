@@ -8,7 +8,9 @@ const (
 	KindLock      = "Lock"
 	// KindPrecheckRules is for a file of PrecheckRules.
 	KindPrecheckRules = "PrecheckRules"
-	KindCatalog       = "Catalog"
+	// KindTrust is for a file of Trust.
+	KindTrust   = "Trust"
+	KindCatalog = "Catalog"
 )
 
 // Platform is an operating system and architecture, linux/amd64, with a variant if there are several, linux/arm/v7.
@@ -58,13 +60,13 @@ type Bundle struct {
 	// Referrers applies to images without a policy of their own.
 	Referrers ReferrerPolicy `yaml:"referrers,omitempty" enum:"all,signatures,none" doc:"Referrers that travel with images: signatures, attestations, SBOMs. Default all."`
 	// Cluster is the path of a Cluster file, relative to this one. All needs of that cluster are added.
-	Cluster string `yaml:"cluster,omitempty" doc:"Path of a Cluster file; everything that this cluster needs is added."`
+	Cluster string `yaml:"cluster,omitempty" local:"machine" doc:"Path of a Cluster file; everything that this cluster needs is added."`
 	// Clusters are further ones, for bundles that serve several sites, versions or networks.
-	Clusters []string `yaml:"clusters,omitempty" doc:"Paths of further Cluster files; everything that they need is added."`
+	Clusters []string `yaml:"clusters,omitempty" local:"machine" doc:"Paths of further Cluster files; everything that they need is added."`
 	Images   []Image  `yaml:"images,omitempty" doc:"Container images, as references or as mappings."`
 	Charts   []Chart  `yaml:"charts,omitempty" doc:"Helm charts."`
 	// Manifests are patterns of files and kustomize directories below the manifest's directory, as in path.Match.
-	Manifests []string     `yaml:"manifests,omitempty" doc:"Patterns of Kubernetes YAML files and kustomize directories, carried with their images."`
+	Manifests []string     `yaml:"manifests,omitempty" local:"machine" doc:"Patterns of Kubernetes YAML files and kustomize directories, carried with their images."`
 	Files     []File       `yaml:"files,omitempty" doc:"Binaries, archives, scripts and other files."`
 	Packages  []PackageSet `yaml:"packages,omitempty" doc:"Operating system packages by distribution."`
 	Sources   []Source     `yaml:"sources,omitempty" doc:"Mirrors, certificates and limits of upstream hosts; local directories."`
@@ -115,7 +117,7 @@ func (i Image) MarshalYAML() (any, error) {
 // Verify names the key that must have signed an image.
 type Verify struct {
 	// Key is the path of a file with a public key, relative to the manifest.
-	Key string `yaml:"key" kk:"required" doc:"Path of a cosign public key."`
+	Key string `yaml:"key" kk:"required" local:"machine" doc:"Path of a cosign public key."`
 }
 
 func (*Verify) hint(name string) string {
@@ -136,9 +138,9 @@ type Chart struct {
 	// Version is a version or a range such as 4.14.x.
 	Version string `yaml:"version,omitempty" doc:"A version or a range of versions, such as 4.14.x."`
 	// Path is a local chart directory or archive, relative to the manifest.
-	Path string `yaml:"path,omitempty" doc:"A local chart directory or archive."`
+	Path string `yaml:"path,omitempty" local:"machine" doc:"A local chart directory or archive."`
 	// Values are paths of values files, relative to the manifest, used to render the chart and find its images.
-	Values []string `yaml:"values,omitempty" doc:"Values files for rendering the chart to find its images."`
+	Values []string `yaml:"values,omitempty" local:"machine" doc:"Values files for rendering the chart to find its images."`
 	// ImagesListed means the chart is not rendered, because images lists all of its images.
 	ImagesListed bool `yaml:"imagesListed,omitempty" doc:"Do not render the chart: all of its images are listed under images."`
 }
@@ -148,7 +150,7 @@ type File struct {
 	Name string `yaml:"name" kk:"required" doc:"Short name of the file."`
 	// URL is https://…, http://… or file://…, with the placeholders {os}, {arch} and {x86arch}.
 	URL     string `yaml:"url,omitempty" doc:"https://…; {os} {arch} {x86arch} stand for those of each platform."`
-	Path    string `yaml:"path,omitempty" doc:"A local file instead of a URL, relative to the manifest; same placeholders."`
+	Path    string `yaml:"path,omitempty" local:"machine" doc:"A local file instead of a URL, relative to the manifest; same placeholders."`
 	Version string `yaml:"version,omitempty" doc:"Version of the file's content; for people."`
 	// SHA256 is the expected content by platform.
 	SHA256 Sums `yaml:"sha256,omitempty" doc:"Expected sha256 by platform, or one for a file that all platforms share."`

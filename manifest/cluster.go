@@ -34,7 +34,7 @@ type Cluster struct {
 	// Components overrides the catalog's default versions, by the catalog's names.
 	Components map[string]Component `yaml:"components,omitempty" doc:"Versions other than the catalog's defaults, by component, such as runc."`
 	// Catalog are paths of Catalog files, relative to the cluster file; later ones win.
-	Catalog []string `yaml:"catalog,omitempty" doc:"Your own catalog files; their entries replace those of kkbundle's catalog, and later files win."`
+	Catalog []string `yaml:"catalog,omitempty" local:"carried" doc:"Your own catalog files; their entries replace those of kkbundle's catalog, and later files win."`
 
 	// Catalogs are the parsed files of Catalog, in their order. The reader of the cluster file fills them; they are not
 	// part of the file.
@@ -66,7 +66,7 @@ type Kubernetes struct {
 	Kubeadm   Config `yaml:"kubeadm,omitempty" doc:"Merged into kubeadm's ClusterConfiguration."`
 	KubeProxy Config `yaml:"kubeProxy,omitempty" doc:"Merged into KubeProxyConfiguration."`
 	// Patches are paths of kubeadm's patch files, relative to the cluster file. Their names determine their targets.
-	Patches  []string      `yaml:"patches,omitempty" doc:"Patch files for kubeadm, with kubeadm's file names, such as kube-apiserver0+merge.yaml."`
+	Patches  []string      `yaml:"patches,omitempty" local:"carried" doc:"Patch files for kubeadm, with kubeadm's file names, such as kube-apiserver0+merge.yaml."`
 	Security SecurityLevel `yaml:"security,omitempty" enum:"baseline,hardened" doc:"Security level. Default baseline."`
 }
 
@@ -102,9 +102,9 @@ type Etcd struct {
 	// Endpoints, CA, Cert and Key describe the user's own etcd: addresses, and paths of PEM files relative to the
 	// cluster file.
 	Endpoints []string `yaml:"endpoints,omitempty" doc:"Addresses of a provided etcd, such as https://10.0.0.1:2379."`
-	CA        string   `yaml:"ca,omitempty" doc:"PEM file with the certificate authority of a provided etcd."`
-	Cert      string   `yaml:"cert,omitempty" doc:"PEM file with the client certificate for a provided etcd."`
-	Key       string   `yaml:"key,omitempty" doc:"PEM file with the client's key. It does not go into a bundle."`
+	CA        string   `yaml:"ca,omitempty" local:"machine" doc:"PEM file with the certificate authority of a provided etcd. It does not go into a bundle."`
+	Cert      string   `yaml:"cert,omitempty" local:"machine" doc:"PEM file with the client certificate for a provided etcd. It does not go into a bundle."`
+	Key       string   `yaml:"key,omitempty" local:"machine" doc:"PEM file with the client's key. It does not go into a bundle."`
 }
 
 // Certificates configure the signing and renewal of the control plane's certificates.
@@ -119,8 +119,8 @@ type Certificates struct {
 
 // A KeyPair is a certificate and its key: paths of PEM files relative to the cluster file.
 type KeyPair struct {
-	Cert string `yaml:"cert" kk:"required" doc:"PEM file with the certificate."`
-	Key  string `yaml:"key" kk:"required" doc:"PEM file with the key. It does not go into a bundle."`
+	Cert string `yaml:"cert" kk:"required" local:"machine" doc:"PEM file with the certificate. It does not go into a bundle."`
+	Key  string `yaml:"key" kk:"required" local:"machine" doc:"PEM file with the key. It does not go into a bundle."`
 }
 
 // Time configures the hosts' time sources.
@@ -162,7 +162,7 @@ type CNI struct {
 	IPv4MaskSize int `yaml:"ipv4MaskSize,omitempty" doc:"Prefix length of each node's IPv4 pod network. Default 24."`
 	IPv6MaskSize int `yaml:"ipv6MaskSize,omitempty" doc:"Prefix length of each node's IPv6 pod network. Default 64."`
 	// Values are paths of values files for the network's chart, relative to the cluster file; they override kkbundle's.
-	Values []string `yaml:"values,omitempty" doc:"Values files for the network's chart; they override kkbundle's, and later ones win."`
+	Values []string `yaml:"values,omitempty" local:"carried" doc:"Values files for the network's chart; they override kkbundle's, and later ones win."`
 }
 
 // Primary returns the network of the pods' first interface: With for multus, Type otherwise.
@@ -181,7 +181,7 @@ type ImageRegistry struct {
 	// Address is the host[:port][/path] of an existing registry.
 	Address string `yaml:"address,omitempty" doc:"host[:port][/path] of an existing registry."`
 	// CA is the path of a PEM file, relative to the cluster file.
-	CA   string        `yaml:"ca,omitempty" doc:"PEM file with the certificate authorities of an existing registry."`
+	CA   string        `yaml:"ca,omitempty" local:"carried" doc:"PEM file with the certificate authorities of an existing registry."`
 	Auth *RegistryAuth `yaml:"auth,omitempty" doc:"Login at an existing registry."`
 	// AllowDelete lets the push login delete.
 	AllowDelete bool `yaml:"allowDelete,omitempty" doc:"Let the push login delete images from the registry of type registry. Default false."`
@@ -201,8 +201,8 @@ func (r ImageRegistry) PushPort() int {
 // RegistryAuth is a login whose password is stored elsewhere.
 type RegistryAuth struct {
 	Username     string `yaml:"username" kk:"required" doc:"User name."`
-	PasswordEnv  string `yaml:"passwordEnv,omitempty" doc:"Environment variable that has the password."`
-	PasswordFile string `yaml:"passwordFile,omitempty" doc:"File that has the password."`
+	PasswordEnv  string `yaml:"passwordEnv,omitempty" local:"machine" doc:"Environment variable that has the password. Not from a bundle's cluster file."`
+	PasswordFile string `yaml:"passwordFile,omitempty" local:"machine" doc:"File that has the password. Not from a bundle's cluster file."`
 	// Password comes from files of KubeKey, which contain passwords.
 	Password Secret `yaml:"password,omitempty" kk:"foreign"`
 }
@@ -252,12 +252,12 @@ type Addon struct {
 	// Chart is the name of a chart in the bundle.
 	Chart string `yaml:"chart,omitempty" doc:"Name of a chart in the bundle. An addon has a chart or manifests."`
 	// Manifests are paths of Kubernetes YAML files to apply instead of a chart.
-	Manifests []string `yaml:"manifests,omitempty" doc:"Files of Kubernetes YAML that are applied, instead of a chart."`
+	Manifests []string `yaml:"manifests,omitempty" local:"carried" doc:"Files of Kubernetes YAML that are applied, instead of a chart."`
 	Namespace string   `yaml:"namespace,omitempty" doc:"Namespace; created if missing. Default default."`
 	// Release is the chart's name by default.
 	Release string `yaml:"release,omitempty" doc:"Name of the release; required for an addon of manifests. Default the chart's name."`
 	// Values are paths of values files, relative to the cluster file; later ones win.
-	Values []string `yaml:"values,omitempty" doc:"Values files; later ones win."`
+	Values []string `yaml:"values,omitempty" local:"carried" doc:"Values files; later ones win."`
 	// Wait requires the addon's pods to be ready before the next addon; ready by default.
 	Wait AddonWait `yaml:"wait,omitempty" enum:"ready,none" doc:"ready: its pods must be ready before the next addon begins. Default ready."`
 	// Timeout is the limit for that, 5m by default.

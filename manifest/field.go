@@ -15,6 +15,8 @@ import (
 //	kk:"foreign"     the key is only read from another program's file, converted into one of ours
 //	kk:"key"         not a key of its own: takes the key of the mapping that the struct is the value of
 //	enum:"a,b"       the only allowed values
+//	local:"machine"  a file or a variable of the machine that reads the file (see locality)
+//	local:"carried"  the path of a file beside this one
 //	doc:"…"          the description in the JSON Schema
 type field struct {
 	name     string
@@ -23,6 +25,7 @@ type field struct {
 	foreign  bool
 	enum     []string
 	doc      string
+	local    locality
 }
 
 // fields lists the keys of a struct type in the order of declaration.
@@ -34,7 +37,7 @@ func fields(t reflect.Type) []field {
 		if !f.IsExported() || name == "-" {
 			continue
 		}
-		one := field{name: name, index: i, doc: f.Tag.Get("doc")}
+		one := field{name: name, index: i, doc: f.Tag.Get("doc"), local: locality(f.Tag.Get("local"))}
 		one.required, one.foreign = f.Tag.Get("kk") == "required", f.Tag.Get("kk") == "foreign"
 		if enum := f.Tag.Get("enum"); enum != "" {
 			one.enum = strings.Split(enum, ",")

@@ -122,12 +122,12 @@ type SSH struct {
 	// User is root by default.
 	User string `yaml:"user,omitempty" doc:"User for the login. Default root."`
 	// Key is the path of a private key, relative to kkbundle's working directory; a leading ~/ is the home directory.
-	Key string `yaml:"key,omitempty" doc:"Private key file."`
+	Key string `yaml:"key,omitempty" local:"machine" doc:"Private key file."`
 	// Port is 22 by default.
 	Port int `yaml:"port,omitempty" doc:"Port of the SSH server. Default 22."`
 	// PasswordEnv names an environment variable, PasswordFile a file that contains the password.
-	PasswordEnv  string `yaml:"passwordEnv,omitempty" doc:"Environment variable that has the password."`
-	PasswordFile string `yaml:"passwordFile,omitempty" doc:"File that has the password."`
+	PasswordEnv  string `yaml:"passwordEnv,omitempty" local:"machine" doc:"Environment variable that has the password."`
+	PasswordFile string `yaml:"passwordFile,omitempty" local:"machine" doc:"File that has the password."`
 	// Bastion is the path to the host in the syntax of ssh's ProxyJump: hops separated by commas, the first one dialled
 	// first. A hop is a host of the inventory or [user@]host[:port]; none overrides hops in vars or a group.
 	Bastion string `yaml:"bastion,omitempty" doc:"Hops to go through, separated by commas: hosts of the inventory or [user@]host[:port]; none for no hop."`
@@ -140,8 +140,8 @@ func (*SSH) hint(name string) string { return passwordHint(name) }
 
 // Sudo configures how a user other than root becomes root. Without a password, sudo must not ask for one.
 type Sudo struct {
-	PasswordEnv  string `yaml:"passwordEnv,omitempty" doc:"Environment variable that has the password."`
-	PasswordFile string `yaml:"passwordFile,omitempty" doc:"File that has the password."`
+	PasswordEnv  string `yaml:"passwordEnv,omitempty" local:"machine" doc:"Environment variable that has the password."`
+	PasswordFile string `yaml:"passwordFile,omitempty" local:"machine" doc:"File that has the password."`
 	// Password comes from files of KubeKey, which contain secrets.
 	Password Secret `yaml:"password,omitempty" kk:"foreign"`
 }

@@ -33,11 +33,11 @@ type PackageSet struct {
 	// OnlyRepositories excludes the known ones.
 	OnlyRepositories bool `yaml:"onlyRepositories,omitempty" doc:"Use only the repositories named here."`
 	// Keyring is for the known repositories.
-	Keyring string `yaml:"keyring,omitempty" doc:"OpenPGP keys of the distribution. Default its own keyring in /usr/share/keyrings."`
+	Keyring string `yaml:"keyring,omitempty" local:"machine" doc:"OpenPGP keys of the distribution. Default its own keyring in /usr/share/keyrings."`
 	// AllowExpired accepts expired metadata, and signatures of expired keys.
 	AllowExpired bool `yaml:"allowExpired,omitempty" doc:"Accept expired metadata, as of a snapshot."`
 	// ISO is the path of a disk image with a repository; then nothing else is used.
-	ISO string `yaml:"iso,omitempty" doc:"Path of a disk image with a repository, instead of all other repositories."`
+	ISO string `yaml:"iso,omitempty" local:"machine" doc:"Path of a disk image with a repository, instead of all other repositories."`
 	// SHA256 is the expected digest of ISO.
 	SHA256 string `yaml:"sha256,omitempty" doc:"Expected sha256 of the image."`
 	// Platforms replace the bundle's for this set.
@@ -49,7 +49,7 @@ type Repository struct {
 	URL        string   `yaml:"url" kk:"required" doc:"https://…; {arch} and {x86arch} stand for those of each platform."`
 	Suite      string   `yaml:"suite,omitempty" doc:"For apt: the suite, such as bookworm; with a slash at its end a flat repository's directory, such as ./."`
 	Components []string `yaml:"components,omitempty" doc:"For apt: the components, such as main."`
-	Keyring    string   `yaml:"keyring,omitempty" doc:"OpenPGP keys that sign it."`
+	Keyring    string   `yaml:"keyring,omitempty" local:"machine" doc:"OpenPGP keys that sign it."`
 	// AllowUnsigned accepts a repository of apt without a signature.
 	AllowUnsigned bool `yaml:"allowUnsigned,omitempty" doc:"For apt: accept an unsigned repository."`
 }

@@ -33,6 +33,8 @@ func parseAny(name string, data []byte) (any, error) {
 		return ParseLock(name, data)
 	case "precheckrules":
 		return parseRules(name, data)
+	case "trust":
+		return ParseTrust(name, data)
 	case "catalog":
 		return ParseCatalog(name, data)
 	default:

@@ -20,6 +20,7 @@ func TestReference(t *testing.T) {
 		{"inventory", KindInventory, reflect.TypeFor[Inventory](), "The inventory lists the hosts, how SSH reaches them, and their roles. Guide: [inventory](../site/inventory.md)."},
 		{"lock", KindLock, reflect.TypeFor[Lock](), "`kkbundle lock` writes the lock, `build` reads it. Do not edit it; run `kkbundle lock` again."},
 		{"precheckrules", KindPrecheckRules, reflect.TypeFor[PrecheckRules](), "A rules file changes the level of checks. Guide: [precheck](../site/precheck.md#exceptions)."},
+		{"trust", KindTrust, reflect.TypeFor[Trust](), "A trust file says whose signatures of bundles a machine or a user accepts. Guide: [signatures](../build/signatures.md#trust-files)."},
 		{"catalogfile", KindCatalog, reflect.TypeFor[Catalog](), "A catalog file says where components are published, and in which versions. Guide: [the catalog](../build/catalog.md#your-own-catalog)."},
 	} {
 		p.check(t)

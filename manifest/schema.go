@@ -23,6 +23,8 @@ func Schema(kind string) ([]byte, error) {
 		t = reflect.TypeFor[Lock]()
 	case KindPrecheckRules:
 		t = reflect.TypeFor[PrecheckRules]()
+	case KindTrust:
+		t = reflect.TypeFor[Trust]()
 	case KindCatalog:
 		t = reflect.TypeFor[Catalog]()
 	default:
@@ -42,7 +44,7 @@ func Schema(kind string) ([]byte, error) {
 
 // Kinds lists the kinds for Schema.
 func Kinds() []string {
-	return []string{KindBundle, KindCluster, KindInventory, KindLock, KindPrecheckRules, KindCatalog}
+	return []string{KindBundle, KindCluster, KindInventory, KindLock, KindPrecheckRules, KindTrust, KindCatalog}
 }
 
 // schema is the part of JSON Schema in use.

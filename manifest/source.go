@@ -14,17 +14,17 @@ type Source struct {
 	// Host is the host[:port] in references and URLs, or *.DOMAIN for every host below a domain.
 	Host string `yaml:"host,omitempty" doc:"host[:port] as in references and URLs, such as docker.io or dl.k8s.io; *.example.com is every host below example.com."`
 	// Directory holds existing files by name, and optionally an OCI image layout. Host is empty then.
-	Directory string `yaml:"directory,omitempty" doc:"Instead of host: a directory with local files (as HOST/PATH, PATH or by the last part of their name), or an OCI image layout."`
+	Directory string `yaml:"directory,omitempty" local:"machine" doc:"Instead of host: a directory with local files (as HOST/PATH, PATH or by the last part of their name), or an OCI image layout."`
 	// Mirrors are tried in order before the host itself.
 	Mirrors Mirrors `yaml:"mirror,omitempty" doc:"host[:port][/path] to ask first, or a list; the host itself is asked last."`
 	// MirrorOnly excludes the host itself.
 	MirrorOnly bool `yaml:"mirrorOnly,omitempty" doc:"Never ask the host itself, only its mirrors."`
 	// CA is the path of a PEM file, relative to the manifest, with the certificate authorities of the host and its
 	// mirrors.
-	CA string `yaml:"ca,omitempty" doc:"PEM file with the certificate authorities of this host and its mirrors."`
+	CA string `yaml:"ca,omitempty" local:"machine" doc:"PEM file with the certificate authorities of this host and its mirrors."`
 	// Cert and Key are paths of PEM files with the client certificate for the host and its mirrors.
-	Cert string `yaml:"cert,omitempty" doc:"PEM file with the client certificate for this host and its mirrors."`
-	Key  string `yaml:"key,omitempty" doc:"PEM file with the private key of cert."`
+	Cert string `yaml:"cert,omitempty" local:"machine" doc:"PEM file with the client certificate for this host and its mirrors."`
+	Key  string `yaml:"key,omitempty" local:"machine" doc:"PEM file with the private key of cert."`
 	// MaxConcurrent bounds the connections to this host; 0 is the default.
 	MaxConcurrent int `yaml:"maxConcurrent,omitempty" doc:"Limit of parallel requests to this host; lowered while the host reports overload. Default 8."`
 	// PlainHTTP uses HTTP instead of HTTPS: for the mirrors if there are any, else for the host itself.

@@ -76,7 +76,9 @@ func exitClasses() []exitClass {
 		{64, "wrong command line", func(err error) bool {
 			return asError[*usage.Error](err) || asError[*engine.SelectionError](err) || asError[*engine.LimitError](err)
 		}},
-		{20, "bundle not signed by a trusted key", asError[*signatureError]},
+		{20, "bundle not signed by a trusted key, or older than one accepted before", func(err error) bool {
+			return asError[*signatureError](err) || asError[*rollbackError](err)
+		}},
 		{10, "manifest, cluster, inventory or lock missing or invalid", func(err error) bool {
 			return asError[manifest.Problems](err) || asError[*build.InputError](err) || asError[*manifest.StaleError](err)
 		}},

@@ -74,7 +74,7 @@ With --json each line on standard error is one event: {"time", "event": "task", 
 	o.Flags.Add(f)
 	f.Lookup("inventory").Usage = "the inventory `file` (without BUNDLE: default inventory.yaml here, or this host alone)"
 	o.rulesFlag.add(f)
-	g.addTrust(f)
+	g.addAccept(f)
 	f.StringVar(&o.hooks, "hooks", "", "`directory` of scripts to run before and after (pre_install*.sh, post_install*.sh)")
 	f.StringSliceVar(&o.phases, "phase", nil, "only these `phases`")
 	f.StringSliceVar(&o.limit, "limit", nil, "only these `hosts`")
@@ -95,7 +95,8 @@ func runInstall(ctx context.Context, g *globals, path string, o installOptions) 
 	if err := isDirectory("--hooks", o.hooks); err != nil {
 		return err
 	}
-	s, err := g.openSite(ctx, o.Flags, path)
+	g.trust.unrecorded = o.dryRun || o.list
+	s, err := g.openAcceptedSite(ctx, o.Flags, path)
 	if err != nil {
 		return err
 	}

@@ -51,7 +51,7 @@ may be down. Run the command again to continue after an interruption.`,
 	f := cmd.Flags()
 	o.Flags.Add(f)
 	o.rulesFlag.add(f)
-	g.addTrust(f)
+	g.addAccept(f)
 	f.StringVar(&o.hooks, "hooks", "", "`directory` of scripts to run on the new hosts before and after (pre_install*.sh, post_install*.sh)")
 	f.BoolVar(&o.dryRun, "dry-run", false, "print the changes with reasons, and make none")
 	f.BoolVar(&o.force, "force", false, "continue if the precheck blocks, and run hooks again")
@@ -64,7 +64,8 @@ func runNodesAdd(ctx context.Context, g *globals, bundle string, hosts []string,
 	if err != nil {
 		return err
 	}
-	s, err := g.openSite(ctx, o.Flags, bundle)
+	g.trust.unrecorded = o.dryRun
+	s, err := g.openAcceptedSite(ctx, o.Flags, bundle)
 	if err != nil {
 		return err
 	}

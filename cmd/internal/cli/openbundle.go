@@ -18,15 +18,33 @@ import (
 // openBundle opens a bundle, a file or parts, and checks its signature before reading more. It prints warnings about missing files that
 // are not essential. Commands open bundles only here and in openStream.
 func (g *globals) openBundle(path string) (*bundle.Reader, error) {
-	if err := usage.CheckFile(path); err != nil {
+	r, _, err := g.openSigned(path)
+	return r, err
+}
+
+// openAccepted is openBundle for commands that put a bundle to use: on hosts, in a registry, for clients. A signed bundle is recorded as
+// accepted, and one that is older than the last of its name is refused.
+func (g *globals) openAccepted(path string) (*bundle.Reader, error) {
+	r, by, err := g.openSigned(path)
+	if err != nil {
 		return nil, err
+	}
+	if err := g.accept(path, r.Index(), by); err != nil {
+		return nil, errors.Join(err, r.Close())
+	}
+	return r, nil
+}
+
+func (g *globals) openSigned(path string) (*bundle.Reader, *signed, error) {
+	if err := usage.CheckFile(path); err != nil {
+		return nil, nil, err
 	}
 	r, err := g.openUnchecked(path)
 	if errors.Is(err, fs.ErrNotExist) && !exists(path) {
-		return nil, fmt.Errorf("bundle %s: %w", path, usage.FileError(err))
+		return nil, nil, fmt.Errorf("bundle %s: %w", path, usage.FileError(err))
 	}
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	for _, w := range r.Warnings() {
 		if g.Watched() {
@@ -34,10 +52,11 @@ func (g *globals) openBundle(path string) (*bundle.Reader, error) {
 		}
 		g.Note("warning: %s", plain.Line(w))
 	}
-	if _, err := g.checkTrust(path, r.Index()); err != nil {
-		return nil, errors.Join(err, r.Close())
+	by, err := g.checkTrust(path, r.Index())
+	if err != nil {
+		return nil, nil, errors.Join(err, r.Close())
 	}
-	return r, nil
+	return r, by, nil
 }
 
 // openUnchecked opens a bundle whose signature does not matter.
@@ -45,13 +64,17 @@ func (g *globals) openUnchecked(path string) (*bundle.Reader, error) {
 	return bundle.OpenWith(path, g.keysFor(path))
 }
 
-// openStream opens a bundle from a pipe and checks its signature before reading the content.
+// openStream opens a bundle from a pipe and checks its signature before reading the content. It is recorded as in openAccepted.
 func (g *globals) openStream(ctx context.Context, path string, pipe io.Reader, jobs int) (*bundle.Stream, error) {
 	s, err := bundle.NewStream(ctx, pipe, jobs)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := g.checkTrust(path, s.Index()); err != nil {
+	by, err := g.checkTrust(path, s.Index())
+	if err == nil {
+		err = g.accept(bundleName(path), s.Index(), by)
+	}
+	if err != nil {
 		return nil, err
 	}
 	return s, nil
@@ -59,11 +82,20 @@ func (g *globals) openStream(ctx context.Context, path string, pipe io.Reader, j
 
 // openSite opens the site and the bundle; path is "" without a bundle.
 func (g *globals) openSite(ctx context.Context, f site.Flags, path string) (*site.Site, error) {
+	return g.siteWith(ctx, f, path, g.openBundle)
+}
+
+// openAcceptedSite is openSite for commands that bring the bundle's content onto hosts, see openAccepted.
+func (g *globals) openAcceptedSite(ctx context.Context, f site.Flags, path string) (*site.Site, error) {
+	return g.siteWith(ctx, f, path, g.openAccepted)
+}
+
+func (g *globals) siteWith(ctx context.Context, f site.Flags, path string, open func(string) (*bundle.Reader, error)) (*site.Site, error) {
 	return site.Open(ctx, g.Console, f, func() (*bundle.Reader, error) {
 		if path == "" {
 			return nil, nil //nolint:nilnil // there is no bundle
 		}
-		return g.openBundle(path)
+		return open(path)
 	})
 }
 

@@ -33,7 +33,8 @@ func newOutdatedCmd(g *globals) *cobra.Command {
 major and minor number, MINOR with the same major number, LATEST the newest of all. A tag with a new digest has moved. Items without
 published versions are unknown.
 
-The manifest's sources are used: of the manifest beside a lock, or in a bundle.`,
+The manifest's sources are used: of the manifest beside a lock, or in a bundle. A bundle's sources with ca, cert, key or directory are
+refused: name the manifest or the lock instead.`,
 		Example: "  kkbundle outdated manifest.yaml\n  kkbundle outdated --exit-code site-1.4.0.kkb",
 		Args:    takes("MANIFEST|LOCK|BUNDLE"),
 		RunE:    func(cmd *cobra.Command, args []string) error { return runOutdated(cmd.Context(), g, args[0], o) },

@@ -99,11 +99,15 @@ func (g *globals) checkProvenance(ctx context.Context, path, file string, identi
 		return nil, err
 	}
 	r := &builtResult{Path: file}
-	keys, err := g.trust.load()
+	demands, err := g.demands()
 	if err != nil {
 		return nil, err
 	}
-	if len(keys) > 0 {
+	for _, d := range demands {
+		keys := d.keys
+		if len(keys) == 0 {
+			continue
+		}
 		e := &signatureError{bundle: file, identity: identity, keys: keys}
 		if data.signed == nil {
 			e.tried = []error{errors.New("statement without a signature: sign it with kkbundle sign --provenance")}

@@ -43,7 +43,7 @@ container-manager; then provisioning. kkbundle reset --limit HOST reverts them.`
 	}
 	f := cmd.Flags()
 	o.Flags.Add(f)
-	g.addTrust(f)
+	g.addAccept(f)
 	f.StringSliceVar(&o.phases, "phase", nil, "only these `phases`")
 	f.BoolVar(&o.dryRun, "dry-run", false, "print the changes, and make none")
 	f.BoolVar(&o.check, "check", false, "only read the document and print its steps")
@@ -63,7 +63,8 @@ func runProvision(ctx context.Context, g *globals, args []string, o provisionOpt
 		}
 		return nil
 	}
-	s, err := g.openSite(ctx, o.Flags, first(args[2:]))
+	g.trust.unrecorded = o.dryRun
+	s, err := g.openAcceptedSite(ctx, o.Flags, first(args[2:]))
 	if err != nil {
 		return err
 	}

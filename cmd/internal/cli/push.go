@@ -64,7 +64,7 @@ On Harbor, missing projects are created: one for each upstream host, or the one 
 	f.BoolVar(&o.dryRun, "dry-run", false, "print what would be sent, and change nothing")
 	f.BoolVar(&o.recheck, "recheck", false, "ask for every blob, even if its manifest exists")
 	o.harbor.add(f)
-	g.addTrust(f)
+	g.addAccept(f)
 	return cmd
 }
 
@@ -77,6 +77,7 @@ func runPush(ctx context.Context, g *globals, path string, o pushOptions) error 
 	if err != nil {
 		return err
 	}
+	g.trust.unrecorded = o.dryRun
 	from, err := g.openPushSource(ctx, path, o.jobs)
 	if err != nil {
 		return err
@@ -268,7 +269,7 @@ func (g *globals) openPushSource(ctx context.Context, path string, jobs int) (pu
 		return pushSource{}, err
 	}
 	if pipe == nil {
-		r, err := g.openBundle(path)
+		r, err := g.openAccepted(path)
 		if err != nil {
 			return pushSource{}, err
 		}

@@ -52,7 +52,7 @@ program lets every user of its htpasswd file push.
 		RunE: func(cmd *cobra.Command, args []string) error { return runRegistryInstall(cmd, g, args, o) },
 	}
 	f := cmd.Flags()
-	g.addTrust(f)
+	g.addAccept(f)
 	f.StringVar(&o.Dir, "dir", service.DefaultDir, "directory of the content")
 	f.StringVar(&o.Listen, "listen", ":5000", "address and port to listen on; :5000 is all addresses of this host")
 	f.StringArrayVar(&o.Names, "name", nil, "a host name or address that clients use (repeated); this host's names are always included")
@@ -87,7 +87,8 @@ func runRegistryInstall(cmd *cobra.Command, g *globals, args []string, o registr
 		if install.Config, err = build.ReadFile(o.config); err != nil {
 			return err
 		}
-		r, err := g.openBundle(args[0])
+		g.trust.unrecorded = o.dryRun
+		r, err := g.openAccepted(args[0])
 		if err != nil {
 			return err
 		}

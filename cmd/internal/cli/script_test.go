@@ -92,6 +92,7 @@ func setup(env *testscript.Env) error {
 	env.Values[upstreamKey{}] = u
 	signers(env)
 	env.Vars = append(env.Vars, u.environment(env.WorkDir)...)
+	env.Vars = append(env.Vars, "XDG_STATE_HOME="+filepath.Join(env.WorkDir, "state"))
 	env.Vars = append(env.Vars, "GORACE=atexit_sleep_ms=0") // by default each process waits a second for others' races
 	known := map[string]string{}
 	for _, v := range env.Vars {

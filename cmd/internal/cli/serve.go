@@ -60,7 +60,7 @@ SIGTERM and Ctrl-C let transfers finish, for 20 seconds at most.`,
 		RunE: func(cmd *cobra.Command, args []string) error { return runServe(cmd.Context(), g, args, o) },
 	}
 	f := cmd.Flags()
-	g.addTrust(f)
+	g.addAccept(f)
 	o.addFlags(f)
 	f.BoolVar(&o.verify, "verify", false, "check every byte before listening")
 	return cmd
@@ -93,7 +93,7 @@ func runServe(ctx context.Context, g *globals, paths []string, o serveOptions) e
 	if o.verify {
 		g.Note("checking every byte of %s", plain.Count(len(paths), "bundle"))
 	}
-	s, err := serve.New(ctx, serve.Options{Bundles: paths, Verify: o.verify, Users: o.users, Logger: g.Logger(), Open: g.openBundle})
+	s, err := serve.New(ctx, serve.Options{Bundles: paths, Verify: o.verify, Users: o.users, Logger: g.Logger(), Open: g.openAccepted})
 	if err != nil {
 		return err
 	}

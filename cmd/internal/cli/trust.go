@@ -3,7 +3,6 @@ package cli
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,7 +13,6 @@ import (
 
 	"github.com/kkbundle/kkbundle/build"
 	"github.com/kkbundle/kkbundle/bundle"
-	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/trust"
 )
 
@@ -31,15 +29,34 @@ const (
 type trustOptions struct {
 	keys, signatures []string // files
 	require          bool
+	allowOlder       bool         // accept a bundle that is older than one accepted before
+	unrecorded       bool         // a dry run records nothing
+	places           *trustPlaces // nil outside of tests
+	said             bool         // saySudo has printed
+}
+
+// at returns the places of trust files.
+func (o *trustOptions) at() trustPlaces {
+	if o.places == nil {
+		p := newTrustPlaces()
+		o.places = &p
+	}
+	return *o.places
 }
 
 // addTrust adds the flags of commands that open bundles.
 func (g *globals) addTrust(f *pflag.FlagSet) {
 	g.addKeys(f)
 	o := &g.trust
-	f.StringArrayVar(&o.keys, "trust", nil, "`file` of public keys (PEM, such as cosign.pub), one of which must have signed the bundle (repeated; default $"+envTrust+", or kkbundle/trust.pem in the user's configuration)")
+	f.StringArrayVar(&o.keys, "trust", nil, "`file` of public keys (PEM, such as cosign.pub, or kind Trust), one of which must have signed the bundle (repeated; default "+machineTrust+" with $"+envTrust+" or kkbundle/trust.yaml in the user's configuration)")
 	f.StringArrayVar(&o.signatures, "signature", nil, "`file` of the bundle's signature (repeated; default beside the bundle)")
 	f.BoolVar(&o.require, "require-signature", false, "refuse a bundle that is not signed")
+}
+
+// addAccept adds the flags of commands that put a bundle to use, see openAccepted.
+func (g *globals) addAccept(f *pflag.FlagSet) {
+	g.addTrust(f)
+	f.BoolVar(&g.trust.allowOlder, "allow-older", false, "accept a signed bundle that is older than one of its name accepted here before")
 }
 
 // A signatureError means that no trusted key signed a bundle.
@@ -90,8 +107,8 @@ type signed struct {
 	Path string        `json:"path"` // of the signature
 }
 
-// checkTrust returns the valid signature of a bundle by a trusted key. It returns nil without trusted keys, and with a warning for an
-// unsigned bundle without --require-signature. The index must be of the handle that is read later: the signature covers its digests.
+// checkTrust returns the valid signature of a bundle by a trusted key. It returns nil with a warning for a signed bundle without trusted
+// keys, and for an unsigned one if no signature is demanded. The index must be of the handle that is read later: the signature covers its digests.
 func (g *globals) checkTrust(path string, index bundle.Index) (*signed, error) {
 	n := signaturesOf{name: bundleName(path), read: build.ReadFile, list: func() ([]string, error) { return g.trust.sidecars(path) }}
 	n.none = "standard input has no signature: name it with --signature"
@@ -110,31 +127,41 @@ type signaturesOf struct {
 }
 
 // checkSignatures is checkTrust for files and registries.
-func (g *globals) checkSignatures(n signaturesOf, index bundle.Index) (*signed, error) {
-	keys, err := g.trust.load()
+func (g *globals) checkSignatures(n signaturesOf, index bundle.Index) (by *signed, err error) {
+	demands, err := g.demands()
 	if err != nil {
 		return nil, err
-	}
-	if len(keys) == 0 {
-		if g.trust.require {
-			return nil, usage.Errorf("--require-signature needs a trusted key: name a public key with --trust")
-		}
-		return nil, nil //nolint:nilnil // no key is trusted
 	}
 	artifact, err := index.Marshal()
 	if err != nil {
 		return nil, err
 	}
-	e := &signatureError{bundle: n.name, identity: digest.FromBytes(artifact), keys: keys}
 	files, err := n.list()
-	if err != nil {
+	if err != nil && len(demands[0].keys) > 0 { // without keys, signatures are only counted
 		return nil, err
 	}
+	for _, d := range demands {
+		err = nil
+		if len(d.keys) > 0 {
+			by, err = g.checkDemand(d, n, files, artifact)
+		} else if len(files) > 0 {
+			g.Alert(fmt.Sprintf("%s is signed, and no key is trusted here: its signature was not checked (%s); trust the signer's key with --trust, or in %s", n.name, files[0], g.trust.at().machine))
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return by, nil
+}
+
+// checkDemand returns the valid signature of an artifact by one of the keys.
+func (g *globals) checkDemand(d trusted, n signaturesOf, files []string, artifact []byte) (*signed, error) {
+	e := &signatureError{bundle: n.name, identity: digest.FromBytes(artifact), keys: d.keys}
 	for _, file := range files {
 		data, err := n.read(file)
 		var key *trust.PublicKey
 		if err == nil {
-			key, err = checkSidecar(keys, file, data, artifact)
+			key, err = checkSidecar(d.keys, file, data, artifact)
 		}
 		if err == nil {
 			g.Logger().Info("signature checked", "bundle", n.name, "signature", file, "key", key.Fingerprint())
@@ -145,56 +172,11 @@ func (g *globals) checkSignatures(n signaturesOf, index bundle.Index) (*signed, 
 	if len(files) == 0 {
 		e.place = n.none
 	}
-	if len(e.tried) > 0 || g.trust.require {
+	if len(e.tried) > 0 || d.require {
 		return nil, e
 	}
 	g.Warn(fmt.Sprintf("%s is not signed (%s), so its origin is unverified; --require-signature refuses it", e.bundle, e.place))
-	return nil, nil //nolint:nilnil // as documented
-}
-
-// load reads the trusted keys: of the flags, else the user's.
-func (o *trustOptions) load() ([]*trust.PublicKey, error) {
-	files := o.keys
-	if len(files) == 0 {
-		own, err := ownTrust()
-		if err != nil || own == "" {
-			return nil, err
-		}
-		files = []string{own}
-	}
-	var keys []*trust.PublicKey
-	for _, file := range files {
-		data, err := build.ReadFile(file)
-		if err != nil {
-			return nil, fmt.Errorf("trusted keys: %w", err)
-		}
-		list, err := trust.ParsePublicKeys(data)
-		if err != nil {
-			return nil, &build.InputError{Err: fmt.Errorf("trusted keys: %s: %w", file, err)}
-		}
-		keys = append(keys, list...)
-	}
-	return keys, nil
-}
-
-// ownTrust returns the user's file of trusted keys, "" if there is none.
-func ownTrust() (string, error) {
-	if file, ok := os.LookupEnv(envTrust); ok {
-		return file, nil
-	}
-	dir, err := os.UserConfigDir()
-	if err != nil {
-		return "", nil //nolint:nilerr // no home directory, no file
-	}
-	file := filepath.Join(dir, "kkbundle", "trust.pem")
-	_, err = os.Stat(file)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return "", nil
-	case err != nil: // the file may exist: without it, nothing is trusted
-		return "", &build.InputError{Err: fmt.Errorf("trusted keys: %w: name another file with $%s, or none with an empty one", err, envTrust)}
-	}
-	return file, nil
+	return nil, nil //nolint:nilnil // as checkTrust documents
 }
 
 // sidecars lists the signatures of a bundle: of the flags, else beside it, NAME.kkb.sigstore.json first.

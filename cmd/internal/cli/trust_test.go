@@ -59,6 +59,7 @@ func TestSignPlainKey(t *testing.T) {
 
 // TestServeTrust replaces a bundle that is served: one that nobody signed is not taken up.
 func TestServeTrust(t *testing.T) {
+	t.Setenv("XDG_STATE_HOME", t.TempDir())
 	path, sign, public := signing(t)
 	putBundle(t, path, "old")
 	sign()

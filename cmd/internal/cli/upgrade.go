@@ -49,7 +49,7 @@ With --json, events are lines on standard error, and the result with the plan is
 	f := cmd.Flags()
 	o.Flags.Add(f)
 	o.rulesFlag.add(f)
-	g.addTrust(f)
+	g.addAccept(f)
 	f.StringVar(&o.batch, "batch", "", "number of workers upgraded at the same time, or a share such as 20% (default a tenth, at least 1)")
 	f.DurationVar(&o.drainTimeout, "drain-timeout", installer.DrainTimeout, "time limit for draining a node")
 	f.BoolVar(&o.disableEviction, "disable-eviction", false, "delete pods instead of evicting them, ignoring PodDisruptionBudgets")
@@ -68,7 +68,8 @@ func runUpgrade(ctx context.Context, g *globals, path string, o upgradeOptions) 
 	if err != nil {
 		return usage.Errorf("--batch: %w", err)
 	}
-	s, err := g.openSite(ctx, o.Flags, path)
+	g.trust.unrecorded = o.dryRun
+	s, err := g.openAcceptedSite(ctx, o.Flags, path)
 	if err != nil {
 		return err
 	}

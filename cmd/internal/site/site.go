@@ -60,7 +60,7 @@ func (f *Flags) check() error {
 // Add adds the flags.
 func (f *Flags) Add(fs *pflag.FlagSet) {
 	fs.StringVarP(&f.InventoryFile, "inventory", "i", "", "the inventory `file` (required)")
-	fs.StringVarP(&f.ClusterFile, "cluster", "c", "", "the cluster `file` (default the one in the bundle)")
+	fs.StringVarP(&f.ClusterFile, "cluster", "c", "", "the cluster `file` (default the one in the bundle, which must name no files or variables of this machine)")
 	AddSet(fs, &f.settings)
 	fs.StringVar(&f.workDir, "work-dir", "", "`directory` for certificates, credentials, admin.conf and install.log (default INVENTORY.work beside the inventory)")
 	fs.StringArrayVar(&f.knownHosts, "known-hosts", nil, "`file` of SSH host keys that are trusted; can be repeated, and --accept-new adds to the first (default ~/.ssh/known_hosts and /etc/ssh/ssh_known_hosts)")
@@ -71,6 +71,11 @@ func (f *Flags) Add(fs *pflag.FlagSet) {
 	fs.IntVar(&f.parallel, "parallel", 0, "`number` of hosts worked on at the same time (default 20; 100 for precheck)")
 	fs.DurationVar(&f.stallLimit, "stall-limit", engine.StallLimit, "end a command on a host that has printed nothing and not ended for so long")
 }
+
+// carriedFields is the problem of a bundle's cluster file that names files or variables of this machine: the bundle's
+// author would choose what is read here, and the address that it is sent to.
+const carriedFields = "names a file or a variable of this machine, which counts only in a file of yours: pass a cluster file with -c FILE " +
+	"(kkbundle extract BUNDLE " + bundle.DocumentCluster + " writes the bundle's), or this value with --set"
 
 // A Site is the hosts, the cluster, and the bundle to install it from.
 type Site struct {
@@ -149,6 +154,11 @@ func (s *Site) readCluster(ctx context.Context, file string) error {
 	c, err := parseCluster(s.console, name, data, s.settings)
 	if err != nil {
 		return err
+	}
+	if file == "" {
+		if err := c.MachineFields(carriedFields).Err(); err != nil {
+			return err
+		}
 	}
 	s.Cluster = c.WithDefaults()
 	if s.Cluster.Catalogs, err = build.ReadCatalogs(c, read, dir); err != nil {

@@ -124,6 +124,15 @@ func (c *Console) NoteProblems(list []manifest.Problem) {
 	}
 }
 
+// Alert is Warn for a warning that must not be missed: --quiet does not hide it.
+func (c *Console) Alert(text string) {
+	if c.JSON {
+		slog.New(slog.NewJSONHandler(logWriter{c.events}, nil)).Warn("warning", "reason", text)
+		return
+	}
+	_, _ = fmt.Fprintf(c.Err, "warning: %s\n", plain.Line(text))
+}
+
 // Warn prints a warning: a line for people, an event for programs.
 func (c *Console) Warn(text string) {
 	if c.Watched() {

@@ -1,0 +1,128 @@
+package site
+
+import (
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/bundletest"
+	"github.com/kkbundle/kkbundle/cmd/internal/terminal"
+	"github.com/kkbundle/kkbundle/manifest"
+)
+
+const carriedHead = "apiVersion: kkbundle.io/v1\nkind: Cluster\nmetadata: {name: site}\nkubernetes: {version: v1.34.3}\n"
+
+// openCarried opens a site whose cluster file is in the bundle, beside further documents.
+func openCarried(t *testing.T, f Flags, cluster string, more map[string]string) (*Site, error) {
+	t.Helper()
+	b := bundletest.NewBuilder(t)
+	docs := map[string]string{bundle.DocumentCluster: carriedHead + cluster}
+	for name, text := range more {
+		docs[name] = text
+	}
+	for name, text := range docs {
+		item, err := bundle.Document{Kind: bundle.KindManifest, Ref: name, Data: []byte(text)}.Put(t.Context(), b.Cache)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.Item(item)
+	}
+	made := b.Bundle()
+	f.InventoryFile = filepath.Join(t.TempDir(), "inventory.yaml")
+	inventory := "apiVersion: kkbundle.io/v1\nkind: Inventory\nhosts: {a: {address: 192.0.2.1}}\ngroups: {kube_control_plane: [a], etcd: [a], kube_worker: [a]}\n"
+	if err := os.WriteFile(f.InventoryFile, []byte(inventory), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	console := terminal.NewConsole(terminal.Streams{Out: io.Discard, Err: io.Discard})
+	s, err := Open(t.Context(), console, f, func() (*bundle.Reader, error) { return bundle.Open(made.Path) })
+	if err == nil {
+		t.Cleanup(func() {
+			if err := s.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	return s, err
+}
+
+// TestBundleNamesNothingOfThisMachine: a bundle's cluster file with a password of this machine is refused when the site is opened,
+// before any host or registry is asked.
+func TestBundleNamesNothingOfThisMachine(t *testing.T) {
+	t.Parallel()
+	secret := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(secret, []byte("hunter2"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct{ cluster, want string }{
+		"a file":          {"imageRegistry: {type: existing, address: evil.example, auth: {username: u, passwordFile: " + secret + "}}\n", "imageRegistry.auth.passwordFile"},
+		"a variable":      {"imageRegistry: {type: existing, address: evil.example, auth: {username: u, passwordEnv: HOME}}\n", "imageRegistry.auth.passwordEnv"},
+		"an etcd's key":   {"etcd: {type: provided, endpoints: [\"https://192.0.2.9:2379\"], ca: a.pem, cert: b.pem, key: c.pem}\n", "etcd.key"},
+		"an authority":    {"certificates: {ca: {cert: a.pem, key: /etc/kubernetes/pki/ca.key}}\n", "certificates.ca.key"},
+		"a file by alias": {"imageRegistry: {type: existing, address: evil.example, auth: {username: &x " + secret + ", passwordFile: *x}}\n", "imageRegistry.auth.passwordFile"},
+	} {
+		s, err := openCarried(t, Flags{}, c.cluster, nil)
+		if err == nil {
+			password := ""
+			if ask := s.registryPassword(); ask != nil {
+				password, err = ask()
+			}
+			t.Errorf("%s: the site opened; the password is %q, %v", name, password, err)
+			continue
+		}
+		for _, want := range []string{"cluster.yaml:", c.want + ": ", "-c FILE", "kkbundle extract BUNDLE cluster.yaml"} {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: the error lacks %q: %v", name, want, err)
+			}
+		}
+	}
+}
+
+// TestSettingsNameThisMachine: --set is the operator's word, for a field that the bundle leaves out and for one that it has.
+func TestSettingsNameThisMachine(t *testing.T) {
+	t.Parallel()
+	secret := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(secret, []byte("hunter2\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, auth := range map[string]string{"left out": "{username: u}", "replaced": "{username: u, passwordFile: /etc/shadow}"} {
+		s, err := openCarried(t, Flags{settings: []string{"imageRegistry.auth.passwordFile=" + secret}},
+			"imageRegistry: {type: existing, address: r.example, auth: "+auth+"}\n", nil)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if got, err := s.registryPassword()(); err != nil || got != "hunter2" {
+			t.Errorf("%s: %q, %v", name, got, err)
+		}
+	}
+}
+
+// TestBundleReadsFromItself: paths in a bundle's cluster file are names in the bundle, whatever lies at that path here.
+func TestBundleReadsFromItself(t *testing.T) {
+	t.Parallel()
+	outside := filepath.Join(t.TempDir(), "values.yaml")
+	if err := os.WriteFile(outside, []byte("here: true"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s, err := openCarried(t, Flags{}, "cni: {type: flannel, values: [v/values.yaml, "+outside+", ../../../../etc/passwd]}\n", map[string]string{"v/values.yaml": "inside: true"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if data, err := s.values("v/values.yaml"); err != nil || string(data) != "inside: true" {
+		t.Errorf("%q, %v", data, err)
+	}
+	for _, name := range s.Cluster.CNI.Values[1:] {
+		if data, err := s.values(name); err == nil {
+			t.Errorf("%s was read from this machine: %q", name, data)
+		}
+	}
+	if _, err := openCarried(t, Flags{}, "catalog: ["+outside+"]\n", nil); err == nil {
+		t.Error("a catalog was read from this machine")
+	}
+	if s.Cluster.ImageRegistry.Type != manifest.RegistryPlain {
+		t.Error("defaults are missing")
+	}
+}

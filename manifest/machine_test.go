@@ -1,0 +1,149 @@
+package manifest
+
+import (
+	"encoding"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestEveryTextIsClassified fails for a new field of text until somebody has decided whether this machine resolves it: then
+// the field gets the tag local, else a place in the list below.
+func TestEveryTextIsClassified(t *testing.T) {
+	var found []string
+	seen := map[reflect.Type]bool{}
+	var walk func(t reflect.Type, at string, f field)
+	walk = func(typ reflect.Type, at string, f field) {
+		switch typ.Kind() {
+		case reflect.Pointer, reflect.Slice, reflect.Map:
+			walk(typ.Elem(), at, f)
+		case reflect.Struct:
+			if _, isText := reflect.New(typ).Interface().(encoding.TextUnmarshaler); isText || seen[typ] {
+				return
+			}
+			seen[typ] = true
+			for _, one := range fields(typ) {
+				walk(typ.Field(one.index).Type, typ.Name()+"."+one.name, one)
+			}
+		case reflect.String:
+			// A text with values of its own, such as a policy, names nothing.
+			if f.local == "" && len(f.enum) == 0 {
+				found = append(found, at)
+			}
+			if f.local != "" && f.local != localMachine && f.local != localCarried {
+				t.Errorf("%s: local:%q", at, f.local)
+			}
+		default:
+		}
+	}
+	for _, file := range []any{Cluster{}, Inventory{}, Bundle{}, Catalog{}} {
+		walk(reflect.TypeOf(file), "", field{})
+	}
+	slices.Sort(found)
+	found = slices.Compact(found)
+	for _, name := range found {
+		if !slices.Contains(namesNothingLocal(), name) {
+			t.Errorf("%s is new: tag it local:%q or local:%q if the machine that kkbundle runs on reads it as a path or a variable, else list it in this test", name, localMachine, localCarried)
+		}
+	}
+	for _, name := range namesNothingLocal() {
+		if !slices.Contains(found, name) {
+			t.Errorf("%s is listed and is no field of text without a tag", name)
+		}
+	}
+}
+
+func TestMachineFields(t *testing.T) {
+	head := "apiVersion: kkbundle.io/v1\nkind: Cluster\nmetadata: {name: a}\nkubernetes: {version: v1.34.3}\n"
+	for name, c := range map[string]struct {
+		text string
+		sets []string
+		want []string
+	}{
+		"none":          {"imageRegistry: {type: existing, address: r.example, ca: ca.pem}\n", nil, nil},
+		"a variable":    {"imageRegistry: {type: existing, address: r.example, auth: {username: u, passwordEnv: HOME}}\n", nil, []string{"imageRegistry.auth.passwordEnv"}},
+		"a file":        {"imageRegistry: {type: existing, address: r.example, auth: {username: u, passwordFile: /etc/shadow}}\n", nil, []string{"imageRegistry.auth.passwordFile"}},
+		"keys":          {"certificates: {ca: {cert: a, key: b}}\n", nil, []string{"certificates.ca.cert", "certificates.ca.key"}},
+		"a setting":     {"imageRegistry: {type: existing, address: r.example, auth: {username: u}}\n", []string{"imageRegistry.auth.passwordFile=p"}, nil},
+		"replaced":      {"imageRegistry: {type: existing, address: r.example, auth: {username: u, passwordFile: /etc/shadow}}\n", []string{"imageRegistry.auth.passwordFile=p"}, nil},
+		"another set":   {"imageRegistry: {type: existing, address: r.example, auth: {username: u, passwordFile: /etc/shadow}}\n", []string{"imageRegistry.auth.username=p"}, []string{"imageRegistry.auth.passwordFile"}},
+		"by an alias":   {"imageRegistry: {type: existing, address: &x r.example, auth: {username: u, passwordFile: *x}}\n", nil, []string{"imageRegistry.auth.passwordFile"}},
+		"a merged part": {"imageRegistry: {type: existing, address: r.example, auth: {username: u, passwordFile: /etc/shadow}}\n", []string{"imageRegistry={address: q.example}"}, []string{"imageRegistry.auth.passwordFile"}},
+	} {
+		k, err := ParseCluster("cluster.yaml", []byte(head+c.text), c.sets...)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		var got []string
+		for _, p := range k.WithDefaults().MachineFields("refused") {
+			path, ok := strings.CutSuffix(p.Message, ": refused")
+			if got = append(got, path); !ok || p.Line == 0 {
+				t.Errorf("%s: %v", name, p)
+			}
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
+}
+
+func TestCarriedFiles(t *testing.T) {
+	c := Cluster{Catalog: []string{"c"}, Addons: []Addon{{Values: []string{"v"}, Manifests: []string{"m", "v"}}}, CNI: CNI{Values: []string{"n"}}}
+	c.Kubernetes.Patches, c.ImageRegistry.CA, c.Etcd.Key = []string{"p"}, "ca", "not carried"
+	if got := strings.Join(c.CarriedFiles(), " "); got != "c ca m n p v" {
+		t.Error(got)
+	}
+	b := Bundle{Cluster: "x", Sources: []Source{{Host: "a"}, {Host: "b", Cert: "c", Key: "k"}, {Directory: "d"}}}
+	if got := fmt.Sprint(b.MachineSources("x")); got != "sources[1].cert: x\nsources[1].key: x\nsources[2].directory: x" {
+		t.Error(got)
+	}
+}
+
+// namesNothingLocal lists the fields of text that this machine never resolves: names, versions, addresses of others, paths on
+// hosts and in registries, patterns of references, and text for people.
+func namesNothingLocal() []string {
+	return []string{
+		"Addon.chart", "Addon.namespace", "Addon.release",
+		"Bundle.apiVersion", "Bundle.excludeImages", "Bundle.kind", "Bundle.platforms", "Bundle.zone",
+		"CNI.version",
+		"CRI.version",
+		"Catalog.apiVersion", "Catalog.kind", "Catalog.releases",
+		"CatalogChart.name", "CatalogChart.repo", "CatalogChart.url", "CatalogChart.version",
+		"CatalogEntry.default", "CatalogEntry.follows", "CatalogEntry.minimum", "CatalogEntry.platforms", "CatalogEntry.since",
+		"CatalogFile.checksums", "CatalogFile.stable", "CatalogFile.url", "CatalogFile.version",
+		"CatalogImage.from", "CatalogImage.name", "CatalogImage.tags",
+		"CatalogPackage.debian", "CatalogPackage.rpm",
+		"Chart.name", "Chart.repo", "Chart.url", "Chart.version",
+		"Cluster.apiVersion", "Cluster.kind",
+		"Component.version",
+		"Endpoint.address", "Endpoint.interface",
+		"Etcd.dataDir", "Etcd.endpoints",
+		"File.checksums", "File.name", "File.platforms", "File.sha256", "File.url", "File.version",
+		"Fit.from", "Fit.line", "Fit.to",
+		"Groups.etcd", "Groups.image_registry", "Groups.kube_control_plane", "Groups.kube_worker", "Groups.nfs",
+		"HostEndpoint.interface",
+		"HostEtcd.dataDir",
+		"HostSpec.address", "HostSpec.annotations", "HostSpec.internalIPv4", "HostSpec.internalIPv6", "HostSpec.labels",
+		"Image.digest", "Image.name", "Image.platforms",
+		"ImageRegistry.address", "ImageRegistry.vip",
+		"ImageRule.apiVersion", "ImageRule.images", "ImageRule.kind", "ImageRule.paths",
+		"Inventory.apiVersion", "Inventory.kind",
+		"InventoryMetadata.name",
+		"Kubernetes.upgradeFrom", "Kubernetes.version",
+		"Metadata.name", "Metadata.version",
+		"Override.host", "Override.path", "Override.sha256", "Override.url", "Override.with",
+		"PackageSet.distribution", "PackageSet.install", "PackageSet.platforms", "PackageSet.sha256",
+		"Precheck.minKernel",
+		"RegistryAuth.username",
+		"Repository.components", "Repository.suite", "Repository.url",
+		"SSH.bastion", "SSH.user",
+		"Source.host", "Source.mirror",
+		"Storage.nfsPath",
+		"Target.apiVersions", "Target.version",
+		"Time.servers",
+		"Vars.annotations", "Vars.labels",
+	}
+}
