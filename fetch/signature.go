@@ -25,12 +25,14 @@ const (
 	annotationReferrers = "io.kkbundle.referrers"
 	annotationSignedBy  = "io.kkbundle.signed-by"
 	annotationPackage   = "io.kkbundle.package"
+	annotationVerified  = "io.kkbundle.verified"
 )
 
 // annotated copies a pin's facts, except its content, to the item's descriptor.
 func annotated(d ocispec.Descriptor, pin manifest.Pin) ocispec.Descriptor {
 	notes := map[string]string{
 		annotationLacks: strings.Join(pin.Lacks, ","), annotationReferrers: pin.Referrers, annotationSignedBy: pin.KeyDigest.String(),
+		annotationVerified: string(pin.Verified),
 	}
 	if pin.Package != "" {
 		notes[annotationPackage] = strings.Join(append([]string{pin.Package}, pin.Provides...), ",")
