@@ -17,6 +17,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/kkbundle/kkbundle/capped"
 )
 
 const (
@@ -217,7 +219,7 @@ func (r *repository) typed(desc ocispec.Descriptor, data []byte) (ocispec.Descri
 		MediaType     string          `json:"mediaType"`
 		Manifests     json.RawMessage `json:"manifests"`
 	}
-	if err := json.Unmarshal(data, &doc); err != nil {
+	if err := capped.JSON(data, maxValues, &doc); err != nil {
 		return desc, nil, fmt.Errorf("manifest %s is not JSON: %w", desc.Digest, err)
 	}
 	switch {
