@@ -133,7 +133,10 @@ func (s *session) resolveChartURL(ctx context.Context, c manifest.Chart) (manife
 	if c.Name != "" && c.Name != pin.Name {
 		return pin, fmt.Errorf("the manifest names it %s, its Chart.yaml %s", c.Name, pin.Name)
 	}
-	return s.pinProvenance(ctx, pin, c.URL)
+	if pin, err = s.pinProvenance(ctx, pin, c.URL); err != nil {
+		return pin, err
+	}
+	return s.verifyChart(ctx, c.Verify, pin, pin.Digest)
 }
 
 func (s *session) resolveRepoChart(ctx context.Context, c manifest.Chart) (manifest.Pin, error) {
@@ -149,13 +152,17 @@ func (s *session) resolveRepoChart(ctx context.Context, c manifest.Chart) (manif
 	if err != nil {
 		return manifest.Pin{}, fmt.Errorf("chart %s %s in %s: %w", c.Name, chosen.Version, c.Repo, err)
 	}
+	verified, err := s.vouchesFor(indexAddress(c.Repo))
+	if err != nil {
+		return manifest.Pin{}, err
+	}
 	pin := manifest.Pin{
 		Kind:     manifest.ItemChart,
 		Ref:      manifest.ChartRef(c, c.Name, chosen.Version),
 		Name:     c.Name,
 		Version:  chosen.Version,
 		URL:      address,
-		Verified: manifest.VerifiedUpstream,
+		Verified: verified,
 	}
 	if strings.HasPrefix(address, "oci://") {
 		return pin, fmt.Errorf("the repository only points to %s: set that as repo", printable(address))
@@ -164,7 +171,10 @@ func (s *session) resolveRepoChart(ctx context.Context, c manifest.Chart) (manif
 	if err != nil {
 		return pin, err
 	}
-	return s.pinProvenance(ctx, pin, address)
+	if pin, err = s.pinProvenance(ctx, pin, address); err != nil {
+		return pin, err
+	}
+	return s.verifyChart(ctx, c.Verify, pin, pin.Digest)
 }
 
 // pinProvenance pins the provenance file beside a chart archive, if there is one: it becomes part of the artifact.
@@ -237,10 +247,11 @@ func (s *session) resolveOCIChart(ctx context.Context, c manifest.Chart) (manife
 	if err != nil {
 		return manifest.Pin{}, err
 	}
-	if _, err := chartManifest(root, data); err != nil {
+	doc, err := chartManifest(root, data)
+	if err != nil {
 		return manifest.Pin{}, err
 	}
-	return manifest.Pin{
+	return repo.verifyOCIChart(ctx, c.Verify, manifest.Pin{
 		Kind:      manifest.ItemChart,
 		Ref:       manifest.ChartRef(c, c.Name, version),
 		Name:      c.Name,
@@ -248,8 +259,8 @@ func (s *session) resolveOCIChart(ctx context.Context, c manifest.Chart) (manife
 		Digest:    root.Digest,
 		Size:      root.Size,
 		MediaType: root.MediaType,
-		Verified:  manifest.VerifiedUpstream,
-	}, nil
+		Verified:  vouches(repo.peers),
+	}, doc)
 }
 
 // chartManifest checks that a manifest is that of a Helm chart.

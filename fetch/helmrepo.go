@@ -64,7 +64,7 @@ func (v chartVersion) address(repo string) (string, error) {
 
 // chartVersions returns the versions of a chart in a repository.
 func (s *session) chartVersions(ctx context.Context, repo, chart string) ([]chartVersion, error) {
-	address := strings.TrimSuffix(repo, "/") + "/index.yaml"
+	address := indexAddress(repo)
 	index, err := s.page(ctx, address, maxIndex)
 	if err != nil {
 		return nil, err
@@ -78,6 +78,8 @@ func (s *session) chartVersions(ctx context.Context, repo, chart string) ([]char
 	}
 	return versions, nil
 }
+
+func indexAddress(repo string) string { return strings.TrimSuffix(repo, "/") + "/index.yaml" }
 
 // page returns a small file about several items, fetched once per run.
 func (s *session) page(ctx context.Context, address string, limit int64) ([]byte, error) {

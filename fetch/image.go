@@ -64,7 +64,10 @@ func (s *session) resolveImage(ctx context.Context, img manifest.Image) ([]manif
 	if err != nil {
 		return nil, err
 	}
-	verified := manifest.VerifiedUpstream
+	verified := vouches(repo.peers)
+	if img.Verify != nil { // pinAttached checks it
+		verified = manifest.VerifiedSignature
+	}
 	root := ocispec.Descriptor{Digest: pinned, Size: -1}
 	if pinned != "" {
 		verified = manifest.VerifiedManifest

@@ -261,6 +261,13 @@ func (l *Lock) signed(b *Bundle) error {
 			stale.Missing = append(stale.Missing, ItemImage+" "+ref+" with its key "+image.Verify.Key)
 		}
 	}
+	for _, c := range b.Charts {
+		if c.Verify != nil && !slices.ContainsFunc(l.Items, func(p Pin) bool {
+			return p.Kind == ItemChart && p.Verified == VerifiedSignature && (p.Ref == c.URL || strings.HasPrefix(p.Ref, ChartRef(c, c.Name, "")))
+		}) {
+			stale.Missing = append(stale.Missing, ItemChart+" "+ChartRef(c, c.Name, c.Version)+" signed by "+c.Verify.Key)
+		}
+	}
 	for _, p := range l.Items {
 		if p.Package != "" && p.Verified == VerifiedUpstream {
 			distribution, _ := PackageDistribution(p.Ref)
