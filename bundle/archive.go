@@ -33,16 +33,22 @@ func (c *Catalog) ForPlatform(ctx context.Context, it Item, wanted func(platform
 	if classOf(it.Descriptor.MediaType) != classIndex {
 		return it, nil
 	}
+	absent, err := absentSet(it)
+	if err != nil {
+		return it, err
+	}
+	m := &manifestWalk{c: c, absent: absent}
+	if err := m.index(ctx, it.Descriptor.Digest, 0); err != nil {
+		return it, fmt.Errorf("%s: %w", it, err)
+	}
 	var found []ocispec.Descriptor
 	var there []string
-	if err := c.manifestsOf(ctx, it, it.Descriptor.Digest, 0, func(d ocispec.Descriptor) {
+	for _, d := range m.manifests {
 		p := PlatformString(d.Platform)
 		there = append(there, p)
 		if wanted == nil || wanted(p) {
 			found = append(found, d)
 		}
-	}); err != nil {
-		return it, fmt.Errorf("%s: %w", it, err)
 	}
 	if len(found) == 0 || wanted == nil && len(found) > 1 {
 		return it, fmt.Errorf("%s: several platforms: choose one with --platform: %s", it, strings.Join(there, ", "))
@@ -53,34 +59,53 @@ func (c *Catalog) ForPlatform(ctx context.Context, it Item, wanted func(platform
 	return it, nil
 }
 
-// manifestsOf visits the manifests below an index whose platform is wanted and that the bundle holds, in the index's
-// order.
-func (c *Catalog) manifestsOf(ctx context.Context, it Item, index digest.Digest, depth int, visit func(ocispec.Descriptor)) error {
-	if depth > maxDepth {
-		return fmt.Errorf("indexes are nested more than %d deep", maxDepth)
+// A manifestWalk collects the manifests below an index that the bundle holds, in the index's order.
+type manifestWalk struct {
+	c         *Catalog
+	absent    map[format.Sum]bool
+	descent   Descent
+	manifests []ocispec.Descriptor
+}
+
+func (m *manifestWalk) index(ctx context.Context, index digest.Digest, depth int) error {
+	if first, err := m.descent.Enter(index, depth); err != nil || !first {
+		return err
 	}
-	data, err := c.ReadBlob(ctx, index, maxManifest)
+	children, err := m.c.children(ctx, index, &m.descent)
 	if err != nil {
 		return err
 	}
-	var doc ocispec.Index
-	if err := json.Unmarshal(data, &doc); err != nil {
-		return fmt.Errorf("index %s: %w", index, err)
-	}
-	for _, d := range doc.Manifests {
-		if slices.Contains(it.Absent, d.Digest) || PlatformString(d.Platform) == attestationPlatform {
+	for _, d := range children {
+		sum, err := format.ParseDigest(d.Digest)
+		if err != nil {
+			return fmt.Errorf("index %s: %w", index, err)
+		}
+		if _, absent := m.absent[sum]; absent || PlatformString(d.Platform) == attestationPlatform {
 			continue
 		}
 		switch classOf(d.MediaType) {
 		case classIndex:
-			if err := c.manifestsOf(ctx, it, d.Digest, depth+1, visit); err != nil {
+			if err := m.index(ctx, d.Digest, depth+1); err != nil {
 				return err
 			}
 		case classManifest:
-			visit(d)
+			m.manifests = append(m.manifests, d)
 		}
 	}
 	return nil
+}
+
+// children reads the references of an index.
+func (c *Catalog) children(ctx context.Context, index digest.Digest, d *Descent) ([]ocispec.Descriptor, error) {
+	data, err := c.ReadBlob(ctx, index, maxManifest)
+	if err != nil {
+		return nil, err
+	}
+	var doc ocispec.Index
+	if err := DecodeManifest(data, &doc); err != nil {
+		return nil, fmt.Errorf("index %s: %w", index, err)
+	}
+	return doc.Manifests, d.Count(len(doc.Manifests))
 }
 
 // WriteOCIArchive writes items to w as a tar of an OCI image layout. Every blob is checked before its last bytes are

@@ -30,7 +30,7 @@ func (c *Catalog) Narrow(ctx context.Context, it Item, wanted func(platform stri
 		return it, true, nil
 	}
 	n := &narrowing{
-		c: c, wanted: wanted, had: make(map[digest.Digest]bool),
+		c: c, wanted: wanted, descent: &Descent{}, had: make(map[digest.Digest]bool),
 		kept: make(map[digest.Digest]bool), dropped: make(map[digest.Digest]bool),
 	}
 	for _, d := range it.Absent {
@@ -53,24 +53,22 @@ func (c *Catalog) Narrow(ctx context.Context, it Item, wanted func(platform stri
 type narrowing struct {
 	c             *Catalog
 	wanted        func(platform string) bool
+	descent       *Descent
 	had           map[digest.Digest]bool // already absent
 	kept, dropped map[digest.Digest]bool // children
 }
 
-// index decides about the children of an index and reports whether any is left.
+// index decides about the children of an index and reports whether any is left. It decides once: an index that is not
+// kept when it is named again has nothing left.
 func (n *narrowing) index(ctx context.Context, d digest.Digest, depth int) (left bool, err error) {
-	if depth > maxDepth {
-		return false, fmt.Errorf("indexes are nested more than %d deep", maxDepth)
+	if first, err := n.descent.Enter(d, depth); err != nil || !first {
+		return false, err
 	}
-	data, err := n.c.ReadBlob(ctx, d, maxManifest)
+	children, err := n.c.children(ctx, d, n.descent)
 	if err != nil {
 		return false, err
 	}
-	var doc ocispec.Index
-	if err := json.Unmarshal(data, &doc); err != nil {
-		return false, fmt.Errorf("index %s: %w", d, err)
-	}
-	for _, child := range doc.Manifests {
+	for _, child := range children {
 		if child.Platform != nil && PlatformString(child.Platform) == attestationPlatform {
 			continue
 		}
@@ -88,7 +86,7 @@ func (n *narrowing) index(ctx context.Context, d digest.Digest, depth int) (left
 		n.note(child.Digest, keep)
 		left = left || keep
 	}
-	for _, child := range doc.Manifests { // Attestations follow their subjects, in any order.
+	for _, child := range children { // Attestations follow their subjects, in any order.
 		if child.Platform != nil && PlatformString(child.Platform) == attestationPlatform {
 			of := digest.Digest(child.Annotations[annotationAttested])
 			n.note(child.Digest, !n.had[child.Digest] && n.kept[of])

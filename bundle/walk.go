@@ -2,7 +2,6 @@ package bundle
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -18,6 +17,7 @@ import (
 const (
 	maxManifest  = 4 << 20 // bytes: the limit of registries
 	maxDepth     = 8       // indexes in indexes
+	maxValues    = 1 << 18 // values in one manifest, some 100 bytes of memory each; 4 MiB of descriptors have half as many
 	maxChildren  = 1 << 20 // references in all manifests together
 	maxVisits    = 1 << 24 // references followed, counted once per item
 	dockerList   = "application/vnd.docker.distribution.manifest.list.v2+json"
@@ -259,7 +259,7 @@ func parseChildren(data []byte, c class) ([]child, error) {
 		Config    *reference  `json:"config"`
 		Layers    []reference `json:"layers"`
 	}
-	if err := json.Unmarshal(data, &doc); err != nil {
+	if err := DecodeManifest(data, &doc); err != nil {
 		return nil, err
 	}
 	if c == classIndex && (doc.Config != nil || doc.Layers != nil) {

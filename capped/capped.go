@@ -1,4 +1,5 @@
-// Package capped has writers that keep a limited number of bytes of a command's output. None of them embeds a
+// Package capped bounds what others send: writers that keep a limited number of bytes of a command's output, and an
+// estimate of the values in a document before it is parsed. None of the writers embeds a
 // bytes.Buffer: io.Copy would fill it through its ReadFrom, past the limit.
 package capped
 

@@ -2,7 +2,6 @@ package closure
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -15,10 +14,7 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-const (
-	maxManifest = 4 << 20 // bytes of a manifest, an index or an image's configuration
-	maxDepth    = 8       // nesting of indexes, as in the bundle format
-)
+const maxManifest = 4 << 20 // bytes of a manifest, an index or an image's configuration
 
 // ReadBlob returns a blob of at most the given number of bytes.
 type ReadBlob func(ctx context.Context, d digest.Digest, most int64) ([]byte, error)
@@ -64,7 +60,10 @@ func Contents(ctx context.Context, items []bundle.Item, read ReadBlob) ([]Item, 
 		case platform != "":
 			one.Platforms = []string{platform}
 		case it.Kind == bundle.KindImage:
-			w := platformWalk{read: read, absent: it.Absent}
+			w := platformWalk{read: read, absent: make(map[digest.Digest]bool, len(it.Absent))}
+			for _, d := range it.Absent {
+				w.absent[d] = true
+			}
 			if err := w.document(ctx, it.Descriptor, 0); err != nil {
 				return nil, fmt.Errorf("%s: %w", it, err)
 			}
@@ -82,14 +81,15 @@ func Contents(ctx context.Context, items []bundle.Item, read ReadBlob) ([]Item, 
 // A platformWalk looks for the platforms of an image.
 type platformWalk struct {
 	read      ReadBlob
-	absent    []digest.Digest
+	absent    map[digest.Digest]bool
+	descent   bundle.Descent
 	platforms []string
 	index     bool
 }
 
 func (w *platformWalk) document(ctx context.Context, d ocispec.Descriptor, depth int) error {
-	if depth > maxDepth {
-		return fmt.Errorf("indexes are nested more than %d deep", maxDepth)
+	if first, err := w.descent.Enter(d.Digest, depth); err != nil || !first {
+		return err
 	}
 	data, err := w.read(ctx, d.Digest, maxManifest)
 	if err != nil {
@@ -99,15 +99,18 @@ func (w *platformWalk) document(ctx context.Context, d ocispec.Descriptor, depth
 		Config    *ocispec.Descriptor  `json:"config"`
 		Manifests []ocispec.Descriptor `json:"manifests"`
 	}
-	if err := json.Unmarshal(data, &doc); err != nil {
+	if err := bundle.DecodeManifest(data, &doc); err != nil {
 		return fmt.Errorf("manifest %s: %w", d.Digest, err)
+	}
+	if err := w.descent.Count(len(doc.Manifests)); err != nil {
+		return err
 	}
 	if doc.Config != nil {
 		return w.config(ctx, *doc.Config)
 	}
 	w.index = true
 	for _, child := range doc.Manifests {
-		if slices.Contains(w.absent, child.Digest) {
+		if w.absent[child.Digest] {
 			continue
 		}
 		platform := bundle.PlatformString(child.Platform)
@@ -135,7 +138,7 @@ func (w *platformWalk) config(ctx context.Context, d ocispec.Descriptor) error {
 		return err
 	}
 	var p ocispec.Platform
-	if err := json.Unmarshal(data, &p); err != nil {
+	if err := bundle.DecodeManifest(data, &p); err != nil {
 		return errors.Join(fmt.Errorf("configuration %s is unreadable", d.Digest), err)
 	}
 	if p.OS != "" && p.Architecture != "" {

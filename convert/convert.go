@@ -17,6 +17,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/kkbundle/kkbundle/capped"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -128,6 +129,9 @@ func (f *reader) read(data []byte) error {
 // parse returns the documents of a YAML file.
 func parse(data []byte) ([]*yaml.Node, error) {
 	const maxDocuments = 1000
+	if n := capped.Values(data); n > maxValues {
+		return nil, fmt.Errorf("the file has about %d values; at most %d are read", n, maxValues)
+	}
 	decoder := yaml.NewDecoder(bytes.NewReader(data))
 	var list []*yaml.Node
 	for len(list) < maxDocuments {

@@ -151,7 +151,7 @@ func TestCatalogIsFetched(t *testing.T) {
 	}
 	var firstUse []string
 	for _, pin := range l.Items {
-		if pin.Kind == manifest.ItemFile && pin.Verified != manifest.VerifiedUpstream {
+		if pin.Kind == manifest.ItemFile && pin.Verified == manifest.VerifiedFirstUse {
 			firstUse = append(firstUse, pin.Name+" "+pin.Platform)
 		}
 	}

@@ -140,7 +140,10 @@ func (h *helmCharts) resolveURL(ctx context.Context, c manifest.Chart) (manifest
 	if c.Name != "" && c.Name != pin.Name {
 		return pin, fmt.Errorf("the manifest names it %s, its Chart.yaml %s", c.Name, pin.Name)
 	}
-	return h.pinProvenance(ctx, pin, c.URL)
+	if pin, err = h.pinProvenance(ctx, pin, c.URL); err != nil {
+		return pin, err
+	}
+	return h.verifyChart(ctx, c.Verify, pin, pin.Digest)
 }
 
 func (h *helmCharts) resolveRepo(ctx context.Context, c manifest.Chart) (manifest.Pin, error) {
@@ -156,13 +159,17 @@ func (h *helmCharts) resolveRepo(ctx context.Context, c manifest.Chart) (manifes
 	if err != nil {
 		return manifest.Pin{}, fmt.Errorf("chart %s %s in %s: %w", c.Name, chosen.Version, c.Repo, err)
 	}
+	verified, err := h.web.vouchesFor(indexAddress(c.Repo))
+	if err != nil {
+		return manifest.Pin{}, err
+	}
 	pin := manifest.Pin{
 		Kind:     manifest.ItemChart,
 		Ref:      manifest.ChartRef(c, c.Name, chosen.Version),
 		Name:     c.Name,
 		Version:  chosen.Version,
 		URL:      address,
-		Verified: manifest.VerifiedUpstream,
+		Verified: verified,
 	}
 	if strings.HasPrefix(address, "oci://") {
 		return pin, fmt.Errorf("the repository only points to %s: set that as repo", printable(address))
@@ -171,7 +178,10 @@ func (h *helmCharts) resolveRepo(ctx context.Context, c manifest.Chart) (manifes
 	if err != nil {
 		return pin, err
 	}
-	return h.pinProvenance(ctx, pin, address)
+	if pin, err = h.pinProvenance(ctx, pin, address); err != nil {
+		return pin, err
+	}
+	return h.verifyChart(ctx, c.Verify, pin, pin.Digest)
 }
 
 // pinProvenance pins the provenance file beside a chart archive, if there is one: it becomes part of the artifact.
@@ -244,10 +254,11 @@ func (h *helmCharts) resolveOCI(ctx context.Context, c manifest.Chart) (manifest
 	if err != nil {
 		return manifest.Pin{}, err
 	}
-	if _, err := chartManifest(root, data); err != nil {
+	doc, err := chartManifest(root, data)
+	if err != nil {
 		return manifest.Pin{}, err
 	}
-	return manifest.Pin{
+	return h.verifyOCIChart(ctx, repo, c.Verify, manifest.Pin{
 		Kind:      manifest.ItemChart,
 		Ref:       manifest.ChartRef(c, c.Name, version),
 		Name:      c.Name,
@@ -255,8 +266,8 @@ func (h *helmCharts) resolveOCI(ctx context.Context, c manifest.Chart) (manifest
 		Digest:    root.Digest,
 		Size:      root.Size,
 		MediaType: root.MediaType,
-		Verified:  manifest.VerifiedUpstream,
-	}, nil
+		Verified:  vouches(repo.peers),
+	}, doc)
 }
 
 // chartManifest checks that a manifest is that of a Helm chart.

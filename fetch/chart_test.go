@@ -95,7 +95,7 @@ func TestChartFromRepository(t *testing.T) {
 			if p.URL != s.url+"/repo/app-4.14.1.tgz" || p.Provenance != digestOf([]byte(provenance)) {
 				t.Errorf("pin: %+v", p)
 			}
-			if want := map[bool]string{true: manifest.VerifiedUpstream, false: manifest.VerifiedFirstUse}[stated]; p.Verified != want {
+			if want := map[bool]manifest.Verification{true: manifest.VerifiedUpstream, false: manifest.VerifiedFirstUse}[stated]; p.Verified != want {
 				t.Errorf("verified %q, want %q", p.Verified, want)
 			}
 			if err := l.Covers(b); err != nil {

@@ -73,7 +73,10 @@ func (f *files) resolve(ctx context.Context, file manifest.File, platform string
 		if err != nil {
 			return pin, fmt.Errorf("checksums %s: %w", address, err)
 		}
-		known, pin.Verified = sum, manifest.VerifiedUpstream
+		known = sum
+		if pin.Verified, err = f.web.vouchesFor(address); err != nil {
+			return pin, err
+		}
 	}
 	return f.web.pinURL(ctx, pin, pin.Ref, known)
 }
@@ -280,7 +283,7 @@ func distrust(pin manifest.Pin, err error) error {
 	switch pin.Verified {
 	case manifest.VerifiedManifest:
 		return fmt.Errorf("%w: if this is the right file, correct its sha256 in the manifest", err)
-	case manifest.VerifiedUpstream:
+	case manifest.VerifiedUpstream, manifest.VerifiedMirror, manifest.VerifiedSignature, manifest.VerifiedUnsigned:
 		return fmt.Errorf("%w: not the file of upstream's checksum: write a new lock with kkbundle lock, or get the file from another source", err)
 	}
 	return fmt.Errorf("%w: changed since the lock was written: if that is expected, write a new lock with kkbundle lock", err)

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -16,6 +15,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	"go.yaml.in/yaml/v3"
 
+	"github.com/kkbundle/kkbundle/capped"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -23,6 +23,8 @@ const (
 	maxIndex = 64 << 20 // bytes of a repository's index.yaml; the largest known has some 20 MB
 	// maxWholeIndex bounds an index to parse as a whole, which takes some 30 times its size in memory.
 	maxWholeIndex = 8 << 20
+	// maxIndexValues bounds the values of an index in YAML to parse, some 400 bytes of memory each.
+	maxIndexValues = 1 << 19
 )
 
 // A chartVersion is an entry of a Helm repository's index.
@@ -62,7 +64,7 @@ func (v chartVersion) address(repo string) (string, error) {
 
 // versions returns the versions of a chart in a repository.
 func (h *helmCharts) versions(ctx context.Context, repo, chart string) ([]chartVersion, error) {
-	address := strings.TrimSuffix(repo, "/") + "/index.yaml"
+	address := indexAddress(repo)
 	index, err := h.web.page(ctx, address, maxIndex)
 	if err != nil {
 		return nil, err
@@ -76,6 +78,8 @@ func (h *helmCharts) versions(ctx context.Context, repo, chart string) ([]chartV
 	}
 	return versions, nil
 }
+
+func indexAddress(repo string) string { return strings.TrimSuffix(repo, "/") + "/index.yaml" }
 
 // page returns a small file about several items, fetched once per run.
 func (w *web) page(ctx context.Context, address string, limit int64) ([]byte, error) {
@@ -104,15 +108,16 @@ func (w *web) page(ctx context.Context, address string, limit int64) ([]byte, er
 // parseIndex returns the entries of one chart.
 func parseIndex(index []byte, chart string) ([]chartVersion, error) {
 	var doc struct {
-		Entries map[string][]chartVersion `yaml:"entries" json:"entries"`
+		Entries map[string][]chartVersion `yaml:"entries"`
 	}
 	if trimmed := bytes.TrimSpace(index); len(trimmed) > 0 && trimmed[0] == '{' {
-		if err := json.Unmarshal(trimmed, &doc); err != nil {
+		versions, err := parseJSONIndex(trimmed, chart)
+		if err != nil {
 			return nil, fmt.Errorf("not an index of charts: %w", err)
 		}
-		return doc.Entries[chart], nil
+		return versions, nil
 	}
-	if part, ok := indexSection(index, chart); ok && len(part) <= maxWholeIndex {
+	if part, ok := indexSection(index, chart); ok && len(part) <= maxWholeIndex && capped.Values(part) <= maxIndexValues {
 		var entries map[string][]chartVersion
 		if yaml.Unmarshal(part, &entries) == nil {
 			return entries[chart], nil
@@ -120,6 +125,9 @@ func parseIndex(index []byte, chart string) ([]chartVersion, error) {
 	}
 	if len(index) > maxWholeIndex {
 		return nil, fmt.Errorf("chart %s was not found in an index of %d bytes, or has more than %d bytes there", chart, len(index), maxWholeIndex)
+	}
+	if n := capped.Values(index); n > maxIndexValues {
+		return nil, fmt.Errorf("chart %s was not found in an index of about %d values, or has more than %d there", chart, n, maxIndexValues)
 	}
 	if err := yaml.Unmarshal(index, &doc); err != nil {
 		return nil, fmt.Errorf("not an index of charts: %w", err)

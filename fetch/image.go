@@ -13,12 +13,14 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/kkbundle/kkbundle/capped"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
 const (
 	maxConfig    = 8 << 20 // most bytes read of an image's config, for its platform
 	maxDepth     = 4       // nesting of indexes
+	maxValues    = 1 << 18 // values in one manifest, some 100 bytes of memory each; 4 MiB of descriptors have half as many
 	maxManifests = 1000    // manifests of one image
 	maxParts     = 20_000  // descriptors in all manifests of one image
 )
@@ -73,7 +75,10 @@ func (i *images) resolve(ctx context.Context, img manifest.Image) ([]manifest.Pi
 	if err != nil {
 		return nil, err
 	}
-	verified := manifest.VerifiedUpstream
+	verified := vouches(repo.peers)
+	if img.Verify != nil { // pinAttached checks it
+		verified = manifest.VerifiedSignature
+	}
 	root := ocispec.Descriptor{Digest: pinned, Size: -1}
 	if pinned != "" {
 		verified = manifest.VerifiedManifest
@@ -221,7 +226,7 @@ type manifestDoc struct {
 
 func parseManifest(desc ocispec.Descriptor, data []byte) (manifestDoc, error) {
 	var doc manifestDoc
-	if err := json.Unmarshal(data, &doc); err != nil {
+	if err := capped.JSON(data, maxValues, &doc); err != nil {
 		return doc, fmt.Errorf("manifest %s: %w", desc.Digest, err)
 	}
 	// A document of both kinds can be read as two different images (CVE-2021-41190).

@@ -181,7 +181,7 @@ func testImages(t *testing.T, u *upstream) {
 	l.Items = append(l.Items, l2.Items...)
 	pin := l.Items[0]
 	if pin.Ref != "registry.k8s.io/pause:3.10.1" || pin.Digest != digestString(t, idx) || pin.MediaType != string(types.DockerManifestList) ||
-		!slices.Equal(pin.Platforms, []string{"linux/amd64", "linux/arm64"}) || pin.Verified != manifest.VerifiedUpstream {
+		!slices.Equal(pin.Platforms, []string{"linux/amd64", "linux/arm64"}) || pin.Verified != manifest.VerifiedMirror {
 		t.Errorf("pin: %+v", pin)
 	}
 	items, err := fetch.All(t.Context(), l, o)

@@ -244,7 +244,7 @@ func TestOverride(t *testing.T) {
 		if got := [2]string{pin.Ref, pin.From}; got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}
-		if who := map[string]string{"tool": manifest.VerifiedManifest, "kubelet": manifest.VerifiedFirstUse}[pin.Name]; pin.Verified != who {
+		if who := map[string]manifest.Verification{"tool": manifest.VerifiedManifest, "kubelet": manifest.VerifiedFirstUse}[pin.Name]; pin.Verified != who {
 			t.Errorf("%s: verified by %s", pin.Name, pin.Verified)
 		}
 	}

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"net/http"
 	"os"
 	"path"
 	"strings"
@@ -27,7 +29,12 @@ type networkFiles struct{ web *web }
 
 // Get implements packages.Files.
 func (n networkFiles) Get(ctx context.Context, address string, limit int64) ([]byte, error) {
-	return n.web.page(ctx, address, limit)
+	data, err := n.web.page(ctx, address, limit)
+	// Object stores answer 403 for missing files.
+	if lacking(err, http.StatusNotFound, http.StatusGone, http.StatusForbidden) {
+		err = fmt.Errorf("%w: %w", fs.ErrNotExist, err)
+	}
+	return data, err
 }
 
 // Open implements packages.Files.
@@ -57,7 +64,7 @@ func (n networkFiles) Open(ctx context.Context, address string, size int64, sum 
 type diskImage struct {
 	*iso.Image
 	file     *os.File
-	verified string // the source of trust
+	verified manifest.Verification
 }
 
 // openImage opens a local image and checks its sha256, if given.

@@ -36,13 +36,15 @@ type choice struct {
 	dir      baseDir
 	web      *web
 	log      *slog.Logger
+	jobs     int
 	set      manifest.PackageSet
 	platform string
 	arch     string // in the distribution's spelling
 	known    packages.Distribution
 	files    packages.Files
 	universe *packages.Universe
-	verified string // the source of trust in the packages
+	// verified is the source of trust in the packages of a disk image, "" for repositories.
+	verified manifest.Verification
 }
 
 // packageSets chooses packages of distributions.
@@ -50,6 +52,7 @@ type packageSets struct {
 	web      *web
 	local    *localFiles
 	log      *slog.Logger
+	jobs     int
 	choosing sync.Mutex
 }
 
@@ -60,7 +63,7 @@ func (p *packageSets) resolve(ctx context.Context, set manifest.PackageSet, plat
 	if set.Roles {
 		return nil, errors.New("roles: no cluster is given whose tasks would need packages; name its file under cluster, or name packages under install and leave roles out")
 	}
-	c := &choice{dir: p.local.dir, web: p.web, log: p.log, set: set, platform: platform, verified: manifest.VerifiedUpstream}
+	c := &choice{dir: p.local.dir, web: p.web, log: p.log, jobs: p.jobs, set: set, platform: platform}
 	if c.known, err = knownDistribution(set); err != nil {
 		return nil, err
 	}
@@ -155,7 +158,7 @@ func (c *choice) repositories() ([]packageRepository, error) {
 			errs = append(errs, fmt.Errorf("%s: repositories of apt have a suite, and those of dnf have none: this one does not match the others", r.URL))
 			continue
 		}
-		keys, err := c.keys(r.Keyring)
+		keys, err := c.repositoryKeys(r)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", r.URL, err))
 			continue
@@ -178,27 +181,8 @@ func (c *choice) repository(r manifest.Repository, keys *signature.Keys) package
 
 func (c *choice) isBase(name string) bool { return slices.Contains(c.known.Base, name) }
 
-// distributionKeys returns the keys of known repositories; nil for RPM packages if this machine lacks the keys.
-func (c *choice) distributionKeys() (*signature.Keys, error) {
-	if c.set.Keyring != "" {
-		return c.keys(c.set.Keyring)
-	}
-	for _, file := range c.known.Keyrings {
-		if keys, err := c.keys(file); err == nil {
-			return keys, nil
-		}
-	}
-	if c.known.Debian && len(c.known.Sources) > 0 {
-		return nil, fmt.Errorf("its keys are not on this machine: %s, and set keyring to that file", c.known.Keys)
-	}
-	return nil, nil
-}
-
-// keys reads a keyring; nil for none.
+// keys reads a keyring.
 func (c *choice) keys(file string) (*signature.Keys, error) {
-	if file == "" {
-		return nil, nil
-	}
 	data, err := readFile(c.dir.path(file), signature.MaxKeyring)
 	if err != nil {
 		return nil, fmt.Errorf("keyring: %w", err)
@@ -242,12 +226,15 @@ func (c *choice) pins(ctx context.Context, list []packageRepository) ([]manifest
 	c.tell(ctx, chosen.Notes)
 	c.log.InfoContext(ctx, "choosing packages", "distribution", c.set.Distribution, "platform", c.platform,
 		"packages", len(chosen.Packages), "bytes", chosen.Size(), "assumed", strings.Join(chosen.Assumed, " "))
+	if err := c.checkSignatures(ctx, chosen.Packages); err != nil {
+		return nil, err
+	}
 	pins := make([]manifest.Pin, 0, len(chosen.Packages))
 	for _, p := range chosen.Packages {
 		file := path.Base(p.File())
 		pin := manifest.Pin{
 			Kind: manifest.ItemFile, Ref: manifest.PackageRef(c.set.Distribution, file), Name: file, Version: p.Version, URL: p.Address,
-			Digest: digest.NewDigestFromEncoded(digest.SHA256, p.SHA256), Size: p.Size, Verified: c.verified, Package: p.Name, Provides: c.answers(p),
+			Digest: digest.NewDigestFromEncoded(digest.SHA256, p.SHA256), Size: p.Size, Verified: c.verification(p), Package: p.Name, Provides: c.answers(p),
 		}
 		if err := checkDigest(pin.Digest); err != nil {
 			return nil, fmt.Errorf("package %s: %w", p.Name, err)

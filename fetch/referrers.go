@@ -2,7 +2,6 @@ package fetch
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -13,6 +12,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/kkbundle/kkbundle/capped"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -130,7 +130,7 @@ func (e *endpoint) listReferrers(ctx context.Context, u *url.URL, subject digest
 		var page struct {
 			Manifests []ocispec.Descriptor `json:"manifests"`
 		}
-		if err := json.Unmarshal(data, &page); err != nil {
+		if err := capped.JSON(data, maxValues, &page); err != nil {
 			return nil, lied("referrers of %s: %w", subject, err)
 		}
 		if all = append(all, page.Manifests...); len(all) > maxReferrers {

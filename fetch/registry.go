@@ -21,6 +21,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/singleflight"
 
+	"github.com/kkbundle/kkbundle/capped"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -253,7 +254,7 @@ func (r *repository) typed(desc ocispec.Descriptor, data []byte) (ocispec.Descri
 		MediaType     string          `json:"mediaType"`
 		Manifests     json.RawMessage `json:"manifests"`
 	}
-	if err := json.Unmarshal(data, &doc); err != nil {
+	if err := capped.JSON(data, maxValues, &doc); err != nil {
 		return desc, nil, fmt.Errorf("manifest %s is not JSON: %w", desc.Digest, err)
 	}
 	switch {

@@ -68,7 +68,7 @@ func newSession(o Options) (*session, error) {
 	s.images = &images{registries: s.registries, dir: base, log: o.Logger, platforms: platforms, policy: o.Policy}
 	s.files = &files{web: site, local: local, cache: s.cache, platforms: platforms}
 	s.charts = &helmCharts{web: site, registries: s.registries, local: local, cache: s.cache}
-	s.packages = &packageSets{web: site, local: local, log: o.Logger}
+	s.packages = &packageSets{web: site, local: local, log: o.Logger, jobs: o.Jobs}
 	return s, nil
 }
 

@@ -25,12 +25,14 @@ const (
 	annotationReferrers = "io.kkbundle.referrers"
 	annotationSignedBy  = "io.kkbundle.signed-by"
 	annotationPackage   = "io.kkbundle.package"
+	annotationVerified  = "io.kkbundle.verified"
 )
 
 // annotated copies a pin's facts, except its content, to the item's descriptor.
 func annotated(d ocispec.Descriptor, pin manifest.Pin) ocispec.Descriptor {
 	notes := map[string]string{
 		annotationLacks: strings.Join(pin.Lacks, ","), annotationReferrers: pin.Referrers, annotationSignedBy: pin.KeyDigest.String(),
+		annotationVerified: string(pin.Verified),
 	}
 	if pin.Package != "" {
 		notes[annotationPackage] = strings.Join(append([]string{pin.Package}, pin.Provides...), ",")
@@ -128,6 +130,7 @@ func (i *images) pinAttached(
 	pins := []manifest.Pin{pin}
 	for _, a := range l.found {
 		p := a.pin(imageName(pin.Ref))
+		p.Verified = vouches(repo.peers)
 		if a.size > largeReferrer {
 			i.log.WarnContext(ctx, "a large artifact is attached to an image", "item", pin.Ref, "referrer", p.Ref, "type", p.ArtifactType, "bytes", a.size)
 		}
@@ -146,7 +149,6 @@ func (a referrer) pin(repository string) manifest.Pin {
 		MediaType:    a.desc.MediaType,
 		ArtifactType: a.desc.ArtifactType,
 		Subject:      a.subject,
-		Verified:     manifest.VerifiedUpstream,
 	}
 }
 
@@ -199,6 +201,7 @@ type signatureCheck struct {
 	image     image
 	referrers []referrer
 
+	decided map[digest.Digest]bool // manifests and indexes that were looked at
 	tried   int
 	refused []RefusedSignature
 	missing []digest.Digest
@@ -227,6 +230,18 @@ func (c *signatureCheck) run(ctx context.Context, pin manifest.Pin, unknown erro
 
 // covered reports whether a manifest or index is signed, itself or by all its children.
 func (c *signatureCheck) covered(ctx context.Context, d digest.Digest) (bool, error) {
+	if covered, decided := c.decided[d]; decided {
+		return covered, nil
+	}
+	if c.decided == nil {
+		c.decided = map[digest.Digest]bool{}
+	}
+	covered, err := c.decide(ctx, d)
+	c.decided[d] = covered
+	return covered, err
+}
+
+func (c *signatureCheck) decide(ctx context.Context, d digest.Digest) (bool, error) {
 	ok, err := c.signed(ctx, d)
 	if ok || err != nil {
 		return ok, err

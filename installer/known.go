@@ -29,7 +29,7 @@ func input(ctx context.Context, r *engine.Run) (precheck.Input, error) {
 	}
 	return precheck.Input{
 		Cluster: r.Cluster, Inventory: r.Options.Inventory, Install: r.Bundle != nil, Upgrade: r.Rule == task.OtherVersion, Missing: missing,
-		Architectures: architectures(r), Packages: r.Distributions(), Etcd: providedEtcd(ctx, r),
+		Architectures: architectures(r), Packages: r.Distributions(), Unsigned: r.UnsignedDistributions(), Etcd: providedEtcd(ctx, r),
 		PackagesOf: r.Packages.For,
 	}, errors.Join(engine.CheckHooks(r.Site), err)
 }

@@ -2,7 +2,6 @@ package installer
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strconv"
@@ -156,7 +155,7 @@ func imageBlobs(ctx context.Context, r *task.Site, d ocispec.Descriptor, arch st
 		Manifests []ocispec.Descriptor `json:"manifests"`
 		Layers    []ocispec.Descriptor `json:"layers"`
 	}
-	if err := json.Unmarshal(data, &m); err != nil {
+	if err := bundle.DecodeManifest(data, &m); err != nil {
 		return err
 	}
 	for _, l := range m.Layers {
@@ -164,7 +163,7 @@ func imageBlobs(ctx context.Context, r *task.Site, d ocispec.Descriptor, arch st
 	}
 	for _, child := range m.Manifests {
 		_, there := r.Bundle.Stat(child.Digest)
-		if there && child.Platform != nil && child.Platform.Architecture == arch {
+		if arch != "" && there && child.Platform != nil && child.Platform.Architecture == arch {
 			return imageBlobs(ctx, r, child, "", into) // nested indexes are not supported
 		}
 	}

@@ -128,6 +128,12 @@ func (*Verify) hint(name string) string {
 	return ""
 }
 
+// ChartVerify names the keys of which one must have signed a chart's provenance file.
+type ChartVerify struct {
+	// Key is the path of a file of OpenPGP public keys, relative to the manifest.
+	Key string `yaml:"key" kk:"required" doc:"Path of a file of OpenPGP public keys, binary or armored."`
+}
+
 // Chart is a Helm chart, from one of three places: Repo with Name and Version, URL of an archive, or Path.
 type Chart struct {
 	Name string `yaml:"name,omitempty" doc:"Name of the chart in its repository."`
@@ -141,6 +147,8 @@ type Chart struct {
 	Path string `yaml:"path,omitempty" local:"machine" doc:"A local chart directory or archive."`
 	// Values are paths of values files, relative to the manifest, used to render the chart and find its images.
 	Values []string `yaml:"values,omitempty" local:"machine" doc:"Values files for rendering the chart to find its images."`
+	// Verify requires a signed provenance file.
+	Verify *ChartVerify `yaml:"verify,omitempty" doc:"Refuse the chart unless this key signed its provenance file (.prov)."`
 	// ImagesListed means the chart is not rendered, because images lists all of its images.
 	ImagesListed bool `yaml:"imagesListed,omitempty" doc:"Do not render the chart: all of its images are listed under images."`
 }

@@ -148,6 +148,9 @@ func (c *checker) digest(path, s string) bool {
 }
 
 func (c bundleChecker) chart(path string, chart *Chart) {
+	if chart.Verify != nil && chart.Path != "" {
+		c.add(join(path, "verify"), "is for published charts; a local chart is used as it is")
+	}
 	var places []string
 	for _, one := range [][2]string{{"repo", chart.Repo}, {"url", chart.URL}, {"path", chart.Path}} {
 		if one[1] != "" {

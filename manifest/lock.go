@@ -30,14 +30,24 @@ type Demand struct {
 	Roles []Role
 }
 
-// Sources of a Pin's digest.
+// A Verification is the source of a Pin's digest: what vouches for the content.
+type Verification string
+
+// The verifications, from the strongest to the weakest.
 const (
 	// VerifiedManifest means the manifest itself contains the digest.
-	VerifiedManifest = "manifest"
-	// VerifiedUpstream means upstream published the digest beside the item.
-	VerifiedUpstream = "upstream"
+	VerifiedManifest Verification = "manifest"
+	// VerifiedSignature means a signature by a key that the manifest or the machine names covers the digest.
+	VerifiedSignature Verification = "signature"
+	// VerifiedUpstream means upstream's own server published the digest, and was asked over TLS.
+	VerifiedUpstream Verification = "upstream"
+	// VerifiedMirror means a server published the digest that is not upstream's own, or that was asked without TLS. Whoever
+	// controls it can change item and digest together.
+	VerifiedMirror Verification = "mirror"
 	// VerifiedFirstUse means no published digest: it is that of the first download.
-	VerifiedFirstUse = "first use"
+	VerifiedFirstUse Verification = "first use"
+	// VerifiedUnsigned means a package of a repository whose missing signature the manifest accepts (allowUnsigned).
+	VerifiedUnsigned Verification = "unsigned"
 )
 
 // Lock is the result of resolving a Bundle: every item with its digest.
@@ -103,7 +113,7 @@ type Pin struct {
 	Package  string   `yaml:"package,omitempty" doc:"Name of an operating system package."`
 	Provides []string `yaml:"provides,omitempty" doc:"Further names under install that select the package."`
 	// Verified is the source of the digest.
-	Verified string `yaml:"verified" kk:"required" enum:"manifest,upstream,first use" doc:"Origin of the checksum: the manifest, upstream, or the first download."`
+	Verified Verification `yaml:"verified" kk:"required" enum:"manifest,signature,upstream,mirror,first use,unsigned" doc:"What vouches for the digest: the manifest, a signature, upstream's server over TLS, a mirror or a server without TLS, the first download, or nothing (unsigned)."`
 	// WantedBy are the first places where an image was found that neither the manifest nor the catalog lists.
 	WantedBy []string `yaml:"wantedBy,omitempty" doc:"Place where the image was found; not set for listed images."`
 }

@@ -246,7 +246,8 @@ func (l *Lock) Covers(b *Bundle) error {
 	return &m.stale
 }
 
-// signed requires the image's pin to have the manifest's key, too: removing it from the lock alone has no effect.
+// signed requires the image's pin to have the manifest's key, too: removing it from the lock alone has no effect. It
+// also refuses packages that were locked before signatures were required.
 func (l *Lock) signed(b *Bundle) error {
 	var stale StaleError
 	for _, image := range b.Images {
@@ -260,7 +261,21 @@ func (l *Lock) signed(b *Bundle) error {
 			stale.Missing = append(stale.Missing, ItemImage+" "+ref+" with its key "+image.Verify.Key)
 		}
 	}
-	if len(stale.Missing) > 0 {
+	for _, c := range b.Charts {
+		if c.Verify != nil && !slices.ContainsFunc(l.Items, func(p Pin) bool {
+			return p.Kind == ItemChart && p.Verified == VerifiedSignature && (p.Ref == c.URL || strings.HasPrefix(p.Ref, ChartRef(c, c.Name, "")))
+		}) {
+			stale.Missing = append(stale.Missing, ItemChart+" "+ChartRef(c, c.Name, c.Version)+" signed by "+c.Verify.Key)
+		}
+	}
+	for _, p := range l.Items {
+		if p.Package != "" && p.Verified == VerifiedUpstream {
+			distribution, _ := PackageDistribution(p.Ref)
+			stale.Changed = append(stale.Changed, "packages of "+distribution+", whose signatures an earlier version did not record")
+		}
+	}
+	stale.Changed = slices.Compact(stale.Changed)
+	if len(stale.Missing)+len(stale.Changed) > 0 {
 		return &stale
 	}
 	return nil

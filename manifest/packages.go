@@ -33,7 +33,9 @@ type PackageSet struct {
 	// OnlyRepositories excludes the known ones.
 	OnlyRepositories bool `yaml:"onlyRepositories,omitempty" doc:"Use only the repositories named here."`
 	// Keyring is for the known repositories.
-	Keyring string `yaml:"keyring,omitempty" local:"machine" doc:"OpenPGP keys of the distribution. Default its own keyring in /usr/share/keyrings."`
+	Keyring string `yaml:"keyring,omitempty" local:"machine" doc:"OpenPGP keys of the distribution. Default its own file on the build machine, in /usr/share/keyrings or /etc/pki/rpm-gpg."`
+	// AllowUnsigned accepts the known repositories without checking a signature.
+	AllowUnsigned bool `yaml:"allowUnsigned,omitempty" doc:"Accept the distribution's own repositories without checking signatures; the lock says unsigned."`
 	// AllowExpired accepts expired metadata, and signatures of expired keys.
 	AllowExpired bool `yaml:"allowExpired,omitempty" doc:"Accept expired metadata, as of a snapshot."`
 	// ISO is the path of a disk image with a repository; then nothing else is used.
@@ -50,8 +52,8 @@ type Repository struct {
 	Suite      string   `yaml:"suite,omitempty" doc:"For apt: the suite, such as bookworm; with a slash at its end a flat repository's directory, such as ./."`
 	Components []string `yaml:"components,omitempty" doc:"For apt: the components, such as main."`
 	Keyring    string   `yaml:"keyring,omitempty" local:"machine" doc:"OpenPGP keys that sign it."`
-	// AllowUnsigned accepts a repository of apt without a signature.
-	AllowUnsigned bool `yaml:"allowUnsigned,omitempty" doc:"For apt: accept an unsigned repository."`
+	// AllowUnsigned accepts the repository without checking a signature.
+	AllowUnsigned bool `yaml:"allowUnsigned,omitempty" doc:"Accept the repository without checking signatures; the lock says unsigned."`
 }
 
 // packagesPrefix begins the references of packages.
@@ -129,12 +131,25 @@ func (c packageChecker) packages(list []PackageSet) {
 		}
 		c.platforms(join(path, "platforms"), set.Platforms)
 		c.packageImage(path, set)
+		c.packageKeys(path, set)
 		if set.OnlyRepositories && len(set.Repositories) == 0 {
 			c.add(join(path, "onlyRepositories"), "there are no repositories here; name them")
 		}
 		for j, r := range set.Repositories {
 			c.repository(index(join(path, "repositories"), j), r)
 		}
+	}
+}
+
+// packageKeys checks the settings for signatures of the known repositories.
+func (c *checker) packageKeys(path string, set *PackageSet) {
+	switch {
+	case set.AllowUnsigned && set.Keyring != "":
+		c.add(path, "has keyring and allowUnsigned; keep one")
+	case set.AllowUnsigned && set.ISO != "":
+		c.add(join(path, "allowUnsigned"), "is for repositories; an image vouches for its packages, and sha256 for the image")
+	case set.AllowUnsigned && set.OnlyRepositories:
+		c.add(join(path, "allowUnsigned"), "is for the distribution's own repositories, which onlyRepositories leaves out; write it under repositories")
 	}
 }
 
@@ -168,13 +183,11 @@ func (c packageChecker) repository(path string, r Repository) {
 	switch {
 	case r.Suite == "" && len(r.Components) > 0:
 		c.add(join(path, "components"), "are those of a suite, which is missing")
-	case r.Suite == "" && r.AllowUnsigned:
-		c.add(join(path, "allowUnsigned"), "is for apt; repositories of dnf are checked if they have a keyring")
 	case r.Suite != "" && !strings.HasSuffix(r.Suite, "/") && len(r.Components) == 0:
 		c.add(path, "has no components; write those that you want, such as main")
 	case r.AllowUnsigned && r.Keyring != "":
 		c.add(path, "has keyring and allowUnsigned; keep one")
-	case r.Suite != "" && r.Keyring == "" && !r.AllowUnsigned:
+	case r.Keyring == "" && !r.AllowUnsigned:
 		c.add(path, "has no keyring; name the keys that sign it, or write allowUnsigned: true")
 	}
 	if strings.ContainsAny(r.Suite, " ?#{}\\") || strings.Contains("/"+r.Suite, "/../") {

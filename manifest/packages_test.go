@@ -94,6 +94,12 @@ func TestLockCoversPackages(t *testing.T) {
 	if err := l.Covers(b); err != nil {
 		t.Error(err)
 	}
+	old := *l
+	old.Items = []Pin{l.Items[0]}
+	old.Items[0].Package, old.Items[0].Verified = "socat", VerifiedUpstream
+	if err := old.Covers(b); err == nil || !strings.Contains(err.Error(), "signatures") {
+		t.Errorf("a lock without checked signatures: %v", err)
+	}
 	b.Packages[0].Install = []string{"conntrack"}
 	if err := l.Covers(b); err == nil {
 		t.Error("a lock of other packages was taken")

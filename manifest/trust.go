@@ -13,12 +13,9 @@ type Trust struct {
 // ParseTrust reads a Trust. The error is Problems.
 func ParseTrust(file string, data []byte) (*Trust, error) {
 	t := &Trust{}
-	c, sound := decode(file, data, KindTrust, t)
-	if sound && !t.Require && len(t.Keys) == 0 {
-		c.add("", "has no effect; write keys, require: true, or both")
-	}
-	if err := c.found.Err(); err != nil {
-		return nil, err
-	}
-	return t, nil
+	return decode(file, data, KindTrust, t, func(c *checker) {
+		if !t.Require && len(t.Keys) == 0 {
+			c.add("", "has no effect; write keys, require: true, or both")
+		}
+	})
 }

@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/kkbundle/kkbundle/capped"
 )
 
 const (
@@ -67,7 +69,7 @@ func parseAll(file string, data []byte, l limits) ([]*yaml.Node, Problems) {
 	if len(data) > l.size {
 		return nil, one(position{}, "the file has %d bytes; at most %d are read", len(data), l.size)
 	}
-	if n := separators(data); n > l.values {
+	if n := capped.Values(data); n > l.values {
 		return nil, one(position{}, "the file has about %d values; at most %d are read", n, l.values)
 	}
 	decoder := yaml.NewDecoder(bytes.NewReader(data))
@@ -87,23 +89,6 @@ func parseAll(file string, data []byte, l limits) ([]*yaml.Node, Problems) {
 		}
 		documents = append(documents, &document)
 	}
-}
-
-// separators counts the characters that begin a line or an entry. The parser makes at most two nodes for each (about
-// 200 bytes of memory per node), so a few megabytes of commas cannot become hundreds before the decoder sees them.
-func separators(data []byte) int {
-	n := 1
-	for i, b := range data {
-		switch b {
-		case ',', '\n', '[', '{':
-			n++
-		case '-', '?':
-			if i+1 < len(data) && data[i+1] == ' ' {
-				n++
-			}
-		}
-	}
-	return n
 }
 
 // yamlError extracts the line from the text of a YAML library error.

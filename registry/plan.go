@@ -2,7 +2,6 @@ package registry
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -242,7 +241,7 @@ func (w *walker) walk(ctx context.Context, d ocispec.Descriptor, depth int) (*no
 		return nil, fmt.Errorf("manifest %s: %w", d.Digest, err)
 	}
 	var doc document
-	if err := json.Unmarshal(content, &doc); err != nil {
+	if err := bundle.DecodeManifest(content, &doc); err != nil {
 		return nil, fmt.Errorf("manifest %s is not valid JSON: %w", d.Digest, err)
 	}
 	n := &node{desc: d}

@@ -2,7 +2,6 @@ package sbom
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -13,10 +12,7 @@ import (
 	"github.com/kkbundle/kkbundle/bundle"
 )
 
-const (
-	maxDocument = 4 << 20 // bytes of a manifest or configuration
-	maxDepth    = 8       // nesting of indexes
-)
+const maxDocument = 4 << 20 // bytes of a manifest or configuration
 
 // content holds the facts from an item's own documents.
 type content struct {
@@ -77,17 +73,15 @@ func joined(licences []string) string {
 type contentWalk struct {
 	read     ReadBlob
 	absent   []digest.Digest
+	descent  bundle.Descent
 	content  content
 	licences []string
 	layers   []ocispec.Descriptor
 }
 
 func (w *contentWalk) document(ctx context.Context, d ocispec.Descriptor, depth int) error {
-	if depth > maxDepth {
-		return fmt.Errorf("indexes are nested more than %d deep", maxDepth)
-	}
-	if slices.Contains(w.content.manifests, d.Digest) {
-		return nil
+	if first, err := w.descent.Enter(d.Digest, depth); err != nil || !first {
+		return err
 	}
 	w.content.manifests = append(w.content.manifests, d.Digest)
 	data, err := w.read(ctx, d.Digest, maxDocument)
@@ -95,8 +89,11 @@ func (w *contentWalk) document(ctx context.Context, d ocispec.Descriptor, depth 
 		return err
 	}
 	var doc manifestDoc
-	if err := json.Unmarshal(data, &doc); err != nil {
+	if err := bundle.DecodeManifest(data, &doc); err != nil {
 		return fmt.Errorf("manifest %s: %w", d.Digest, err)
+	}
+	if err := w.descent.Count(len(doc.Manifests)); err != nil {
+		return err
 	}
 	w.layers = append(w.layers, doc.Layers...)
 	before := len(w.licences)
@@ -126,7 +123,7 @@ func (w *contentWalk) config(ctx context.Context, d ocispec.Descriptor) error {
 		return err
 	}
 	var doc configDoc
-	if json.Unmarshal(data, &doc) != nil {
+	if bundle.DecodeManifest(data, &doc) != nil {
 		return nil // an upstream problem; the licence is unknown
 	}
 	w.says(doc.Config.Labels[ocispec.AnnotationLicenses])

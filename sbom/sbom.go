@@ -139,7 +139,7 @@ func (b *builder) component(ctx context.Context, it bundle.Item) (cdx.Component,
 		}
 	}
 	if pinned && pin.Verified != "" {
-		properties = append(properties, cdx.Property{Name: "io.kkbundle.verified", Value: pin.Verified})
+		properties = append(properties, cdx.Property{Name: "io.kkbundle.verified", Value: string(pin.Verified)})
 	}
 	c.Properties = &properties
 	return c, nil

@@ -17,6 +17,8 @@ import (
 	"go.yaml.in/yaml/v3"
 	"sigs.k8s.io/kustomize/api/krusty"
 	"sigs.k8s.io/kustomize/kyaml/filesys"
+
+	"github.com/kkbundle/kkbundle/capped"
 )
 
 // Bounds on the input of a kustomization.
@@ -24,6 +26,8 @@ const (
 	maxFile  = 4 << 20  // bytes of one file
 	maxTotal = 64 << 20 // bytes of all files
 	maxFiles = 5_000
+	// maxValues bounds the values of a file to parse, some 400 bytes of memory each.
+	maxValues = 300_000
 )
 
 // IsFile reports whether name is the file name of a kustomization
@@ -166,6 +170,9 @@ func (d *disk) refuse(err error) error {
 
 // check refuses a kustomization that would fetch or run something.
 func (d *disk) check(name string, data []byte) error {
+	if n := capped.Values(data); n > maxValues {
+		return fmt.Errorf("%s: about %d values; at most %d are read", name, n, maxValues)
+	}
 	var k map[string]any
 	if err := yaml.Unmarshal(data, &k); err != nil {
 		return fmt.Errorf("%s: %w", name, err)

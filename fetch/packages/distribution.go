@@ -93,14 +93,19 @@ func redHat(base, key string) Distribution {
 	return Distribution{
 		Sources:  []Source{{URL: base + "/BaseOS/{x86arch}/os"}, {URL: base + "/AppStream/{x86arch}/os"}},
 		Keyrings: []string{key},
+		Keys:     keyOnHosts(key),
 		Base:     rpmBase(),
 	}
 }
 
+func keyOnHosts(file string) string { return "copy " + file + " from a host with this distribution" }
+
 func openEuler(base string) Distribution {
+	const key = "/etc/pki/rpm-gpg/RPM-GPG-KEY-openEuler"
 	return Distribution{
 		Sources:  []Source{{URL: base + "/OS/{x86arch}"}, {URL: base + "/everything/{x86arch}"}, {URL: base + "/update/{x86arch}"}},
-		Keyrings: []string{"/etc/pki/rpm-gpg/RPM-GPG-KEY-openEuler"},
+		Keyrings: []string{key},
+		Keys:     keyOnHosts(key),
 		Base:     rpmBase(),
 	}
 }

@@ -12,11 +12,13 @@ import (
 	"slices"
 	"strings"
 	"unicode"
+
+	"github.com/kkbundle/kkbundle/fetch/packages/signature"
 )
 
 // Files are the files of a repository. Addresses are URLs, or paths in a disk image.
 type Files interface {
-	// Get returns a small file of at most limit bytes.
+	// Get returns a small file of at most limit bytes. The error for a missing one is fs.ErrNotExist.
 	Get(ctx context.Context, address string, limit int64) ([]byte, error)
 	// Open returns a file of the given size, already checked against its sha256, 64 hexadecimal digits. The caller
 	// closes it.
@@ -35,6 +37,10 @@ type Package struct {
 	Provides []Relation
 	// Requires, Recommends and Conflicts are in the format's syntax, parsed on first use.
 	Requires, Recommends, Conflicts string
+	// Keys must have signed the package itself, since its list is unsigned; nil if its own signature is not needed.
+	Keys *signature.Keys
+	// Unsigned marks a package that is accepted without any signature.
+	Unsigned bool
 	// Rank orders packages to be chosen only as a last resort: those with the higher rank.
 	Rank int
 }

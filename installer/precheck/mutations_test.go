@@ -121,6 +121,8 @@ func kernelMutations() []mutation {
 		{"no iptables for Docker", withCluster(rich, func(c *manifest.Cluster) { c.CRI.Type = "docker" }), w(func(f *node.Facts) { delete(f.Executables, "iptables") }), each("executables", "w1")},
 		{"no ipvsadm", withCluster(rich, func(c *manifest.Cluster) { c.Kubernetes.ProxyMode = "ipvs" }), w(func(f *node.Facts) { delete(f.Executables, "ipvsadm") }), each("executables-optional", "w1")},
 		{"no packages for the distribution", rich, w(func(f *node.Facts) { f.OS.VersionID = "11" }), each("packages", "w1")},
+		{"unsigned packages", rich, func(in *input) { in.Unsigned = in.Packages }, each("package-signatures", "cp1", "cp2", "cp3", "w1", "reg1", "reg2", "nfs1")},
+		{"unsigned packages of another distribution", rich, func(in *input) { in.Unsigned = []string{"rocky/9"} }, nil},
 	}
 }
 

@@ -92,6 +92,8 @@ type Input struct {
 	Inventory *manifest.Inventory
 	// Packages are the distributions of the bundle's packages, such as "debian/12"; nil if it has none.
 	Packages []string
+	// Unsigned are those among them whose packages were accepted without a signature.
+	Unsigned []string
 	// PackagesOf returns the names of the packages that hosts with these roles need on a distribution, or an error for
 	// an unknown one; nil if packages are not to be checked. The facts must include them.
 	PackagesOf func(roles []manifest.Role, distribution string) ([]string, error)

@@ -34,6 +34,12 @@ func programChecks() []Check {
 			Fix:    "build the bundle with this distribution under packages, or install the packages beforehand",
 			Source: "packages in the bundle",
 		},
+		{
+			ID: "package-signatures", Groups: []string{GroupOS, GroupKKBundle}, Level: Warn, Title: "a signature vouches for the bundle's packages for the host's distribution", Rule: hasSignedPackages,
+			Why:    "packages are installed as root; a build with allowUnsigned takes what the repository's server sends",
+			Fix:    "build the bundle with keyring for each repository of this distribution, without allowUnsigned",
+			Source: "key verified in the lock, carried by the bundle's index",
+		},
 	}
 }
 
@@ -131,6 +137,18 @@ func hasPackages(s *Subject) Finding {
 		text += "; not installed: " + some(missing)
 	}
 	return fail(text)
+}
+
+// hasSignedPackages applies to bundles with packages for the host's distribution.
+func hasSignedPackages(s *Subject) Finding {
+	distribution, ok := Distribution(s.Facts.OS, s.Input.Packages)
+	if !ok || s.Cluster.OSPackages != manifest.PackagesOfBundle {
+		return skip()
+	}
+	if slices.Contains(s.Input.Unsigned, distribution) {
+		return fail("unsigned packages of " + distribution)
+	}
+	return pass(distribution)
 }
 
 // Distribution returns the host's distribution among those of a bundle's packages: by its version, or the major one, so

@@ -21,6 +21,19 @@ func (s *Site) Distributions() []string {
 	return slices.Compact(list)
 }
 
+// UnsignedDistributions returns the distributions with packages that were accepted without a signature, sorted.
+func (s *Site) UnsignedDistributions() []string {
+	var list []string
+	for _, it := range s.Items {
+		distribution, ok := manifest.PackageDistribution(it.Ref)
+		if ok && it.Descriptor.Annotations[bundle.AnnotationVerified] == string(manifest.VerifiedUnsigned) {
+			list = append(list, distribution)
+		}
+	}
+	slices.Sort(list)
+	return slices.Compact(list)
+}
+
 // RolePackages finds the packages that hosts need. It caches the results per roles and distribution.
 type RolePackages struct {
 	cluster *manifest.Cluster

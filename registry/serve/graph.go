@@ -3,11 +3,12 @@ package serve
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/kkbundle/kkbundle/bundle"
 )
 
 const (
@@ -71,7 +72,7 @@ func parseDocument(data []byte, d ocispec.Descriptor) (*document, error) {
 		Subject      *ocispec.Descriptor  `json:"subject"`
 		Annotations  map[string]string    `json:"annotations"`
 	}
-	if err := json.Unmarshal(data, &m); err != nil {
+	if err := bundle.DecodeManifest(data, &m); err != nil {
 		return nil, err
 	}
 	doc := &document{}

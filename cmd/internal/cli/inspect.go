@@ -26,7 +26,8 @@ func newInspectCmd(g *globals) *cobra.Command {
 oci://HOST/PATH[:TAG], only manifests are downloaded; its size is the size of its content.
 
 With --json: {"name", "version", "digest", "size", "items": [{"kind", "name", "digest", "mediaType", "platforms", "size"}]},
-and if they apply "artifactType", "lacks" (platforms), "referrers" ("unknown") and "signedBy".
+and if they apply "artifactType", "lacks" (platforms), "referrers" ("unknown"), "signedBy" and "verified" (what vouches for the digest,
+as in the lock).
 
 With --index: the bundle's index.json, byte for byte. Its sha256 is the bundle's digest, which sign signs.
 
@@ -135,6 +136,7 @@ type inspectedItem struct {
 	Lacks        []string `json:"lacks,omitempty"`        // platforms missing upstream
 	Referrers    string   `json:"referrers,omitempty"`    // "unknown": the list of referrers may be incomplete
 	SignedBy     string   `json:"signedBy,omitempty"`     // fingerprint of the key that the build checked
+	Verified     string   `json:"verified,omitempty"`     // what vouches for the digest, as in the lock
 }
 
 func runInspect(ctx context.Context, g *globals, path string, login loginFlags) error {
@@ -202,6 +204,7 @@ func inspectionOf(c *bundle.Catalog, contents []bundle.Contents, size int64) ins
 			Platforms: append([]string{}, contents[i].Platforms...), Size: contents[i].Size,
 			Lacks:     short[i].lacks,
 			Referrers: it.Descriptor.Annotations[bundle.AnnotationReferrers], SignedBy: it.Descriptor.Annotations[bundle.AnnotationSignedBy],
+			Verified: it.Descriptor.Annotations[bundle.AnnotationVerified],
 		})
 		if it.Kind == bundle.KindReferrer {
 			x.Items[i].ArtifactType = it.Descriptor.ArtifactType

@@ -174,29 +174,29 @@ type lockResult struct {
 }
 
 type lockPin struct {
-	Kind         string            `json:"kind"`
-	Ref          string            `json:"ref"`
-	Name         string            `json:"name"`
-	Version      string            `json:"version,omitempty"`
-	Platform     string            `json:"platform,omitempty"`
-	URL          string            `json:"url,omitempty"`
-	From         string            `json:"from,omitempty"`
-	Digest       digest.Digest     `json:"digest"`
-	Size         int64             `json:"size"`
-	Provenance   digest.Digest     `json:"provenance,omitempty"`
-	MediaType    string            `json:"mediaType,omitempty"`
-	ArtifactType string            `json:"artifactType,omitempty"`
-	Subject      digest.Digest     `json:"subject,omitempty"`
-	Platforms    []string          `json:"platforms,omitempty"`
-	Lacks        []string          `json:"lacks,omitempty"`
-	Referrers    string            `json:"referrers,omitempty"`
-	Key          string            `json:"key,omitempty"`
-	KeyDigest    digest.Digest     `json:"keyDigest,omitempty"`
-	Mode         manifest.FileMode `json:"mode,omitzero"`
-	Package      string            `json:"package,omitempty"`
-	Provides     []string          `json:"provides,omitempty"`
-	Verified     string            `json:"verified"`
-	WantedBy     []string          `json:"wantedBy,omitempty"`
+	Kind         string                `json:"kind"`
+	Ref          string                `json:"ref"`
+	Name         string                `json:"name"`
+	Version      string                `json:"version,omitempty"`
+	Platform     string                `json:"platform,omitempty"`
+	URL          string                `json:"url,omitempty"`
+	From         string                `json:"from,omitempty"`
+	Digest       digest.Digest         `json:"digest"`
+	Size         int64                 `json:"size"`
+	Provenance   digest.Digest         `json:"provenance,omitempty"`
+	MediaType    string                `json:"mediaType,omitempty"`
+	ArtifactType string                `json:"artifactType,omitempty"`
+	Subject      digest.Digest         `json:"subject,omitempty"`
+	Platforms    []string              `json:"platforms,omitempty"`
+	Lacks        []string              `json:"lacks,omitempty"`
+	Referrers    string                `json:"referrers,omitempty"`
+	Key          string                `json:"key,omitempty"`
+	KeyDigest    digest.Digest         `json:"keyDigest,omitempty"`
+	Mode         manifest.FileMode     `json:"mode,omitzero"`
+	Package      string                `json:"package,omitempty"`
+	Provides     []string              `json:"provides,omitempty"`
+	Verified     manifest.Verification `json:"verified"`
+	WantedBy     []string              `json:"wantedBy,omitempty"`
 }
 
 func newLockResult(path string, l *manifest.Lock) lockResult {

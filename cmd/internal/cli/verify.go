@@ -65,6 +65,7 @@ func runVerify(ctx context.Context, g *globals, path string, o verifyOptions) er
 	r := verifyResult{Version: 1}
 	m := g.NewMeter("verify")
 	report, err := verify(ctx, g, path, bundle.VerifyOptions{Progress: m.Set, Accept: func(x bundle.Index) (err error) {
+		r.Warnings = unsignedPackages(shortfallsOf(x.Items))
 		r.Signature, err = g.checkTrust(path, x)
 		return err
 	}}, func(c *bundle.Catalog) (err error) {
@@ -84,6 +85,7 @@ func runVerify(ctx context.Context, g *globals, path string, o verifyOptions) er
 	if g.JSON {
 		return g.PrintJSON(r)
 	}
+	g.NoteAll(r.Warnings)
 	g.Note("%s: %s, %s, %s: all whole", bundleName(path), plain.Count(report.Items, "item"), plain.Count(report.Blobs, "blob"), plain.Size(report.Size))
 	if by := r.Signature; by != nil {
 		g.Note("signed with the key %s (%s)", by.Key, by.Path)
@@ -133,4 +135,6 @@ type verifyResult struct {
 	// Needed is the number of needed items, with --closure.
 	Needed     int          `json:"needed,omitempty"`
 	Provenance *builtResult `json:"provenance,omitempty"`
+	// Warnings name the distributions with packages that nothing vouches for.
+	Warnings []string `json:"warnings,omitempty"`
 }

@@ -147,6 +147,7 @@ func (r Repository) read(ctx context.Context, files packages.Files, u *packages.
 	}
 	defer in.Close()
 	return Read(in, r.Arch, l.base, func(p *packages.Package) error {
+		p.Unsigned = r.Keys == nil
 		u.Add(p)
 		return ctx.Err()
 	})

@@ -22,6 +22,8 @@ const (
 	maxDepth       = 32       // nested directories
 	maxExtents     = 64       // of a file: 4 GiB each
 	maxContinued   = 16       // continuation areas of one file
+	maxName        = 255      // bytes of a name in Rock Ridge, as on Linux
+	maxWalk        = 1 << 29  // bytes of all directories read by one walk: one may lie in another
 	rootRecord     = 156      // offset of the root directory's record in a descriptor
 	shortestRecord = 34       // bytes of a directory record
 
@@ -161,6 +163,7 @@ func (i *Image) list(dir entry) ([]entry, error) {
 	}
 	var all []entry
 	continued := false
+	rock := rockReader{image: i, left: maxDirectory}
 	for at := 0; at < len(data); {
 		n := int(data[at])
 		if n == 0 { // records do not cross sectors
@@ -172,7 +175,7 @@ func (i *Image) list(dir entry) ([]entry, error) {
 		}
 		record := data[at : at+n]
 		at += n
-		e, err := i.entry(record)
+		e, err := i.entry(record, &rock)
 		if err != nil {
 			return nil, err
 		}
@@ -191,7 +194,7 @@ func (i *Image) list(dir entry) ([]entry, error) {
 	return all, nil
 }
 
-func (i *Image) entry(record []byte) (entry, error) {
+func (i *Image) entry(record []byte, rock *rockReader) (entry, error) {
 	name := record[33 : 33+int(record[32])]
 	if len(name) == 1 && name[0] <= 1 {
 		return entry{}, nil
@@ -206,7 +209,7 @@ func (i *Image) entry(record []byte) (entry, error) {
 		e.name = utf16Name(name)
 	case i.rock:
 		use := systemUse(record)
-		if err := i.readRock(use[min(i.skip, len(use)):], &e); err != nil {
+		if err := rock.read(use[min(i.skip, len(use)):], &e); err != nil {
 			return e, err
 		}
 	}
@@ -231,8 +234,14 @@ func utf16Name(b []byte) string {
 	return string(utf16.Decode(units))
 }
 
-// readRock reads Rock Ridge's data about a file: its name, and whether it is compressed.
-func (i *Image) readRock(use []byte, e *entry) error {
+// A rockReader reads Rock Ridge's data about the files of one directory.
+type rockReader struct {
+	image *Image
+	left  int64 // bytes of continuation areas: many files may share one
+}
+
+// read reads the data about a file: its name, and whether it is compressed.
+func (r *rockReader) read(use []byte, e *entry) error {
 	for range maxContinued {
 		var next extent
 		for len(use) >= 4 {
@@ -244,7 +253,9 @@ func (i *Image) readRock(use []byte, e *entry) error {
 			use = use[n:]
 			switch kind := string(field[:2]); {
 			case kind == "NM" && n >= 5:
-				e.name += string(field[5:])
+				if e.name += string(field[5:]); len(e.name) > maxName {
+					return fmt.Errorf("a file of the image has a name of more than %d bytes", maxName)
+				}
 			case kind == "ZF":
 				e.packed = true
 			case kind == "CE" && n >= 28:
@@ -257,11 +268,14 @@ func (i *Image) readRock(use []byte, e *entry) error {
 		if next.size == 0 {
 			return nil
 		}
-		if next.size > sector || next.at+next.size > i.size {
+		if next.size > sector || next.at+next.size > r.image.size {
 			return errors.New("the data about a file lies outside of the image")
 		}
+		if r.left -= next.size; r.left < 0 {
+			return fmt.Errorf("the data about the files of a directory has more than %d MiB", maxDirectory>>20)
+		}
 		use = make([]byte, next.size)
-		if _, err := i.r.ReadAt(use, next.at); err != nil {
+		if _, err := r.image.r.ReadAt(use, next.at); err != nil {
 			return err
 		}
 	}
@@ -307,6 +321,7 @@ type walk struct {
 	f     func(name string, size int64) error
 	seen  map[int64]bool // visited directories: an image may have loops
 	files int
+	bytes int64 // of directories
 }
 
 func (w *walk) dir(dir entry, name string, depth int) error {
@@ -314,6 +329,9 @@ func (w *walk) dir(dir entry, name string, depth int) error {
 		return errors.New("the directories of the image form a loop, or are too deep")
 	}
 	w.seen[dir.extents[0].at] = true
+	if w.bytes += dir.size(); w.bytes > maxWalk {
+		return fmt.Errorf("the directories of the image have more than %d MiB", maxWalk>>20)
+	}
 	all, err := w.image.list(dir)
 	if err != nil {
 		return err

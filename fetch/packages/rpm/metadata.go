@@ -13,9 +13,11 @@ import (
 )
 
 const (
-	maxRepomd   = 1 << 20  // bytes
-	maxElement  = 64 << 20 // bytes of one package's entry in a list
-	maxDocument = 64       // documents named by repomd.xml
+	maxRepomd      = 1 << 20  // bytes
+	maxPrimary     = 8 << 20  // bytes of one package's entry in primary.xml: parsing takes some 20 times as much
+	maxFilelists   = 32 << 20 // bytes of one package's entry in filelists.xml
+	maxDocument    = 64       // documents named by repomd.xml
+	maxListPackage = 1 << 19  // packages of one list: the largest distributions have 70,000
 )
 
 // A document is a file named by repomd.xml.
@@ -113,13 +115,13 @@ type (
 	}
 )
 
-// elements calls each for every element of that name directly below the root. None may exceed maxElement.
-func elements(r io.Reader, name string, each func(decode func(any) error) error) error {
-	in := &budget{r: r, left: maxElement}
+// elements calls each for every package directly below the root. None may have more bytes than most.
+func elements(r io.Reader, most int, each func(decode func(any) error) error) error {
+	in := &budget{r: r, most: most}
 	d := strict(in)
-	depth := 0
+	depth, packages := 0, 0
 	for {
-		in.left = maxElement
+		in.left = most
 		t, err := d.Token()
 		if errors.Is(err, io.EOF) && depth == 0 {
 			return nil
@@ -129,7 +131,10 @@ func elements(r io.Reader, name string, each func(decode func(any) error) error)
 		}
 		switch t := t.(type) {
 		case xml.StartElement:
-			if depth == 1 && t.Name.Local == name {
+			if depth == 1 && t.Name.Local == "package" {
+				if packages++; packages > maxListPackage {
+					return fmt.Errorf("the list has more than %d packages", maxListPackage)
+				}
 				if err := each(func(v any) error { return d.DecodeElement(v, &t) }); err != nil {
 					return err
 				}
@@ -144,15 +149,15 @@ func elements(r io.Reader, name string, each func(decode func(any) error) error)
 
 // budget limits the bytes read until it is refilled.
 type budget struct {
-	r    io.Reader
-	left int
+	r          io.Reader
+	most, left int
 }
 
 // Read implements io.Reader.
 func (b *budget) Read(p []byte) (int, error) {
 	n, err := b.r.Read(p)
 	if b.left -= n; b.left < 0 {
-		return 0, fmt.Errorf("one element has more than %d MiB", maxElement>>20)
+		return 0, fmt.Errorf("one element has more than %d MiB", b.most>>20)
 	}
 	return n, err
 }
@@ -160,7 +165,7 @@ func (b *budget) Read(p []byte) (int, error) {
 // readPrimary reads the packages of one architecture from primary.xml.
 func readPrimary(r io.Reader, arch, base string, inBase func(name string) bool, add func(*packages.Package) error) error {
 	share := sharing{}
-	return elements(r, "package", func(decode func(any) error) error {
+	return elements(r, maxPrimary, func(decode func(any) error) error {
 		var x xmlPackage
 		if err := decode(&x); err != nil {
 			return err
@@ -260,7 +265,7 @@ func lines(x xmlEntries) string {
 
 // readFilelists reads filelists.xml and calls found for each wanted path of a package.
 func readFilelists(r io.Reader, wanted func(path string) bool, found func(name, version, arch, path string)) error {
-	return elements(r, "package", func(decode func(any) error) error {
+	return elements(r, maxFilelists, func(decode func(any) error) error {
 		var x struct {
 			Name    string `xml:"name,attr"`
 			Arch    string `xml:"arch,attr"`

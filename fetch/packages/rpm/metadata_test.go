@@ -108,3 +108,13 @@ func FuzzParseRepomd(f *testing.F) {
 		}
 	})
 }
+
+// TestLargeElement bounds the memory for one package: parsing takes some 20 times the bytes.
+func TestLargeElement(t *testing.T) {
+	t.Parallel()
+	huge := strings.Replace(primary, `<rpm:entry name="rpmlib(X)"/>`, strings.Repeat("<rpm:entry/>", (9<<20)/12), 1)
+	err := readPrimary(strings.NewReader(huge), "x86_64", "https://rpm.example/os", func(string) bool { return false }, func(*packages.Package) error { return nil })
+	if err == nil || !strings.Contains(err.Error(), "one element has more than 8 MiB") {
+		t.Error(err)
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"strings"
 	"time"
 
@@ -19,7 +20,8 @@ const maxSignature = 1 << 20 // bytes
 type Repository struct {
 	URL  string
 	Arch string // in rpm's spelling
-	// Keys must have signed it; nil checks no signature.
+	// Keys must have signed its metadata or, if the metadata has no signature, each package; nil accepts an unsigned
+	// repository.
 	Keys *signature.Keys
 	// Base reports whether every system has the package.
 	Base func(name string) bool
@@ -45,14 +47,15 @@ func (r *Repository) load(ctx context.Context, files packages.Files, u *packages
 	if err != nil {
 		return nil, err
 	}
-	if r.Keys != nil {
-		sig, err := files.Get(ctx, r.base()+"/repodata/repomd.xml.asc", maxSignature)
-		if err == nil {
-			err = r.Keys.Detached(data, sig, now)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("repomd.xml.asc: %w", err)
-		}
+	signed, err := r.signed(ctx, files, data, now)
+	if err != nil {
+		return nil, fmt.Errorf("repomd.xml.asc: %w", err)
+	}
+	switch {
+	case r.Keys == nil:
+		notes = append(notes, r.URL+" is unsigned")
+	case !signed:
+		notes = append(notes, r.URL+" has no repomd.xml.asc: the selected packages are downloaded, and each must be signed itself")
 	}
 	if r.documents, err = parseRepomd(data); err != nil {
 		return nil, fmt.Errorf("repomd.xml: %w", err)
@@ -62,10 +65,29 @@ func (r *Repository) load(ctx context.Context, files packages.Files, u *packages
 	}
 	return notes, r.document(ctx, files, "primary", func(in io.Reader) error {
 		return readPrimary(in, r.Arch, r.base(), r.isBase, func(p *packages.Package) error {
+			if p.Unsigned = r.Keys == nil; !signed {
+				p.Keys = r.Keys
+			}
 			u.Add(p)
 			return ctx.Err()
 		})
 	})
+}
+
+// signed reports whether one of the keys signed the metadata. A signature that is not valid is an error; a missing one
+// is not.
+func (r *Repository) signed(ctx context.Context, files packages.Files, repomd []byte, now time.Time) (bool, error) {
+	if r.Keys == nil {
+		return false, nil
+	}
+	sig, err := files.Get(ctx, r.base()+"/repodata/repomd.xml.asc", maxSignature)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err == nil {
+		err = r.Keys.Detached(repomd, sig, now)
+	}
+	return err == nil, err
 }
 
 func (r *Repository) isBase(name string) bool { return r.Base != nil && r.Base(name) }

@@ -102,7 +102,7 @@ func (k *Keys) check(data []byte, body io.Reader, now time.Time) error {
 		known []error
 		ids   []string
 	)
-	packets := packet.NewReader(body)
+	packets := packet.NewOpaqueReader(body)
 	for range maxSignatures {
 		p, err := packets.Next()
 		if errors.Is(err, io.EOF) {
@@ -111,19 +111,19 @@ func (k *Keys) check(data []byte, body io.Reader, now time.Time) error {
 		if err != nil {
 			return fmt.Errorf("unreadable signature: %w", err)
 		}
-		sig, ok := p.(*packet.Signature)
-		if !ok || sig.IssuerKeyId == nil {
+		issuer, valid, ok := k.parse(p, data)
+		if !ok {
 			continue
 		}
-		err = k.one(data, sig, now)
+		err = k.inTime(valid, now)
 		if err == nil {
 			return nil
 		}
 		if errors.Is(err, pgperrors.ErrUnknownIssuer) {
-			ids = append(ids, fmt.Sprintf("%016X", *sig.IssuerKeyId))
+			ids = append(ids, fmt.Sprintf("%016X", issuer))
 			continue
 		}
-		known = append(known, fmt.Errorf("signature of key %016X: %w", *sig.IssuerKeyId, err))
+		known = append(known, fmt.Errorf("signature of key %016X: %w", issuer, err))
 	}
 	switch {
 	case len(known) > 0:
@@ -134,23 +134,59 @@ func (k *Keys) check(data []byte, body io.Reader, now time.Time) error {
 	return errors.New("there is no signature")
 }
 
-func (k *Keys) one(data []byte, sig *packet.Signature, now time.Time) error {
+// A validation checks a signature as of a time; the zero time means that of its creation.
+type validation func(at time.Time) error
+
+// parse returns the issuer of a signature and its validation; false for another packet.
+func (k *Keys) parse(p *packet.OpaquePacket, data []byte) (issuer uint64, valid validation, ok bool) {
+	const tagSignature = 2
+	if p.Tag != tagSignature || len(p.Contents) == 0 {
+		return 0, nil, false
+	}
+	if p.Contents[0] == 3 {
+		v, err := parseVersion3(p.Contents)
+		return v.issuer, func(at time.Time) error {
+			if err != nil {
+				return err
+			}
+			if at.IsZero() {
+				at = v.created()
+			}
+			return v.check(k.list, data, at)
+		}, true
+	}
+	parsed, err := p.Parse()
+	sig, isSignature := parsed.(*packet.Signature)
+	if err != nil || !isSignature || sig.IssuerKeyId == nil {
+		return 0, nil, false
+	}
+	return *sig.IssuerKeyId, func(at time.Time) error {
+		if at.IsZero() {
+			at = sig.CreationTime
+		}
+		return k.later(data, p, at)
+	}, true
+}
+
+// later checks a signature of a version after 3.
+func (k *Keys) later(data []byte, p *packet.OpaquePacket, at time.Time) error {
 	var alone bytes.Buffer
-	if err := sig.Serialize(&alone); err != nil {
+	if err := p.Serialize(&alone); err != nil {
 		return err
 	}
-	raw := alone.Bytes()
-	check := func(at time.Time) error {
-		config := &packet.Config{Time: func() time.Time { return at }}
-		_, err := openpgp.CheckDetachedSignature(k.list, bytes.NewReader(data), bytes.NewReader(raw), config)
-		return err
-	}
-	err := check(now)
+	config := &packet.Config{Time: func() time.Time { return at }}
+	_, err := openpgp.CheckDetachedSignature(k.list, bytes.NewReader(data), &alone, config)
+	return err
+}
+
+// inTime requires a signature and a key that are valid now, or with AllowExpired when it was signed.
+func (k *Keys) inTime(valid validation, now time.Time) error {
+	err := valid(now)
 	if !errors.Is(err, pgperrors.ErrKeyExpired) && !errors.Is(err, pgperrors.ErrSignatureExpired) {
 		return err
 	}
 	if !k.AllowExpired {
 		return fmt.Errorf("%w: %w", ErrExpired, err)
 	}
-	return check(sig.CreationTime)
+	return valid(time.Time{})
 }

@@ -1,0 +1,125 @@
+package fetch
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/kkbundle/kkbundle/capped"
+	"github.com/kkbundle/kkbundle/fetch/packages/signature"
+	"github.com/kkbundle/kkbundle/manifest"
+)
+
+const maxProvenanceValues = 1 << 14
+
+// errUnsignedChart means that a chart has no provenance file, which its manifest demands.
+var errUnsignedChart = errors.New("the chart has no provenance file (.prov), which verify needs: ask its publisher to sign it, or leave verify out")
+
+// checkChart requires a provenance file of Helm that a given key signed, for this chart and archive. The format is that
+// of helm package --sign: a clear-signed text with Chart.yaml, "..." and the digests of the files.
+func (dir baseDir) checkChart(v *manifest.ChartVerify, pin manifest.Pin, archive digest.Digest, provenance []byte) error {
+	data, err := readFile(dir.path(v.Key), signature.MaxKeyring)
+	if err != nil {
+		return fmt.Errorf("verify: %w", err)
+	}
+	keys, err := signature.ReadKeys(data)
+	if err != nil {
+		return fmt.Errorf("verify: %s: %w", v.Key, err)
+	}
+	text, err := keys.Clear(provenance, time.Now())
+	if err != nil {
+		return fmt.Errorf("provenance file: %w", err)
+	}
+	return describes(text, pin, archive)
+}
+
+// describes compares the text of a provenance file with a chart.
+func describes(text []byte, pin manifest.Pin, archive digest.Digest) error {
+	if n := capped.Values(text); n > maxProvenanceValues {
+		return fmt.Errorf("provenance file: about %d values; at most %d are read", n, maxProvenanceValues)
+	}
+	var chart struct {
+		Name    string `yaml:"name"`
+		Version string `yaml:"version"`
+	}
+	var sums struct {
+		Files map[string]string `yaml:"files"`
+	}
+	head, tail, ok := bytes.Cut(text, []byte("\n...\n"))
+	if !ok {
+		return errors.New("provenance file: it has no digests of files")
+	}
+	if err := errors.Join(yaml.Unmarshal(head, &chart), yaml.Unmarshal(tail, &sums)); err != nil {
+		return fmt.Errorf("provenance file: %w", err)
+	}
+	if chart.Name != pin.Name || chart.Version != pin.Version && !equalVersions(chart.Version, pin.Version) {
+		return fmt.Errorf("provenance file: it is signed for chart %s %s instead of %s %s", printable(chart.Name), printable(chart.Version), pin.Name, pin.Version)
+	}
+	for _, sum := range sums.Files {
+		if sum == archive.String() {
+			return nil
+		}
+	}
+	return fmt.Errorf("provenance file: none of its %d files has the archive's digest %s", len(sums.Files), archive)
+}
+
+// verifyChart checks the stored provenance file of a chart, if the manifest demands that.
+func (h *helmCharts) verifyChart(ctx context.Context, v *manifest.ChartVerify, pin manifest.Pin, archive digest.Digest) (manifest.Pin, error) {
+	if v == nil {
+		return pin, nil
+	}
+	if pin.Provenance == "" {
+		return pin, errUnsignedChart
+	}
+	provenance, ok, err := h.cache.stored(ctx, pin.Provenance, maxProvenance)
+	if err == nil && !ok {
+		err = &storeError{fmt.Errorf("blob %s has disappeared from the cache", pin.Provenance)}
+	}
+	if err == nil {
+		err = h.local.dir.checkChart(v, pin, archive, provenance)
+	}
+	if err != nil {
+		return pin, err
+	}
+	pin.Verified = manifest.VerifiedSignature
+	return pin, nil
+}
+
+// verifyOCIChart checks the provenance file in a chart's artifact.
+func (h *helmCharts) verifyOCIChart(ctx context.Context, r *repository, v *manifest.ChartVerify, pin manifest.Pin, doc manifestDoc) (manifest.Pin, error) {
+	if v == nil {
+		return pin, nil
+	}
+	layer := func(mediaType string) (ocispec.Descriptor, bool) {
+		i := slices.IndexFunc(doc.Layers, func(d ocispec.Descriptor) bool { return d.MediaType == mediaType })
+		if i < 0 {
+			return ocispec.Descriptor{}, false
+		}
+		return doc.Layers[i], true
+	}
+	archive, ok := layer(chartContent)
+	if !ok {
+		return pin, errNoArchive
+	}
+	signed, ok := layer(chartProvenance)
+	switch {
+	case !ok:
+		return pin, errUnsignedChart
+	case signed.Size > maxProvenance:
+		return pin, fmt.Errorf("provenance file: %d bytes; at most %d are read", signed.Size, maxProvenance)
+	}
+	if err := r.loader.fetchBlob(ctx, r.blob(signed.Digest, signed.Size)); err != nil {
+		return pin, err
+	}
+	pin.Provenance = signed.Digest
+	pin, err := h.verifyChart(ctx, v, pin, archive.Digest)
+	pin.Provenance = "" // it is part of the artifact
+	return pin, err
+}

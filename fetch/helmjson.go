@@ -1,0 +1,122 @@
+package fetch
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/kkbundle/kkbundle/capped"
+)
+
+const (
+	maxChartVersions = 1 << 16 // of one chart
+	maxChartVersion  = 1 << 20 // bytes of one version in an index
+	maxVersionValues = 1 << 14 // values in one version
+	maxIndexNesting  = 64
+	maxJSONValues    = 1 << 22 // values in an index, a microsecond each; 20 MB of real ones have a million
+)
+
+// parseJSONIndex returns the entries of one chart in an index as JSON. It reads value by value and keeps only these, so
+// that memory does not depend on the number of other values.
+func parseJSONIndex(index []byte, chart string) (versions []chartVersion, err error) {
+	if n := capped.Values(index); n > maxJSONValues {
+		return nil, fmt.Errorf("it has about %d values; at most %d are read", n, maxJSONValues)
+	}
+	d := json.NewDecoder(bytes.NewReader(index))
+	found := false
+	err = eachField(d, func(key string) error {
+		if key != "entries" {
+			return skipValue(d)
+		}
+		found = true
+		return eachField(d, func(name string) error {
+			if name != chart {
+				return skipValue(d)
+			}
+			versions, err = jsonVersions(d)
+			return err
+		})
+	})
+	if err == nil && !found {
+		err = errors.New("it has no entries")
+	}
+	return versions, err
+}
+
+// eachField calls f for each key of an object, to read the value.
+func eachField(d *json.Decoder, f func(key string) error) error {
+	if err := expect(d, '{'); err != nil {
+		return err
+	}
+	for d.More() {
+		t, err := d.Token()
+		if err != nil {
+			return err
+		}
+		key, ok := t.(string)
+		if !ok {
+			return fmt.Errorf("%v is no key", t)
+		}
+		if err := f(key); err != nil {
+			return err
+		}
+	}
+	return expect(d, '}')
+}
+
+func expect(d *json.Decoder, want json.Delim) error {
+	t, err := d.Token()
+	if err == nil && t != want {
+		err = fmt.Errorf("want %v, have %.40v", want, t)
+	}
+	return err
+}
+
+// skipValue reads a value without keeping it.
+func skipValue(d *json.Decoder) error {
+	depth := 0
+	for {
+		t, err := d.Token()
+		if err != nil {
+			return err
+		}
+		switch t {
+		case json.Delim('{'), json.Delim('['):
+			if depth++; depth > maxIndexNesting {
+				return fmt.Errorf("values are nested more than %d deep", maxIndexNesting)
+			}
+		case json.Delim('}'), json.Delim(']'):
+			depth--
+		}
+		if depth == 0 {
+			return nil
+		}
+	}
+}
+
+// jsonVersions reads the list of a chart's versions.
+func jsonVersions(d *json.Decoder) ([]chartVersion, error) {
+	if err := expect(d, '['); err != nil {
+		return nil, err
+	}
+	var list []chartVersion
+	for d.More() {
+		if len(list) == maxChartVersions {
+			return nil, fmt.Errorf("a chart has more than %d versions", maxChartVersions)
+		}
+		var raw json.RawMessage
+		if err := d.Decode(&raw); err != nil {
+			return nil, err
+		}
+		if len(raw) > maxChartVersion {
+			return nil, fmt.Errorf("a version of a chart has %d bytes; at most %d are read", len(raw), maxChartVersion)
+		}
+		var v chartVersion
+		if err := capped.JSON(raw, maxVersionValues, &v); err != nil {
+			return nil, err
+		}
+		list = append(list, v)
+	}
+	return list, expect(d, ']')
+}

@@ -1,0 +1,38 @@
+package fetch
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// TestCoveredNestedIndexes looks at each index once, however often others name it.
+func TestCoveredNestedIndexes(t *testing.T) {
+	t.Parallel()
+	img := image{children: map[digest.Digest][]digest.Digest{}}
+	level := func(n int) digest.Digest { return digest.FromString(fmt.Sprint(n)) }
+	for n := range 4 {
+		for range 1000 {
+			img.children[level(n)] = append(img.children[level(n)], level(n+1))
+		}
+	}
+	img.root = ocispec.Descriptor{Digest: level(0)}
+	c := signatureCheck{image: img}
+	done := make(chan error, 1)
+	go func() {
+		_, err := c.covered(context.Background(), level(0))
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		if err != nil || len(c.missing) != 5 {
+			t.Errorf("%d manifests without a signature, %v", len(c.missing), err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("it looks at every path")
+	}
+}
