@@ -70,14 +70,15 @@ func startUpload(t *testing.T, r *engine.Run) string {
 	return location.RequestURI()
 }
 
-// ask sends a request to the registry through the first host, and returns its status, its digest and its body.
-func ask(t *testing.T, r *engine.Run, access task.RegistryAccess, method, path, body string) (status int, digest, text string) {
+// ask sends a request (METHOD PATH) to the registry through the first host, and returns its status, its digest and its body.
+func ask(t *testing.T, r *engine.Run, access task.RegistryAccess, request, body string) (status int, digest, text string) {
 	t.Helper()
 	client, err := r.Hosts[0].Transport(access.CA)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer client.CloseIdleConnections()
+	method, path, _ := strings.Cut(request, " ")
 	req, err := http.NewRequestWithContext(t.Context(), method, "https://"+access.Address+path, strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
@@ -97,7 +98,7 @@ func ask(t *testing.T, r *engine.Run, access task.RegistryAccess, method, path, 
 	return resp.StatusCode, resp.Header.Get("Docker-Content-Digest"), string(data)
 }
 
-// content lists the files below the registry's directory.
+// registryFiles lists the files below the registry's directory.
 func (h *rooted) registryFiles(t *testing.T) []string {
 	t.Helper()
 	list, err := filepath.Glob(h.root + siteregistry.DataDir + "/docker/registry/v2/repositories/*/*/*/*/*")
@@ -150,9 +151,9 @@ func nodesCanOnlyPull(t *testing.T, r *engine.Run, h *rooted) {
 	}
 	nodes := mustAccess(t, r)
 	const manifest = "/v2/registry.k8s.io/pause/manifests/"
-	tags, _, list := ask(t, r, nodes, http.MethodGet, "/v2/registry.k8s.io/pause/tags/list", "")
+	tags, _, list := ask(t, r, nodes, http.MethodGet+" /v2/registry.k8s.io/pause/tags/list", "")
 	_, tag, _ := strings.Cut(strings.TrimSuffix(strings.TrimSpace(list), `"]}`), `"tags":["`)
-	status, digest, image := ask(t, r, nodes, http.MethodGet, manifest+tag, "")
+	status, digest, image := ask(t, r, nodes, http.MethodGet+" "+manifest+tag, "")
 	if tags != http.StatusOK || status != http.StatusOK || digest == "" {
 		t.Fatalf("the nodes' login pulls %s: %d, %d %s", list, tags, status, image)
 	}
@@ -171,11 +172,11 @@ func nodesCanOnlyPull(t *testing.T, r *engine.Run, h *rooted) {
 		{http.MethodPut, upload + "&digest=" + digest, ""},
 		{http.MethodDelete, upload, ""},
 	} {
-		if status, _, text := ask(t, r, nodes, one.method, one.path, one.body); status != http.StatusMethodNotAllowed && status != http.StatusForbidden {
+		if status, _, text := ask(t, r, nodes, one.method+" "+one.path, one.body); status != http.StatusMethodNotAllowed && status != http.StatusForbidden {
 			t.Errorf("%s %s: %d %s", one.method, one.path, status, text)
 		}
 	}
-	if _, now, _ := ask(t, r, nodes, http.MethodGet, manifest+tag, ""); now != digest {
+	if _, now, _ := ask(t, r, nodes, http.MethodGet+" "+manifest+tag, ""); now != digest {
 		t.Errorf("the tag's digest is %s, and was %s", now, digest)
 	}
 	if diff := cmp.Diff(h.registryFiles(t), before); diff != "" {
@@ -185,15 +186,15 @@ func nodesCanOnlyPull(t *testing.T, r *engine.Run, h *rooted) {
 	push := pushAccess(t, r)
 	secret := push.Password
 	push.Login = nodes.Login
-	if status, _, _ := ask(t, r, push, http.MethodPut, manifest+tag, other); status != http.StatusUnauthorized {
+	if status, _, _ := ask(t, r, push, http.MethodPut+" "+manifest+tag, other); status != http.StatusUnauthorized {
 		t.Errorf("the nodes' login at the port for pushes: %d", status)
 	}
 	push = pushAccess(t, r)
-	if status, _, _ := ask(t, r, push, http.MethodDelete, manifest+digest, ""); status != http.StatusMethodNotAllowed {
+	if status, _, _ := ask(t, r, push, http.MethodDelete+" "+manifest+digest, ""); status != http.StatusMethodNotAllowed {
 		t.Errorf("the push login deletes: %d", status)
 	}
 	nodes.Login = push.Login
-	if status, _, _ := ask(t, r, nodes, http.MethodGet, manifest+tag, ""); status != http.StatusUnauthorized {
+	if status, _, _ := ask(t, r, nodes, http.MethodGet+" "+manifest+tag, ""); status != http.StatusUnauthorized {
 		t.Errorf("the push login at the nodes' port: %d", status)
 	}
 	for _, file := range []string{configFile, pushConfigFile, siteregistry.ConfigDir + "/push-htpasswd"} {
@@ -220,7 +221,7 @@ func TestOlderRegistryGetsAPushLogin(t *testing.T) {
 	if diff := cmp.Diff(s.states(), []string{"certificates@ done", "registry@cp1 changed", "seed-registry@cp1 changed"}); diff != "" {
 		t.Errorf("(-got +want):\n%s", diff)
 	}
-	if status, _, _ := ask(t, r, mustAccess(t, r), http.MethodPost, "/v2/evil/blobs/uploads/", ""); status != http.StatusMethodNotAllowed {
+	if status, _, _ := ask(t, r, mustAccess(t, r), http.MethodPost+" /v2/evil/blobs/uploads/", ""); status != http.StatusMethodNotAllowed {
 		t.Errorf("the older password pushes: %d", status)
 	}
 	if push, err := r.Dir.Read(task.PushPassFile); err != nil || len(push) != 40 {
@@ -265,7 +266,7 @@ func tagStatus(t *testing.T, r *engine.Run, l task.Login) int {
 	t.Helper()
 	access := mustAccess(t, r)
 	access.Login = l
-	status, _, _ := ask(t, r, access, http.MethodGet, "/v2/registry.k8s.io/pause/tags/list", "")
+	status, _, _ := ask(t, r, access, http.MethodGet+" /v2/registry.k8s.io/pause/tags/list", "")
 	return status
 }
 
@@ -323,9 +324,9 @@ func TestRotateRegistryLogins(t *testing.T) {
 	}
 	if push := pushAccess(t, r); push.Password == oldPush.Password {
 		t.Error("the push login stayed")
-	} else if status, _, text := ask(t, r, push, http.MethodGet, "/v2/", ""); status != http.StatusOK {
+	} else if status, _, text := ask(t, r, push, http.MethodGet+" /v2/", ""); status != http.StatusOK {
 		t.Errorf("the new push login: %d %s", status, text)
-	} else if status, _, _ := ask(t, r, oldPush, http.MethodGet, "/v2/", ""); status != http.StatusUnauthorized {
+	} else if status, _, _ := ask(t, r, oldPush, http.MethodGet+" /v2/", ""); status != http.StatusUnauthorized {
 		t.Errorf("the old push login: %d", status)
 	}
 	if _, err := r.Dir.Read(task.RegistryPassFile + ".old"); err == nil {
@@ -460,7 +461,7 @@ func hides(unit, file string) bool {
 	return user != "" && user != "root" && hidden && !bound
 }
 
-// The kernel's part is proved in the lab (TestFlannel): there the unit's own namespace and user try to read the files.
+// The kernel's part is proved in the lab (TestThread): there the unit's own namespace and user try to read the files.
 func TestRegistryServicesCannotReadKeys(t *testing.T) {
 	t.Parallel()
 	_, r, h := newRegistrySite(t, 84)
