@@ -29,6 +29,7 @@ func kubeadmDistribution() task.Distribution {
 	return task.Distribution{
 		Authority:       kube.ClusterCA,
 		Kubectl:         []string{"kubectl", "--kubeconfig=" + kube.AdminConf},
+		Parents:         []string{"/var/log/kubernetes"},
 		Nodes:           kubeadmTasks,
 		DNS:             addon.DNSSpreadTasks,
 		Hardening:       hardeningTasks,
