@@ -301,8 +301,8 @@ func (d *decrypter) open() error {
 }
 
 // wholeTail limits n bytes at the end of the content to those that can be read where an earlier part is missing.
-func (r *Reader) wholeTail(n int64) int64 {
-	last := r.size
+func wholeTail(r *Reader, n int64) int64 {
+	var last int64 // bytes that can be read
 	switch {
 	case r.parts == nil:
 		return n

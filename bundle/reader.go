@@ -152,7 +152,7 @@ func (r *Reader) load() error {
 
 // readTail reads the seek table and returns bytes that contain the directory's frame.
 func (r *Reader) readTail() (section, error) {
-	want := r.wholeTail(min(r.size, tailRead)) // the part before may be missing
+	want := wholeTail(r, min(r.size, tailRead)) // the part before may be missing
 	tail := section{off: r.size - want, b: make([]byte, want)}
 	if err := r.readAt(tail.b, tail.off); err != nil {
 		return section{}, err

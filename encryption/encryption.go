@@ -56,7 +56,7 @@ func ParseRecipient(text string) (age.Recipient, error) {
 	case strings.HasPrefix(text, "ssh-"), strings.HasPrefix(text, "ecdsa-"), strings.HasPrefix(text, "sk-"):
 		return sshRecipient(text)
 	}
-	return nil, errors.New("not a public key: want age1..., ssh-ed25519 ... or ssh-rsa ...")
+	return nil, errors.New("not a public key: want an age key (age1...) or an SSH key of type ssh-ed25519 or ssh-rsa")
 }
 
 // recipient drops the key from the error.

@@ -188,9 +188,12 @@ func TestSSHIdentity(t *testing.T) {
 	if ids, err := encryption.ParseIdentities(data, []*age.Stanza{{Type: "X25519"}}, nobody(t)); err != nil || len(ids) != 1 {
 		t.Errorf("%d identities, %v", len(ids), err)
 	}
+	const old = "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\n" +
+		"DEK-Info: AES-128-CBC,00000000000000000000000000000000\n\nAAAA\n-----END RSA PRIVATE KEY-----\n"
+	const broken = "-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA\n-----END OPENSSH PRIVATE KEY-----\n"
 	for text, want := range map[string]string{
-		"-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA\n-----END OPENSSH PRIVATE KEY-----\n": "not a valid SSH private key",
-		"-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\nDEK-Info: AES-128-CBC,00000000000000000000000000000000\n\nAAAA\n-----END RSA PRIVATE KEY-----\n": "ssh-keygen -p -f FILE",
+		broken:     "not a valid SSH private key",
+		old:        "ssh-keygen -p -f FILE",
 		"anything": "neither an age identity file nor an SSH private key",
 	} {
 		if _, err := encryption.ParseIdentities([]byte(text), stanzas, nobody(t)); err == nil || !strings.Contains(err.Error(), want) {
