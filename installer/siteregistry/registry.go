@@ -103,7 +103,11 @@ func ReissueTask() task.Task {
 			return t.HasFiles(ctx, want[:1]...)
 		},
 		Do: func(ctx context.Context, t *task.Host) error {
-			access, err := localAccess(t)
+			pull, err := localAccess(t)
+			if err != nil {
+				return err
+			}
+			push, err := pushAccess(t)
 			if err != nil {
 				return err
 			}
@@ -114,15 +118,24 @@ func ReissueTask() task.Task {
 			if err := t.Write(ctx, want[1], want[0]); err != nil { // the key first: Done looks at the certificate
 				return err
 			}
-			for _, args := range serviceSpec(access.Address).Prepare() {
+			reader, _ := serviceSpecs(pull.Address, push.Address)
+			for _, args := range reader.Prepare() { // the user and its files are the same for both
 				if err := t.Run(ctx, args...); err != nil {
 					return err
 				}
 			}
-			if err := t.Systemctl(ctx, "restart", Unit); err != nil {
-				return t.WithUnitLog(ctx, Unit, err)
+			for _, one := range []struct {
+				unit   string
+				access task.RegistryAccess
+			}{{Unit, pull}, {PushUnit, push}} {
+				if err := t.Systemctl(ctx, "restart", one.unit); err != nil {
+					return t.WithUnitLog(ctx, one.unit, err)
+				}
+				if err := awaitServing(ctx, t, one.unit, one.access); err != nil {
+					return err
+				}
 			}
-			return awaitServing(ctx, t, access)
+			return nil
 		},
 	}
 }
