@@ -9,6 +9,9 @@ CACHE    := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)
 TOOLS    := $(CACHE)/kkbundle-tools
 LINT_VERSION := v2.15.0
 LINT     := $(TOOLS)/golangci-lint-$(LINT_VERSION)
+VULN_VERSION := v1.9.0
+VULN     := $(TOOLS)/govulncheck-$(VULN_VERSION)
+VULNDB   ?= https://vuln.go.dev
 GOFLAGS_STATIC := -trimpath -buildvcs=false
 LDFLAGS  := -s -w -X github.com/kkbundle/kkbundle/cmd/internal/cli.version=$(VERSION)
 NODE     := cmd/internal/helper/bin/kkbundle-node
@@ -16,7 +19,7 @@ DIST     := linux-amd64 linux-arm64 darwin-amd64 darwin-arm64
 HOSTS    ?= 2
 export CGO_ENABLED ?= 0
 
-.PHONY: help build helper dist test lint fmt docs fuzz bench bench-corpus demo clients lab-needs lab lab-up lab-down e2e e2e-ha e2e-upgrade clean
+.PHONY: help build helper dist dist-check test lint vuln fmt docs fuzz bench bench-corpus demo clients lab-needs lab lab-up lab-down e2e e2e-ha e2e-upgrade clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -29,12 +32,21 @@ helper: ## build kkbundle-node for both architectures, to be embedded
 build: helper ## build bin/kkbundle
 	@go build $(GOFLAGS_STATIC) -ldflags "$(LDFLAGS)" -o bin/kkbundle ./cmd/kkbundle
 
-dist: helper ## static binaries for every platform into dist/
-	@for p in $(DIST); do
+dist: helper ## programs for every platform, bill of materials, provenance and checksums in dist/; RELEASE_KEY=FILE signs them
+	@rm -rf dist
+	for p in $(DIST); do
 		echo "dist/kkbundle-$$p"
 		GOOS=$${p%-*} GOARCH=$${p#*-} go build $(GOFLAGS_STATIC) -ldflags "$(LDFLAGS)" -o dist/kkbundle-$$p ./cmd/kkbundle
 	done
-	cd dist && sha256sum kkbundle-* > SHA256SUMS
+	go run ./cmd/internal/release dist "$(VERSION)" "$$(git rev-parse HEAD)" $(RELEASE_KEY)
+
+dist-check: dist ## build dist/ again from a clone, in another directory and with nothing compiled, and compare
+	@again=$$(mktemp -d); trap 'rm -rf "$$again"' EXIT
+	git clone -q . "$$again/clone"
+	GOCACHE="$$again/cache" $(MAKE) -s -C "$$again/clone" dist VERSION=$(VERSION) RELEASE_KEY=
+	cmp dist/SHA256SUMS "$$again/clone/dist/SHA256SUMS"
+	(cd dist && sha256sum --quiet -c SHA256SUMS)
+	echo "the same bytes from two directories"
 
 test: helper ## unit and integration tests; the race detector on what is concurrent
 	@testdata/needs.sh gcc:gcc sshd:openssh-server sudo:sudo zstd:zstd python3:python3-minimal skopeo:skopeo qemu-aarch64-static:qemu-user-static ctr:containerd ip:iproute2
@@ -52,6 +64,19 @@ lint: $(LINT) helper ## the lint set, shell scripts, formatting, and the layers 
 	# The lab is built anew when its first process changes, so that a remark cannot be in it: mount points there have no blanks.
 	shellcheck --exclude=SC2013 testdata/lab/software/root/lab-init
 	$(LINT) fmt --diff > /dev/null || { $(LINT) fmt --diff; echo "run make fmt"; exit 1; }
+
+vuln: $(VULN) helper ## known vulnerabilities in code that kkbundle calls; asks VULNDB, vuln.go.dev or a copy of it (file:///DIR)
+	@rc=0; $(VULN) -db $(VULNDB) ./cmd/... || rc=$$?
+	case $$rc in
+	0) ;;
+	1) echo "NOT CHECKED for known vulnerabilities: $(VULNDB) did not answer; set VULNDB=file:///DIR to a copy" ;;
+	*) exit $$rc ;;
+	esac
+
+$(VULN):
+	@mkdir -p $(TOOLS)
+	GOBIN=$(TOOLS)/tmp go install golang.org/x/vuln/cmd/govulncheck@$(VULN_VERSION)
+	mv $(TOOLS)/tmp/govulncheck $@
 
 fmt: $(LINT) ## format
 	@$(LINT) fmt

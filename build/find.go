@@ -178,7 +178,7 @@ func (f *finder) find(ctx context.Context, list []fetch.Chart) error {
 	}
 	var mu sync.Mutex
 	var results []discover.Result
-	var problems []string
+	var problems, missing []string
 	var group errgroup.Group
 	group.SetLimit(2) // processes with their own memory
 	for _, job := range jobs {
@@ -189,6 +189,7 @@ func (f *finder) find(ctx context.Context, list []fetch.Chart) error {
 			results = append(results, a.Result)
 			problems = append(problems, a.Problems...)
 			problems = append(problems, f.inputsOf(a.Files)...)
+			missing = a.Missing
 			var failed *FindError
 			if errors.As(err, &failed) {
 				problems = append(problems, failed.problems...)
@@ -199,6 +200,9 @@ func (f *finder) find(ctx context.Context, list []fetch.Chart) error {
 	}
 	if err := group.Wait(); err != nil {
 		return err
+	}
+	if len(missing) > 0 {
+		f.note("charts are rendered without %s, which this system does not offer; limits of time and memory hold", strings.Join(missing, ", "))
 	}
 	f.take(discover.Merge(results...))
 	slices.SortFunc(f.seen.inputs, func(a, b manifest.Input) int { return strings.Compare(a.Path, b.Path) })

@@ -63,8 +63,7 @@ func (b *builder) assembleUncached(ctx context.Context, job *fetch.Job, index bu
 		return bundle.Summary{}, err
 	}
 	s, err := b.write(ctx, src, index, bundle.WriteOptions{})
-	var failed *fetch.Errors
-	if errors.As(err, &failed) {
+	if failed, ok := errors.AsType[*fetch.Errors](err); ok {
 		return s, failed // without the name of the file, which is not the cause
 	}
 	return s, err

@@ -81,9 +81,7 @@ func newSession(p *Project, o Options) *session {
 	if o.Events == nil {
 		o.Events = func(Event) {}
 	}
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	return &session{Project: p, Options: o}
 }
 

@@ -26,7 +26,7 @@ const (
 // ForPlatform returns the item with the single manifest of one platform as its root, instead of an index. Without
 // wanted (nil) there must be only one manifest. An item without an index is returned unchanged if its platform is
 // wanted or it has none.
-func (r *Reader) ForPlatform(ctx context.Context, it Item, wanted func(platform string) bool) (Item, error) {
+func (c *Catalog) ForPlatform(ctx context.Context, it Item, wanted func(platform string) bool) (Item, error) {
 	if p := it.Descriptor.Platform; p != nil && wanted != nil && !wanted(PlatformString(p)) {
 		return it, fmt.Errorf("%s: no manifest for the requested platform", it)
 	}
@@ -35,7 +35,7 @@ func (r *Reader) ForPlatform(ctx context.Context, it Item, wanted func(platform 
 	}
 	var found []ocispec.Descriptor
 	var there []string
-	if err := r.manifestsOf(ctx, it, it.Descriptor.Digest, 0, func(d ocispec.Descriptor) {
+	if err := c.manifestsOf(ctx, it, it.Descriptor.Digest, 0, func(d ocispec.Descriptor) {
 		p := PlatformString(d.Platform)
 		there = append(there, p)
 		if wanted == nil || wanted(p) {
@@ -55,11 +55,11 @@ func (r *Reader) ForPlatform(ctx context.Context, it Item, wanted func(platform 
 
 // manifestsOf visits the manifests below an index whose platform is wanted and that the bundle holds, in the index's
 // order.
-func (r *Reader) manifestsOf(ctx context.Context, it Item, index digest.Digest, depth int, visit func(ocispec.Descriptor)) error {
+func (c *Catalog) manifestsOf(ctx context.Context, it Item, index digest.Digest, depth int, visit func(ocispec.Descriptor)) error {
 	if depth > maxDepth {
 		return fmt.Errorf("indexes are nested more than %d deep", maxDepth)
 	}
-	data, err := r.ReadBlob(ctx, index, maxManifest)
+	data, err := c.ReadBlob(ctx, index, maxManifest)
 	if err != nil {
 		return err
 	}
@@ -73,7 +73,7 @@ func (r *Reader) manifestsOf(ctx context.Context, it Item, index digest.Digest, 
 		}
 		switch classOf(d.MediaType) {
 		case classIndex:
-			if err := r.manifestsOf(ctx, it, d.Digest, depth+1, visit); err != nil {
+			if err := c.manifestsOf(ctx, it, d.Digest, depth+1, visit); err != nil {
 				return err
 			}
 		case classManifest:
@@ -122,11 +122,11 @@ func (r *Reader) WriteDockerArchive(ctx context.Context, w io.Writer, it Item) e
 }
 
 // dockerManifest returns manifest.json.
-func (r *Reader) dockerManifest(ctx context.Context, it Item) ([]byte, error) {
+func (c *Catalog) dockerManifest(ctx context.Context, it Item) ([]byte, error) {
 	if classOf(it.Descriptor.MediaType) != classManifest {
 		return nil, errors.New("docker's archives hold one platform: choose it with --platform")
 	}
-	data, err := r.ReadBlob(ctx, it.Descriptor.Digest, maxManifest)
+	data, err := c.ReadBlob(ctx, it.Descriptor.Digest, maxManifest)
 	if err != nil {
 		return nil, err
 	}
@@ -161,11 +161,11 @@ func repoTags(ref string) []string {
 
 // An archive writes a tar of an image layout.
 type archive struct {
-	r      *Reader
-	tar    *tar.Writer
-	index  []byte
-	docker []byte // manifest.json, if there is one
-	blobs  []format.Blob
+	copyBlob func(context.Context, io.Writer, format.Blob) error
+	tar      *tar.Writer
+	index    []byte
+	docker   []byte // manifest.json, if there is one
+	blobs    []format.Blob
 }
 
 func (r *Reader) newArchive(ctx context.Context, w io.Writer, items []Item) (*archive, error) {
@@ -192,7 +192,7 @@ func (r *Reader) newArchive(ctx context.Context, w io.Writer, items []Item) (*ar
 	if err != nil {
 		return nil, err
 	}
-	return &archive{r: r, tar: tar.NewWriter(w), index: index, blobs: blobs}, nil
+	return &archive{copyBlob: r.copyBlob, tar: tar.NewWriter(w), index: index, blobs: blobs}, nil
 }
 
 func (a *archive) write(ctx context.Context) error {
@@ -214,9 +214,7 @@ func (a *archive) write(ctx context.Context) error {
 		if err := a.header(format.BlobPrefix+b.Sum.Hex(), b.Size); err != nil {
 			return err
 		}
-		rc := a.r.stream(ctx, b, 0, true)
-		_, err := io.Copy(a.tar, rc)
-		if err := errors.Join(err, rc.Close()); err != nil {
+		if err := a.copyBlob(ctx, a.tar, b); err != nil {
 			return err
 		}
 	}

@@ -27,13 +27,9 @@ func (r *Reader) Unhashed(ctx context.Context, d digest.Digest, offset int64) (i
 }
 
 func (r *Reader) blob(ctx context.Context, d digest.Digest, offset int64, whole bool) (io.ReadCloser, error) {
-	s, err := format.ParseDigest(d)
+	b, err := r.blobOf(d)
 	if err != nil {
 		return nil, err
-	}
-	b, ok := r.find(s)
-	if !ok {
-		return nil, fmt.Errorf("the bundle has no blob %s", d)
 	}
 	if offset < 0 || offset > b.Size {
 		return nil, fmt.Errorf("blob %s has %d bytes; there is no byte %d", d, b.Size, offset)
@@ -89,8 +85,7 @@ func (r *Reader) piece(b format.Blob, at int64, raw, out *[]byte) ([]byte, error
 	f := r.frames[frame]
 	content, err := r.content(f, raw, out)
 	if err != nil {
-		var damaged *DamageError
-		if errors.As(err, &damaged) {
+		if damaged, ok := errors.AsType[*DamageError](err); ok {
 			damaged.Blob = b.Sum.Digest()
 			return nil, damaged
 		}

@@ -9,6 +9,7 @@ import (
 	"iter"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -95,12 +96,10 @@ func isEncoderDir(e fs.DirEntry) bool { return e.IsDir() && len(e.Name()) == 16 
 func isHex(s string) bool { return strings.Trim(s, "0123456789abcdef") == "" }
 
 func hasDirs(dir string, names ...string) bool {
-	for _, name := range names {
-		if info, err := os.Lstat(filepath.Join(dir, name)); err != nil || !info.IsDir() {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(names, func(name string) bool {
+		info, err := os.Lstat(filepath.Join(dir, name))
+		return err != nil || !info.IsDir()
+	})
 }
 
 // readEncoder returns the encoder name recorded by a Cache of any version.

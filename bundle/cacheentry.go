@@ -67,8 +67,7 @@ func (e *cacheEntry) readAt(b []byte, off int64) error {
 
 // withoutPath returns the cause of a file system error. The caller prints the path.
 func withoutPath(err error) error {
-	var e *fs.PathError
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*fs.PathError](err); ok {
 		return e.Err
 	}
 	return err
@@ -268,7 +267,6 @@ type pieceReader struct {
 	err   error // the first error; repeated by later reads
 }
 
-// Read implements io.Reader.
 func (r *pieceReader) Read(p []byte) (int, error) {
 	for len(r.rest) == 0 && r.err == nil {
 		r.rest, r.err = r.load()

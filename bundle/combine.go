@@ -73,10 +73,10 @@ func joinIDs(ids []string) string {
 }
 
 // Level returns the bundle's compression level, or the nearest one that this program has.
-func (r *Reader) Level() Level { return format.LevelOf(r.dir.Encoder, r.dir.FrameSize) }
+func (d directory) Level() Level { return format.LevelOf(d.dir.Encoder, d.dir.FrameSize) }
 
 // FrameSize returns how many bytes of a blob are in one frame.
-func (r *Reader) FrameSize() int { return r.dir.FrameSize }
+func (d directory) FrameSize() int { return d.dir.FrameSize }
 
 func (c *Combined) encoding() *format.Encoder { return c.enc }
 

@@ -1,6 +1,7 @@
 package bundle
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"fmt"
@@ -139,9 +140,7 @@ func (c *checks) take(ctx context.Context) (*slot, error) {
 func (c *checks) fail(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.err == nil {
-		c.err = err
-	}
+	c.err = cmp.Or(c.err, err)
 }
 
 func (c *checks) failed() error {

@@ -88,19 +88,26 @@ func ExtractLayout(ctx context.Context, r *Reader, dir string, items []Item) (er
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("extract: %w", err)
 	}
-	if err := r.extractInto(ctx, root, blobs, index); err != nil {
+	if err := (&extraction{root: root, copyBlob: r.copyBlob}).write(ctx, blobs, index); err != nil {
 		return fmt.Errorf("extract into %s: %w", dir, err)
 	}
 	return nil
 }
 
-// extractInto writes the blobs first and the index last.
-func (r *Reader) extractInto(ctx context.Context, root *os.Root, blobs []format.Blob, index []byte) error {
+// An extraction writes an image layout into a directory.
+type extraction struct {
+	root     *os.Root
+	copyBlob func(context.Context, io.Writer, format.Blob) error
+}
+
+// write writes the blobs first and the index last.
+func (x *extraction) write(ctx context.Context, blobs []format.Blob, index []byte) error {
+	root := x.root
 	if err := root.MkdirAll("blobs/sha256", 0o755); err != nil {
 		return err
 	}
 	for _, b := range blobs {
-		if err := r.extractBlob(ctx, root, b); err != nil {
+		if err := x.blob(ctx, b); err != nil {
 			return fmt.Errorf("blob %s: %w", b.Sum.Digest(), err)
 		}
 	}
@@ -141,16 +148,19 @@ func (r *Reader) needed(ctx context.Context, items []Item) ([]format.Blob, error
 	return blobs, nil
 }
 
-func (r *Reader) extractBlob(ctx context.Context, root *os.Root, b format.Blob) error {
+func (x *extraction) blob(ctx context.Context, b format.Blob) error {
 	name := format.BlobPrefix + b.Sum.Hex()
-	if have, err := hashFile(root, name, b.Size); err != nil || have == b.Sum {
+	if have, err := hashFile(x.root, name, b.Size); err != nil || have == b.Sum {
 		return err
 	}
-	return writeRooted(root, name, func(w io.Writer) error {
-		rc := r.stream(ctx, b, 0, true)
-		_, err := io.Copy(w, rc)
-		return errors.Join(err, rc.Close())
-	})
+	return writeRooted(x.root, name, func(w io.Writer) error { return x.copyBlob(ctx, w, b) })
+}
+
+// copyBlob writes a whole blob, checked.
+func (r *Reader) copyBlob(ctx context.Context, w io.Writer, b format.Blob) error {
+	rc := r.stream(ctx, b, 0, true)
+	_, err := io.Copy(w, rc)
+	return errors.Join(err, rc.Close())
 }
 
 // hashFile returns the digest of a regular file of that size left by an earlier, interrupted run; else none.

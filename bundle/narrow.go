@@ -178,13 +178,9 @@ func (c *Catalog) subject(ctx context.Context, it Item) (digest.Digest, error) {
 // Stored returns how many bytes of the bundle a blob takes: its frames or, for a small blob, its share of the common
 // frame.
 func (r *Reader) Stored(d digest.Digest) int64 {
-	s, err := format.ParseDigest(d)
-	if err != nil {
-		return 0
-	}
-	b, ok := r.find(s)
+	b, err := r.blobOf(d)
 	switch {
-	case !ok:
+	case err != nil:
 		return 0
 	case b.Small():
 		f := r.frames[b.Frame]

@@ -27,13 +27,9 @@ type Piece struct {
 
 // Piece returns the piece of blob d that holds byte at. Only the piece of an empty blob is empty; it is in no frame.
 func (r *Reader) Piece(d digest.Digest, at int64) (Piece, error) {
-	s, err := format.ParseDigest(d)
+	b, err := r.blobOf(d)
 	if err != nil {
 		return Piece{}, err
-	}
-	b, ok := r.find(s)
-	if !ok {
-		return Piece{}, fmt.Errorf("the bundle has no blob %s", d)
 	}
 	if at < 0 || at > b.Size || at == b.Size && at > 0 {
 		return Piece{}, fmt.Errorf("blob %s has %d bytes; there is no byte %d", d, b.Size, at)

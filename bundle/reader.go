@@ -25,13 +25,13 @@ const tailRead = 256 << 10
 // trusted: a deviation from the format is a *DamageError before memory is allocated for it.
 type Reader struct {
 	Catalog
+	directory
 	r     io.ReaderAt
 	close func() error
 	parts *parts.Set // nil for one file
 	size  int64
 	// encrypted is the age file around the bundle, nil if there is none; r reads its content.
 	encrypted *ageFile
-	dir       *format.Directory
 	layout    format.Layout
 	frames    []format.FrameInfo
 	dec       *zstd.Decoder
@@ -134,7 +134,7 @@ func (r *Reader) load() error {
 		return err
 	}
 	n := len(r.frames)
-	data, err := r.decodeFrom(tail, r.frames[n-2])
+	data, err := r.decode(tail.frame(r.frames[n-2]), nil, r.frames[n-2])
 	if err != nil {
 		return &DamageError{Offset: r.frames[n-2].Off, Reason: "its directory", Err: err}
 	}
@@ -144,7 +144,7 @@ func (r *Reader) load() error {
 		}
 		return &DamageError{Offset: r.frames[n-2].Off, Reason: "its directory", Err: err}
 	}
-	if err := r.checkLayout(); err != nil {
+	if r.layout, err = layoutOf(r.dir, r.frames); err != nil {
 		return err
 	}
 	return r.loadIndex()
@@ -201,10 +201,8 @@ func (r *Reader) readAt(b []byte, off int64) error {
 	return fmt.Errorf("read %d bytes at byte %d of the bundle: %w", len(b), off, err)
 }
 
-// decodeFrom decodes a frame that lies in s.
-func (r *Reader) decodeFrom(s section, f format.FrameInfo) ([]byte, error) {
-	return r.decode(s.b[f.Off-s.off:][:f.Len], nil, f)
-}
+// frame returns the bytes of a frame that lies in s.
+func (s section) frame(f format.FrameInfo) []byte { return s.b[f.Off-s.off:][:f.Len] }
 
 func (r *Reader) decode(b, buf []byte, f format.FrameInfo) ([]byte, error) {
 	if sum := binary.LittleEndian.Uint32(b[len(b)-4:]); sum != f.Checksum {
@@ -213,10 +211,10 @@ func (r *Reader) decode(b, buf []byte, f format.FrameInfo) ([]byte, error) {
 	return format.DecodeFrame(r.dec, b, buf, int64(f.Size))
 }
 
-// checkLayout derives every frame and position from the blobs' order and compares them.
-func (r *Reader) checkLayout() error {
-	n := len(r.frames)
-	order := slices.Clone(r.dir.Blobs)
+// layoutOf derives every frame and position from the blobs' order and compares them.
+func layoutOf(dir *format.Directory, frames []format.FrameInfo) (format.Layout, error) {
+	n := len(frames)
+	order := slices.Clone(dir.Blobs)
 	slices.SortFunc(order, func(a, b format.Blob) int {
 		if a.Frame != b.Frame {
 			return int(a.Frame) - int(b.Frame)
@@ -224,20 +222,20 @@ func (r *Reader) checkLayout() error {
 		return int(a.At) - int(b.At)
 	})
 	claimed := slices.Clone(order)
-	r.layout = format.Layout{
-		FrameSize: r.dir.FrameSize, IndexSize: int64(r.frames[1].Size), DirectorySize: int64(r.frames[n-2].Size), Blobs: order,
+	layout := format.Layout{
+		FrameSize: dir.FrameSize, IndexSize: int64(frames[1].Size), DirectorySize: int64(frames[n-2].Size), Blobs: order,
 	}
-	if err := format.CheckFrames(&r.layout, r.frames); err != nil {
-		return err
+	if err := format.CheckFrames(&layout, frames); err != nil {
+		return layout, err
 	}
-	r.layout.Put()
+	layout.Put()
 	for i, b := range order {
 		if b.Place != claimed[i].Place {
-			return &DamageError{Blob: b.Sum.Digest(), Offset: -1, Reason: fmt.Sprintf(
+			return layout, &DamageError{Blob: b.Sum.Digest(), Offset: -1, Reason: fmt.Sprintf(
 				"the directory places it in frame %d at %d instead of frame %d at %d", claimed[i].Frame, claimed[i].At, b.Frame, b.At)}
 		}
 	}
-	return nil
+	return layout, nil
 }
 
 // loadIndex reads the first two frames.
@@ -246,19 +244,19 @@ func (r *Reader) loadIndex() error {
 	if err := r.readAt(head.b, 0); err != nil {
 		return err
 	}
-	first, err := r.decodeFrom(head, r.frames[0])
+	first, err := r.decode(head.frame(r.frames[0]), nil, r.frames[0])
 	if err != nil {
 		return &DamageError{Offset: 0, Reason: "its beginning", Err: err}
 	}
 	for s := range r.layout.Segments() {
 		for _, u := range s.Units {
-			if err := r.checkUnit(u, first); err != nil {
+			if err := checkUnit(&r.layout, u, first); err != nil {
 				return &DamageError{Offset: 0, Reason: "its beginning", Err: err}
 			}
 		}
 		break
 	}
-	data, err := r.decodeFrom(head, r.frames[1])
+	data, err := r.decode(head.frame(r.frames[1]), nil, r.frames[1])
 	if err != nil {
 		return &DamageError{Offset: r.frames[1].Off, Reason: format.IndexName, Err: err}
 	}
@@ -277,34 +275,45 @@ func (r *Reader) loadIndex() error {
 // Size returns the bytes of the bundle, without its encryption.
 func (r *Reader) Size() int64 { return r.size }
 
+// A directory is what a bundle's directory says about its blobs.
+type directory struct{ dir *format.Directory }
+
 // Encoder names the bundle's encoder: library, version, level and options.
-func (r *Reader) Encoder() string { return r.dir.Encoder }
+func (d directory) Encoder() string { return d.dir.Encoder }
 
 // Blobs returns digest and size of every blob, sorted by digest.
-func (r *Reader) Blobs() []ocispec.Descriptor {
-	out := make([]ocispec.Descriptor, len(r.dir.Blobs))
-	for i, b := range r.dir.Blobs {
+func (d directory) Blobs() []ocispec.Descriptor {
+	out := make([]ocispec.Descriptor, len(d.dir.Blobs))
+	for i, b := range d.dir.Blobs {
 		out[i] = ocispec.Descriptor{Digest: b.Sum.Digest(), Size: b.Size}
 	}
 	return out
 }
 
 // Stat reports whether the bundle holds a blob, and its size.
-func (r *Reader) Stat(d digest.Digest) (size int64, ok bool) {
-	s, err := format.ParseDigest(d)
-	if err != nil {
-		return 0, false
-	}
-	b, ok := r.find(s)
-	return b.Size, ok
+func (d directory) Stat(blob digest.Digest) (size int64, ok bool) {
+	b, err := d.blobOf(blob)
+	return b.Size, err == nil
 }
 
-func (r *Reader) find(s format.Sum) (format.Blob, bool) {
-	i, ok := slices.BinarySearchFunc(r.dir.Blobs, s, func(b format.Blob, s format.Sum) int { return format.CompareSums(b.Sum, s) })
+func (d directory) blobOf(of digest.Digest) (format.Blob, error) {
+	s, err := format.ParseDigest(of)
+	if err != nil {
+		return format.Blob{}, err
+	}
+	b, ok := d.find(s)
+	if !ok {
+		return b, fmt.Errorf("the bundle has no blob %s", of)
+	}
+	return b, nil
+}
+
+func (d directory) find(s format.Sum) (format.Blob, bool) {
+	i, ok := slices.BinarySearchFunc(d.dir.Blobs, s, func(b format.Blob, s format.Sum) int { return format.CompareSums(b.Sum, s) })
 	if !ok {
 		return format.Blob{}, false
 	}
-	return r.dir.Blobs[i], true
+	return d.dir.Blobs[i], true
 }
 
 func (r *Reader) lookup(_ context.Context, s format.Sum) (int64, bool, error) {

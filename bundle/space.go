@@ -38,9 +38,7 @@ func (c *Cache) InBundle(d digest.Digest) (int64, error) {
 }
 
 // pieces returns the number of frames of a blob; a small one has none of its own.
-func pieces(size int64, frameSize int) int64 {
-	return int64(format.Blob{Size: size}.Pieces(frameSize))
-}
+func pieces(size int64, frameSize int) int64 { return int64(format.Blob{Size: size}.Pieces(frameSize)) }
 
 // framesMost returns the maximal total size of a blob's frames.
 func framesMost(size int64, frameSize int) int64 {

@@ -151,8 +151,7 @@ func (s *Stream) begin(ctx context.Context) error {
 		if e == nil || !s.docs.mayBe(e.Blob) {
 			s.first = e
 			for _, err := range s.docs.missing() {
-				var m *MissingError
-				if errors.As(err, &m) {
+				if m, ok := errors.AsType[*MissingError](err); ok {
 					id, _ := format.ParseDigest(m.Digest) // already a document
 					s.found.add(id, &DamageError{Offset: s.in.Off, Reason: "not before all contents", Err: err})
 				}
@@ -517,8 +516,7 @@ func (s *Stream) each(ctx context.Context, handle func(ctx context.Context, b *S
 
 // note records damage for the report. It returns any other error.
 func (s *Stream) note(err error) error {
-	var d *DamageError
-	if errors.As(err, &d) && !errors.Is(err, ErrUnsupported) {
+	if d, ok := errors.AsType[*DamageError](err); ok && !errors.Is(err, ErrUnsupported) {
 		s.cut = s.cut || !s.ended
 		s.found.addOther(d)
 		return nil
@@ -581,7 +579,7 @@ func (s *Stream) report(ctx context.Context) (Report, error) {
 	v := s.found
 	v.r = &Reader{
 		Catalog: Catalog{index: s.index, identity: s.identity}, size: s.in.Off, frames: s.in.Frames,
-		dir: &format.Directory{Blobs: came}, layout: format.Layout{Blobs: s.blobs},
+		directory: directory{&format.Directory{Blobs: came}}, layout: format.Layout{Blobs: s.blobs},
 	}
 	v.src = streamSource{s.docs.held, s.sizes}
 	if err := v.references(ctx, s.cut); err != nil {

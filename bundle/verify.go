@@ -174,8 +174,7 @@ func (v *verifier) blob(ctx context.Context, b format.Blob) error {
 
 // asDamage turns any read error into damage: for verifying, a bad sector equals a flipped bit.
 func asDamage(err error, off int64) *DamageError {
-	var e *DamageError
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*DamageError](err); ok {
 		return e
 	}
 	return &DamageError{Offset: off, Reason: "cannot be read", Err: err}
@@ -183,7 +182,6 @@ func asDamage(err error, off int64) *DamageError {
 
 type writerFunc func(b []byte)
 
-// Write implements io.Writer.
 func (w writerFunc) Write(b []byte) (int, error) {
 	w(b)
 	return len(b), nil
@@ -191,7 +189,7 @@ func (w writerFunc) Write(b []byte) (int, error) {
 
 func (v *verifier) glue(s format.Segment, content []byte) {
 	for _, u := range s.Units {
-		err := v.r.checkUnit(u, content)
+		err := checkUnit(&v.r.layout, u, content)
 		if err == nil {
 			continue
 		}
@@ -206,8 +204,8 @@ func (v *verifier) glue(s format.Segment, content []byte) {
 
 // checkUnit compares a unit of a glue frame with the expected bytes: header and padding byte by byte, a small blob by
 // its digest.
-func (r *Reader) checkUnit(u format.Unit, content []byte) error {
-	want, err := r.layout.Header(u)
+func checkUnit(l *format.Layout, u format.Unit, content []byte) error {
+	want, err := l.Header(u)
 	if err != nil {
 		return err
 	}
@@ -217,7 +215,7 @@ func (r *Reader) checkUnit(u format.Unit, content []byte) error {
 		return fmt.Errorf("the tar entry of %s does not match the directory", names[u.Kind])
 	}
 	rest := have[len(want):]
-	if b := unitBlob(&r.layout, u); b != nil {
+	if b := unitBlob(l, u); b != nil {
 		if got := format.Sum(sha256.Sum256(rest[:b.Size])); got != b.Sum {
 			return fmt.Errorf("content has digest %s", got.Digest())
 		}

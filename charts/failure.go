@@ -1,6 +1,7 @@
 package charts
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -142,9 +143,7 @@ func (s state) describe(ctx context.Context, o InstallOptions, rel *release.Rele
 // NotReady describes the pods of the workloads in YAML that are not ready, like FailedError. It uses Kubeconfig, Dial,
 // Namespace and Logger of the options, and ignores errors.
 func NotReady(ctx context.Context, o InstallOptions, manifests string) []string {
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	o, end := ofOneCall(o)
 	defer end()
 	cfg, err := configuration(ctx, o)
@@ -213,9 +212,7 @@ func workloads(manifest, namespace string) []workload {
 			continue
 		}
 		w := workload{object.Kind, object.Metadata.Namespace, object.Metadata.Name, labels.SelectorFromSet(match).String()}
-		if w.namespace == "" {
-			w.namespace = namespace
-		}
+		w.namespace = cmp.Or(w.namespace, namespace)
 		if len(match) > 0 && len(list) < maxWorkload {
 			list = append(list, w)
 		}

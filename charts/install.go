@@ -2,6 +2,7 @@ package charts
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
@@ -107,9 +108,7 @@ type state struct {
 }
 
 func lookUp(ctx context.Context, c *Chart, o InstallOptions) (state, error) {
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	mark, err := contentMark(c.helm, o.Values)
 	if err != nil {
 		return state{}, fmt.Errorf("release %s/%s: %w", o.Namespace, o.Release, err)

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -125,9 +126,7 @@ func (c *Chart) Config() ([]byte, error) {
 func (c *Chart) Annotations() map[string]string {
 	meta := c.helm.Metadata
 	out := make(map[string]string)
-	for key, value := range meta.Annotations {
-		out[key] = value
-	}
+	maps.Copy(out, meta.Annotations)
 	set := func(key, value string) {
 		if strings.TrimSpace(value) != "" {
 			if _, taken := out[key]; !taken {

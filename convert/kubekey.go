@@ -1,6 +1,7 @@
 package convert
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strings"
@@ -185,9 +186,7 @@ func (f *reader) kubekeyNetwork(cluster *manifest.Cluster) {
 			}
 		}
 	}
-	if cluster.CNI.Type == "" {
-		cluster.CNI.Type = manifest.NetworkCalico
-	}
+	cluster.CNI.Type = cmp.Or(cluster.CNI.Type, manifest.NetworkCalico)
 	f.noteAt(0, "cni.type %s was guessed from the listed images, since the file does not name the network: check it", cluster.CNI.Type)
 }
 

@@ -2,6 +2,7 @@ package convert
 
 import (
 	"path"
+	"slices"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -146,10 +147,8 @@ func (f *reader) remote(n *yaml.Node, address string) {
 }
 
 func (f *reader) addManifest(pattern string) {
-	for _, o := range f.Bundle.Manifests {
-		if o == pattern {
-			return
-		}
+	if slices.Contains(f.Bundle.Manifests, pattern) {
+		return
 	}
 	f.Bundle.Manifests = append(f.Bundle.Manifests, pattern)
 }

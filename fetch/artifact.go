@@ -40,7 +40,7 @@ func OpenArtifact(ctx context.Context, repo name.Repository, reference string, o
 }
 
 func (a *Artifact) open(ctx context.Context, repo name.Repository, reference string) (err error) {
-	if a.repo, err = a.s.repository(repo); err != nil {
+	if a.repo, err = a.s.registries.repository(repo); err != nil {
 		return err
 	}
 	var desc ocispec.Descriptor

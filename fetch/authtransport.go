@@ -27,7 +27,6 @@ type authTransport struct {
 	realm *url.URL       // nil if no token is needed
 }
 
-// RoundTrip implements http.RoundTripper.
 func (d *authTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	switch {
 	case req.URL.Host != d.host:

@@ -37,25 +37,33 @@ func chartLabel(c manifest.Chart) string {
 	return manifest.ChartRef(c, c.Name, cmp.Or(c.Version, "latest"))
 }
 
-// resolveChart pins a chart.
-func (s *session) resolveChart(ctx context.Context, c manifest.Chart) (manifest.Pin, error) {
-	switch {
-	case c.Path != "":
-		return s.resolveLocalChart(ctx, c)
-	case c.URL != "":
-		return s.resolveChartURL(ctx, c)
-	case strings.HasPrefix(c.Repo, "oci://"):
-		return s.resolveOCIChart(ctx, c)
-	}
-	return s.resolveRepoChart(ctx, c)
+// helmCharts pins and brings charts: local ones, and those of Helm repositories and registries.
+type helmCharts struct {
+	web        *web
+	registries *registries
+	local      *localFiles
+	cache      *cache
 }
 
-func (s *session) resolveLocalChart(ctx context.Context, c manifest.Chart) (manifest.Pin, error) {
-	desc, err := s.storeLocalChart(ctx, c.Path, "", false)
+// resolve pins a chart.
+func (h *helmCharts) resolve(ctx context.Context, c manifest.Chart) (manifest.Pin, error) {
+	switch {
+	case c.Path != "":
+		return h.resolveLocal(ctx, c)
+	case c.URL != "":
+		return h.resolveURL(ctx, c)
+	case strings.HasPrefix(c.Repo, "oci://"):
+		return h.resolveOCI(ctx, c)
+	}
+	return h.resolveRepo(ctx, c)
+}
+
+func (h *helmCharts) resolveLocal(ctx context.Context, c manifest.Chart) (manifest.Pin, error) {
+	desc, err := h.storeLocal(ctx, c.Path, "", false)
 	if err != nil {
 		return manifest.Pin{}, err
 	}
-	loaded, err := s.loadChart(ctx, desc.Digest)
+	loaded, err := h.load(ctx, desc.Digest)
 	if err != nil {
 		return manifest.Pin{}, err
 	}
@@ -74,24 +82,24 @@ func (s *session) resolveLocalChart(ctx context.Context, c manifest.Chart) (mani
 	}, nil
 }
 
-// storeLocalChart stores a local chart archive unchanged, or a directory after packaging it.
-func (s *session) storeLocalChart(ctx context.Context, file string, want digest.Digest, planned bool) (ocispec.Descriptor, error) {
-	name := s.path(file)
+// storeLocal stores a local chart archive unchanged, or a directory after packaging it.
+func (h *helmCharts) storeLocal(ctx context.Context, file string, want digest.Digest, planned bool) (ocispec.Descriptor, error) {
+	name := h.local.dir.path(file)
 	info, err := os.Stat(name)
 	if err != nil {
 		return ocispec.Descriptor{}, err
 	}
 	if !info.IsDir() {
-		return s.storeLocal(ctx, file, want, planned)
+		return h.local.store(ctx, file, want, planned)
 	}
-	return once(s, "local "+name+" "+want.String(), func() (ocispec.Descriptor, error) {
+	return once(&h.cache.flights, "local "+name+" "+want.String(), func() (ocispec.Descriptor, error) {
 		loaded, err := charts.LoadDir(name)
 		if err != nil {
 			return ocispec.Descriptor{}, err
 		}
-		return s.copyIn(ctx, "local "+name, want, func(w io.Writer) error {
+		return h.cache.copyIn(ctx, "local "+name, want, func(w io.Writer) error {
 			if !planned {
-				w = io.MultiWriter(w, totalWriter{s})
+				w = io.MultiWriter(w, totalWriter{h.cache.events})
 			}
 			return loaded.Archive(w)
 		})
@@ -99,17 +107,16 @@ func (s *session) storeLocalChart(ctx context.Context, file string, want digest.
 }
 
 // totalWriter adds the written bytes to the session's total.
-type totalWriter struct{ s *session }
+type totalWriter struct{ events *progress }
 
-// Write implements io.Writer.
 func (t totalWriter) Write(p []byte) (int, error) {
-	t.s.count(int64(len(p)), 0, 0)
+	t.events.count(int64(len(p)), 0, 0)
 	return len(p), nil
 }
 
-// loadChart loads a chart archive from the store.
-func (s *session) loadChart(ctx context.Context, d digest.Digest) (*charts.Chart, error) {
-	rc, err := s.opts.Store.Open(ctx, d)
+// load loads a chart archive from the store.
+func (h *helmCharts) load(ctx context.Context, d digest.Digest) (*charts.Chart, error) {
+	rc, err := h.cache.store.Open(ctx, d)
 	if err != nil {
 		return nil, &storeError{err}
 	}
@@ -120,12 +127,12 @@ func (s *session) loadChart(ctx context.Context, d digest.Digest) (*charts.Chart
 	return c, err
 }
 
-func (s *session) resolveChartURL(ctx context.Context, c manifest.Chart) (manifest.Pin, error) {
-	pin, err := s.pinURL(ctx, manifest.Pin{Kind: manifest.ItemChart, Ref: c.URL}, c.URL, "")
+func (h *helmCharts) resolveURL(ctx context.Context, c manifest.Chart) (manifest.Pin, error) {
+	pin, err := h.web.pinURL(ctx, manifest.Pin{Kind: manifest.ItemChart, Ref: c.URL}, c.URL, "")
 	if err != nil {
 		return pin, err
 	}
-	loaded, err := s.loadChart(ctx, pin.Digest)
+	loaded, err := h.load(ctx, pin.Digest)
 	if err != nil {
 		return pin, err
 	}
@@ -133,11 +140,11 @@ func (s *session) resolveChartURL(ctx context.Context, c manifest.Chart) (manife
 	if c.Name != "" && c.Name != pin.Name {
 		return pin, fmt.Errorf("the manifest names it %s, its Chart.yaml %s", c.Name, pin.Name)
 	}
-	return s.pinProvenance(ctx, pin, c.URL)
+	return h.pinProvenance(ctx, pin, c.URL)
 }
 
-func (s *session) resolveRepoChart(ctx context.Context, c manifest.Chart) (manifest.Pin, error) {
-	versions, err := s.chartVersions(ctx, c.Repo, c.Name)
+func (h *helmCharts) resolveRepo(ctx context.Context, c manifest.Chart) (manifest.Pin, error) {
+	versions, err := h.versions(ctx, c.Repo, c.Name)
 	if err != nil {
 		return manifest.Pin{}, err
 	}
@@ -160,16 +167,16 @@ func (s *session) resolveRepoChart(ctx context.Context, c manifest.Chart) (manif
 	if strings.HasPrefix(address, "oci://") {
 		return pin, fmt.Errorf("the repository only points to %s: set that as repo", printable(address))
 	}
-	pin, err = s.pinURL(ctx, pin, address, chosen.sha256())
+	pin, err = h.web.pinURL(ctx, pin, address, chosen.sha256())
 	if err != nil {
 		return pin, err
 	}
-	return s.pinProvenance(ctx, pin, address)
+	return h.pinProvenance(ctx, pin, address)
 }
 
 // pinProvenance pins the provenance file beside a chart archive, if there is one: it becomes part of the artifact.
-func (s *session) pinProvenance(ctx context.Context, pin manifest.Pin, address string) (manifest.Pin, error) {
-	d, err := s.provenance(address, "")
+func (h *helmCharts) pinProvenance(ctx context.Context, pin manifest.Pin, address string) (manifest.Pin, error) {
+	d, err := h.provenance(address, "")
 	if err != nil {
 		return pin, err
 	}
@@ -185,11 +192,11 @@ func (s *session) pinProvenance(ctx context.Context, pin manifest.Pin, address s
 		return pin, nil // an error page for people
 	}
 	pin.Provenance = sha256Of(data)
-	return pin, s.put(ctx, data, pin.Provenance)
+	return pin, h.cache.put(ctx, data, pin.Provenance)
 }
 
 // provenance returns the download of the provenance file beside a chart archive.
-func (s *session) provenance(address string, want digest.Digest) (*download, error) {
+func (h *helmCharts) provenance(address string, want digest.Digest) (*download, error) {
 	u, err := url.Parse(address)
 	if err != nil {
 		return nil, err
@@ -198,7 +205,7 @@ func (s *session) provenance(address string, want digest.Digest) (*download, err
 	if u.RawPath != "" {
 		u.RawPath += ".prov"
 	}
-	return s.urlDownload(u.String(), want, -1)
+	return h.web.urlDownload(u.String(), want, -1)
 }
 
 // ociRepository parses oci://host/path and a chart's name.
@@ -211,12 +218,12 @@ func ociRepository(repo, chart string) (name.Repository, error) {
 	return parsed, nil
 }
 
-func (s *session) resolveOCIChart(ctx context.Context, c manifest.Chart) (manifest.Pin, error) {
+func (h *helmCharts) resolveOCI(ctx context.Context, c manifest.Chart) (manifest.Pin, error) {
 	upstream, err := ociRepository(c.Repo, c.Name)
 	if err != nil {
 		return manifest.Pin{}, err
 	}
-	repo, err := s.repository(upstream)
+	repo, err := h.registries.repository(upstream)
 	if err != nil {
 		return manifest.Pin{}, err
 	}
@@ -264,24 +271,21 @@ func chartManifest(root ocispec.Descriptor, data []byte) (manifestDoc, error) {
 	return doc, nil
 }
 
-// planChart returns the plan of a pinned chart.
-func (s *session) planChart(ctx context.Context, pin manifest.Pin) (*plan, error) {
+// plan returns the plan of a pinned chart.
+func (h *helmCharts) plan(ctx context.Context, pin manifest.Pin) (*plan, error) {
 	if isManifest(pin.MediaType) {
-		return s.planOCIChart(ctx, pin)
+		return h.planOCI(ctx, pin)
 	}
 	archive := blob{digest: pin.Digest, size: pinnedSize(pin)}
 	p := &plan{}
 	if strings.HasPrefix(pin.Ref, localPrefix) {
 		archive.fetch = func(ctx context.Context) error {
-			_, err := s.storeLocalChart(ctx, pin.URL, pin.Digest, pin.Size > 0)
-			if errors.Is(err, errMismatch) {
-				return fmt.Errorf("%w; changed since the lock was written: write a new lock with kkbundle lock", err)
-			}
-			return err
+			_, err := h.storeLocal(ctx, pin.URL, pin.Digest, pin.Size > 0)
+			return changedLocally(err)
 		}
 	} else {
 		address := cmp.Or(pin.URL, pin.Ref)
-		d, err := s.urlDownload(address, pin.Digest, archive.size)
+		d, err := h.web.urlDownload(address, pin.Digest, archive.size)
 		if err != nil {
 			return nil, err
 		}
@@ -290,7 +294,7 @@ func (s *session) planChart(ctx context.Context, pin manifest.Pin) (*plan, error
 			if err := checkDigest(pin.Provenance); err != nil {
 				return nil, err
 			}
-			d, err := s.provenance(address, pin.Provenance)
+			d, err := h.provenance(address, pin.Provenance)
 			if err != nil {
 				return nil, err
 			}
@@ -299,39 +303,37 @@ func (s *session) planChart(ctx context.Context, pin manifest.Pin) (*plan, error
 	}
 	p.blobs = append(p.blobs, archive)
 	p.needAll()
-	p.finish = func(ctx context.Context) (ocispec.Descriptor, error) { return s.chartArtifact(ctx, pin) }
+	p.finish = func(ctx context.Context) (ocispec.Descriptor, error) { return h.artifact(ctx, pin) }
 	return p, nil
 }
 
-func (s *session) planOCIChart(ctx context.Context, pin manifest.Pin) (*plan, error) {
+func (h *helmCharts) planOCI(ctx context.Context, pin manifest.Pin) (*plan, error) {
 	rest, _ := strings.CutSuffix(pin.Ref, ":"+pin.Version)
 	upstream, err := name.NewRepository(strings.TrimPrefix(rest, "oci://"), name.StrictValidation)
 	if err != nil {
 		return nil, fmt.Errorf("not an OCI reference: %w", err)
 	}
-	repo, err := s.repository(upstream)
+	repo, err := h.registries.repository(upstream)
 	if err != nil {
 		return nil, err
 	}
-	img, err := s.pinnedImage(ctx, repo, pin, nil)
+	img, err := repo.pinned(ctx, pin, nil)
 	if err != nil {
 		return nil, err
 	}
 	p := repo.plan(img)
 	p.needAll()
-	p.finish = func(ctx context.Context) (ocispec.Descriptor, error) {
-		return img.root, s.checkOCIChart(ctx, pin, img)
-	}
+	p.finish = func(ctx context.Context) (ocispec.Descriptor, error) { return img.root, h.checkOCI(ctx, pin, img) }
 	return p, nil
 }
 
-// checkOCIChart loads a chart from a registry, so that an invalid chart is found before the site has it.
-func (s *session) checkOCIChart(ctx context.Context, pin manifest.Pin, img image) error {
+// checkOCI loads a chart from a registry, so that an invalid chart is found before the site has it.
+func (h *helmCharts) checkOCI(ctx context.Context, pin manifest.Pin, img image) error {
 	i := slices.IndexFunc(img.blobs, isChartArchive)
 	if i < 0 {
 		return errNoArchive
 	}
-	c, err := s.loadChart(ctx, img.blobs[i].Digest)
+	c, err := h.load(ctx, img.blobs[i].Digest)
 	if err != nil {
 		return err
 	}
@@ -352,9 +354,9 @@ func equalVersions(a, b string) bool {
 	return err1 == nil && err2 == nil && x.Equal(y)
 }
 
-// chartArtifact makes the artifact that Helm would push for a chart archive in the store.
-func (s *session) chartArtifact(ctx context.Context, pin manifest.Pin) (ocispec.Descriptor, error) {
-	c, err := s.loadChart(ctx, pin.Digest)
+// artifact makes the artifact that Helm would push for a chart archive in the store.
+func (h *helmCharts) artifact(ctx context.Context, pin manifest.Pin) (ocispec.Descriptor, error) {
+	c, err := h.load(ctx, pin.Digest)
 	if err != nil {
 		return ocispec.Descriptor{}, err
 	}
@@ -369,14 +371,14 @@ func (s *session) chartArtifact(ctx context.Context, pin manifest.Pin) (ocispec.
 		Config:      ocispec.Descriptor{MediaType: chartConfig, Digest: sha256Of(config), Size: int64(len(config))},
 		Annotations: c.Annotations(),
 	}
-	if err := s.put(ctx, config, m.Config.Digest); err != nil {
+	if err := h.cache.put(ctx, config, m.Config.Digest); err != nil {
 		return ocispec.Descriptor{}, err
 	}
 	for _, layer := range []ocispec.Descriptor{{MediaType: chartContent, Digest: pin.Digest}, {MediaType: chartProvenance, Digest: pin.Provenance}} {
 		if layer.Digest == "" {
 			continue
 		}
-		size, ok, err := s.opts.Store.Stat(ctx, layer.Digest)
+		size, ok, err := h.cache.store.Stat(ctx, layer.Digest)
 		if err != nil || !ok {
 			return ocispec.Descriptor{}, &storeError{cmp.Or(err, fmt.Errorf("blob %s has disappeared from the cache", layer.Digest))}
 		}
@@ -385,5 +387,5 @@ func (s *session) chartArtifact(ctx context.Context, pin manifest.Pin) (ocispec.
 	}
 	// Helm's order.
 	slices.SortFunc(m.Layers, func(a, b ocispec.Descriptor) int { return cmp.Compare(a.Digest, b.Digest) })
-	return s.putManifest(ctx, m)
+	return h.cache.putManifest(ctx, m)
 }

@@ -2,7 +2,6 @@ package fetch
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -18,9 +17,10 @@ import (
 // An endpoint is a repository on one of its servers. It logs in at the first request, because items in the store need
 // no registry.
 type endpoint struct {
-	s    *session
-	peer *peer
-	name name.Repository // name on the registry in use
+	sender   *sender
+	keychain authn.Keychain
+	peer     *peer
+	name     name.Repository // name on the registry in use
 
 	mu     sync.Mutex
 	known  bool // credentials were found
@@ -28,7 +28,7 @@ type endpoint struct {
 	denied error // the error of a refused login, which is not repeated
 }
 
-func (s *session) newEndpoint(p *peer, upstream name.Repository) (*endpoint, error) {
+func (g *registries) newEndpoint(p *peer, upstream name.Repository) (*endpoint, error) {
 	var options []name.Option
 	if p.plain {
 		options = append(options, name.Insecure)
@@ -40,7 +40,7 @@ func (s *session) newEndpoint(p *peer, upstream name.Repository) (*endpoint, err
 	if p.auth == nil {
 		p.auth = &authTransport{next: p.trip, host: host.RegistryStr(), scheme: p.scheme()}
 	}
-	return &endpoint{s: s, peer: p, name: host.Repo(path.Join(p.prefix, upstream.RepositoryStr()))}, nil
+	return &endpoint{sender: g.loader.sender, keychain: g.keychain, peer: p, name: host.Repo(path.Join(p.prefix, upstream.RepositoryStr()))}, nil
 }
 
 // login returns the logged-in client.
@@ -50,13 +50,13 @@ func (e *endpoint) login(ctx context.Context) (*http.Client, error) {
 	if e.client != nil || e.denied != nil {
 		return e.client, e.denied
 	}
-	auth, err := authn.Resolve(ctx, e.s.opts.Keychain, e.name)
+	auth, err := authn.Resolve(ctx, e.keychain, e.name)
 	if err != nil {
 		return nil, fmt.Errorf("credentials for %s: %w", e.peer.host, err)
 	}
 	e.known = auth != authn.Anonymous
 	var trip http.RoundTripper
-	err = e.s.retry(ctx, e.peer, "log in to "+e.peer.host, func() error {
+	err = e.sender.retry(ctx, e.peer, "log in to "+e.peer.host, func() error {
 		trip, err = e.handshake(ctx, auth)
 		return err
 	})
@@ -76,7 +76,7 @@ func (e *endpoint) handshake(ctx context.Context, auth authn.Authenticator) (htt
 	if err := e.peer.server.given(); err != nil {
 		return nil, err
 	}
-	idle := e.s.opts.Retry.Idle
+	idle := e.sender.limits.Idle
 	ctx, cancel := context.WithTimeoutCause(ctx, idle, stalled(idle)) // the answers are short
 	defer cancel()
 	pass, err := e.peer.server.gate.enter(ctx)
@@ -107,7 +107,7 @@ func (e *endpoint) ask(ctx context.Context, method string, u *url.URL, accept st
 		return nil, nil, err
 	}
 	req.Header.Set("Accept", accept)
-	data, header, err := e.s.small(ctx, e.peer, client, req, limit)
+	data, header, err := e.sender.small(ctx, e.peer, client, req, limit)
 	if err != nil {
 		return nil, nil, e.explain(err)
 	}
@@ -129,8 +129,8 @@ func (e *endpoint) String() string { return e.peer.host + "/" + e.name.Repositor
 
 // explain turns a registry's answer into an error with cause and remedy.
 func (e *endpoint) explain(err error) error {
-	var status *statusError
-	if !errors.As(err, &status) {
+	status := statusOf(err)
+	if status == nil {
 		return fmt.Errorf("ask %s: %w", e.peer, err)
 	}
 	switch status.code {

@@ -7,6 +7,7 @@
 package fetch
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -187,9 +188,7 @@ type Estimation struct {
 // Store. The error is *Errors with every item that could not be resolved, with a lock of the others; or it is the
 // context's, or joined with Find's, without a lock.
 func Resolve(ctx context.Context, b *manifest.Bundle, o Options) (*manifest.Lock, error) {
-	if o.Policy == "" {
-		o.Policy = b.PlatformPolicy
-	}
+	o.Policy = cmp.Or(o.Policy, b.PlatformPolicy)
 	if len(o.Platforms) == 0 {
 		o.Platforms = b.Platforms
 	}
@@ -198,7 +197,7 @@ func Resolve(ctx context.Context, b *manifest.Bundle, o Options) (*manifest.Lock
 		return nil, err
 	}
 	defer s.close()
-	s.referrers = b.Referrers
+	s.images.referrers = b.Referrers
 	fingerprint, err := b.Fingerprint()
 	if err != nil {
 		return nil, err

@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"unicode"
 
 	"github.com/opencontainers/go-digest"
@@ -30,109 +31,130 @@ const (
 	localPrefix  = "local/"
 )
 
-// resolveFile pins a file for a platform, "" if the file is the same for all.
-func (s *session) resolveFile(ctx context.Context, f manifest.File, platform string) (manifest.Pin, error) {
+// files pins and brings single files.
+type files struct {
+	web       *web
+	local     *localFiles
+	cache     *cache
+	platforms []string // of the run
+	// contentLater means that items are finished before their content of known size arrives.
+	contentLater bool
+}
+
+// resolve pins a file for a platform, "" if the file is the same for all.
+func (f *files) resolve(ctx context.Context, file manifest.File, platform string) (manifest.Pin, error) {
 	pin := manifest.Pin{
 		Kind:     manifest.ItemFile,
-		Ref:      manifest.FileURL(f, platform),
-		Name:     f.Name,
-		Version:  f.Version,
+		Ref:      manifest.FileURL(file, platform),
+		Name:     file.Name,
+		Version:  file.Version,
 		Platform: platform,
-		Mode:     f.Mode,
+		Mode:     file.Mode,
 	}
 	var known digest.Digest
 	sumFor := platform
-	if sumFor == "" && len(s.platforms) > 0 {
-		sumFor = s.platforms[0]
+	if sumFor == "" && len(f.platforms) > 0 {
+		sumFor = f.platforms[0]
 	}
-	if sum := cmp.Or(s.overrideSum(pin.Ref, platform), f.Sum(sumFor)); sum != "" {
+	if sum := cmp.Or(f.web.overrideSum(pin.Ref, platform), file.Sum(sumFor)); sum != "" {
 		known = digest.NewDigestFromEncoded(digest.SHA256, strings.ToLower(sum))
 		pin.Verified = manifest.VerifiedManifest
 		if err := checkDigest(known); err != nil {
 			return pin, err
 		}
 	}
-	if local, ok := f.LocalPath(platform); ok {
+	if local, ok := file.LocalPath(platform); ok {
 		pin.URL = local
-		return s.pinLocal(ctx, pin, known)
+		return f.pinLocal(ctx, pin, known)
 	}
-	if known == "" && f.Checksums != "" {
-		address := manifest.Expand(f.Checksums, platform)
-		sum, err := s.checksum(ctx, address, pin.Ref)
+	if known == "" && file.Checksums != "" {
+		address := manifest.Expand(file.Checksums, platform)
+		sum, err := f.web.checksum(ctx, address, pin.Ref)
 		if err != nil {
 			return pin, fmt.Errorf("checksums %s: %w", address, err)
 		}
 		known, pin.Verified = sum, manifest.VerifiedUpstream
 	}
-	return s.pinURL(ctx, pin, pin.Ref, known)
+	return f.web.pinURL(ctx, pin, pin.Ref, known)
 }
 
 // pinLocal stores and pins a local file.
-func (s *session) pinLocal(ctx context.Context, pin manifest.Pin, known digest.Digest) (manifest.Pin, error) {
-	desc, err := s.storeLocal(ctx, pin.URL, known, false)
+func (f *files) pinLocal(ctx context.Context, pin manifest.Pin, known digest.Digest) (manifest.Pin, error) {
+	desc, err := f.local.store(ctx, pin.URL, known, false)
 	if err != nil {
 		return pin, err
 	}
 	pin.Digest, pin.Size = desc.Digest, desc.Size
-	if pin.Verified == "" {
-		pin.Verified = manifest.VerifiedFirstUse
-	}
+	pin.Verified = cmp.Or(pin.Verified, manifest.VerifiedFirstUse)
 	return pin, nil
 }
 
+// web reads files of web servers.
+type web struct {
+	network   *network
+	loader    *downloader
+	logins    netrc
+	overrides []manifest.Override
+	platforms []string // of the run
+
+	mu    sync.Mutex
+	pages map[string][]byte // indexes of Helm repositories and files of checksums, by URL
+}
+
 // pinURL pins the file at an address. Without a published digest, it fetches the file and pins the result.
-func (s *session) pinURL(ctx context.Context, pin manifest.Pin, address string, known digest.Digest) (manifest.Pin, error) {
-	d, err := s.urlDownload(address, known, -1)
+func (w *web) pinURL(ctx context.Context, pin manifest.Pin, address string, known digest.Digest) (manifest.Pin, error) {
+	d, err := w.urlDownload(address, known, -1)
 	if err != nil {
 		return pin, err
 	}
 	pin.From = d.from
 	if known == "" {
 		pin.Verified = manifest.VerifiedFirstUse
-		desc, err := once(s, "url "+address, func() (ocispec.Descriptor, error) { return s.firstUse(ctx, pin, d) })
+		desc, err := once(&w.loader.cache.flights, "url "+address, func() (ocispec.Descriptor, error) { return w.firstUse(ctx, pin, d) })
 		pin.Digest, pin.Size = desc.Digest, desc.Size
 		return pin, err
 	}
 	pin.Digest = known
-	size, ok, err := s.opts.Store.Stat(ctx, known)
+	size, ok, err := w.loader.cache.store.Stat(ctx, known)
 	if err != nil {
 		return pin, &storeError{err}
 	}
+	desc := ocispec.Descriptor{Size: size}
 	if !ok {
-		size, ok, err = s.fromDir(ctx, d)
+		desc, ok, err = w.loader.dirs.find(ctx, d)
 	}
 	if err != nil || ok {
-		pin.Size = size
+		pin.Size = desc.Size
 		return pin, err
 	}
 	if pin.Size, err = d.head(ctx); err != nil || pin.Size > 0 {
 		return pin, err
 	}
 	// Lock files must not depend on the cache, so the size is always looked up.
-	desc, err := once(s, "blob "+known.String(), func() (ocispec.Descriptor, error) { return d.run(ctx) })
+	desc, err = once(&w.loader.cache.flights, "blob "+known.String(), func() (ocispec.Descriptor, error) { return d.run(ctx) })
 	pin.Size = desc.Size
 	return pin, err
 }
 
 // firstUse fetches a file without a published digest: from a directory that has it, or from upstream unless it is
 // unchanged there. Charts are always fetched: a file that turns out to be no chart must not be recorded.
-func (s *session) firstUse(ctx context.Context, pin manifest.Pin, d *download) (ocispec.Descriptor, error) {
-	desc, ok, err := s.unpinnedFromDir(ctx, d)
+func (w *web) firstUse(ctx context.Context, pin manifest.Pin, d *download) (ocispec.Descriptor, error) {
+	desc, ok, err := w.loader.dirs.find(ctx, d)
 	if err != nil || ok {
 		return desc, err
 	}
-	d.remember = pin.Kind == manifest.ItemFile && s.opts.Memory != ""
+	d.remember = pin.Kind == manifest.ItemFile && w.loader.records != nil
 	return d.run(ctx)
 }
 
 // urlDownload returns the download of a file or chart archive.
-func (s *session) urlDownload(address string, want digest.Digest, size int64) (*download, error) {
-	asked, replaced := s.override(address)
-	places, err := s.route(asked)
+func (w *web) urlDownload(address string, want digest.Digest, size int64) (*download, error) {
+	asked, replaced := w.override(address)
+	places, err := w.network.route(asked)
 	if err != nil {
 		return nil, err
 	}
-	d := &download{s: s, name: address, names: fileNames(address, want), want: want, size: size}
+	d := &download{loader: w.loader, name: address, names: fileNames(address, want), want: want, size: size}
 	if replaced {
 		d.from = asked
 		d.name = address + " (fetched from " + asked + ")"
@@ -140,7 +162,7 @@ func (s *session) urlDownload(address string, want digest.Digest, size int64) (*
 	for _, p := range places {
 		o := origin{place: p, header: http.Header{}}
 		o.client = func(context.Context) (*http.Client, error) { return p.peer.client(p.peer.trip), nil }
-		if l, ok := s.logins.find(p.url.Hostname()); ok {
+		if l, ok := w.logins.find(p.url.Hostname()); ok {
 			req := http.Request{Header: o.header}
 			req.SetBasicAuth(l.user, l.password)
 		}
@@ -151,9 +173,9 @@ func (s *session) urlDownload(address string, want digest.Digest, size int64) (*
 }
 
 // override returns the replacement of an address, if the manifest has one.
-func (s *session) override(address string) (string, bool) {
-	for _, o := range s.opts.Overrides {
-		for _, platform := range append([]string{""}, s.platforms...) {
+func (w *web) override(address string) (string, bool) {
+	for _, o := range w.overrides {
+		for _, platform := range append([]string{""}, w.platforms...) {
 			if with, ok := o.Apply(address, platform); ok {
 				return with, true
 			}
@@ -163,8 +185,8 @@ func (s *session) override(address string) (string, bool) {
 }
 
 // overrideSum returns the sha256 that the manifest sets in place of the upstream's, "" for none.
-func (s *session) overrideSum(address, platform string) string {
-	for _, o := range s.opts.Overrides {
+func (w *web) overrideSum(address, platform string) string {
+	for _, o := range w.overrides {
 		if sum := o.Sum(address, platform); sum != "" {
 			return sum
 		}
@@ -174,8 +196,8 @@ func (s *session) overrideSum(address, platform string) string {
 
 // explainStatus adds cause and remedy to a web server's refusal.
 func explainStatus(p *peer, err error) error {
-	var status *statusError
-	if !errors.As(err, &status) {
+	status := statusOf(err)
+	if status == nil {
 		return err
 	}
 	switch status.code {
@@ -198,15 +220,12 @@ func (d *download) get(ctx context.Context, method string, limit int64) (data []
 		if err != nil {
 			return err
 		}
-		req, err := http.NewRequestWithContext(ctx, method, o.url.String(), http.NoBody)
+		req, err := o.request(ctx, method)
 		if err != nil {
 			return err
 		}
-		for key, values := range o.header {
-			req.Header[key] = values
-		}
 		req.Header.Set("Accept-Encoding", "identity")
-		data, header, err = d.s.small(ctx, o.peer, client, req, limit)
+		data, header, err = d.loader.sender.small(ctx, o.peer, client, req, limit)
 		return err
 	})
 	return data, header, err
@@ -228,21 +247,21 @@ func (d *download) head(ctx context.Context) (int64, error) {
 	return size, nil
 }
 
-// planFile returns the plan of a pinned file.
-func (s *session) planFile(pin manifest.Pin) (*plan, error) {
+// plan returns the plan of a pinned file.
+func (f *files) plan(pin manifest.Pin) (*plan, error) {
 	b := blob{digest: pin.Digest, size: pinnedSize(pin)}
 	if strings.HasPrefix(pin.Ref, localPrefix) {
-		b.fetch = s.localFetch(pin)
+		b.fetch = f.localFetch(pin)
 	} else if image, file, ok := manifest.ImageOfPackage(pin.URL); ok {
-		b.fetch = s.packageFetch(pin, image, file)
+		b.fetch = f.local.packageFetch(pin, image, file)
 	} else {
-		d, err := s.urlDownload(cmp.Or(pin.URL, pin.Ref), pin.Digest, b.size)
+		d, err := f.web.urlDownload(cmp.Or(pin.URL, pin.Ref), pin.Digest, b.size)
 		if err != nil {
 			return nil, err
 		}
 		b = d.pinned(pin)
 	}
-	return &plan{blobs: []blob{b}, finish: func(ctx context.Context) (ocispec.Descriptor, error) { return s.fileManifest(ctx, pin) }}, nil
+	return &plan{blobs: []blob{b}, finish: func(ctx context.Context) (ocispec.Descriptor, error) { return f.manifest(ctx, pin) }}, nil
 }
 
 // pinned returns the blob of a pin, with the remedy for other content.
@@ -276,20 +295,31 @@ func pinnedSize(pin manifest.Pin) int64 {
 }
 
 // localFetch reads a pinned local file again.
-func (s *session) localFetch(pin manifest.Pin) func(context.Context) error {
+func (f *files) localFetch(pin manifest.Pin) func(context.Context) error {
 	return func(ctx context.Context) error {
-		_, err := s.storeLocal(ctx, pin.URL, pin.Digest, pin.Size > 0)
-		if errors.Is(err, errMismatch) {
-			return fmt.Errorf("%w; changed since the lock was written: write a new lock with kkbundle lock", err)
-		}
-		return err
+		_, err := f.local.store(ctx, pin.URL, pin.Digest, pin.Size > 0)
+		return changedLocally(err)
 	}
 }
 
-// storeLocal stores a local file. planned means that its size is already in the session's total.
-func (s *session) storeLocal(ctx context.Context, file string, want digest.Digest, planned bool) (ocispec.Descriptor, error) {
-	name := s.path(file)
-	return once(s, "local "+name+" "+want.String(), func() (ocispec.Descriptor, error) {
+// changedLocally adds the remedy for a local file that differs from the lock.
+func changedLocally(err error) error {
+	if errors.Is(err, errMismatch) {
+		return fmt.Errorf("%w; changed since the lock was written: write a new lock with kkbundle lock", err)
+	}
+	return err
+}
+
+// localFiles brings files of this machine into the cache.
+type localFiles struct {
+	dir   baseDir
+	cache *cache
+}
+
+// store stores a local file. planned means that its size is already in the session's total.
+func (l *localFiles) store(ctx context.Context, file string, want digest.Digest, planned bool) (ocispec.Descriptor, error) {
+	name := l.dir.path(file)
+	return once(&l.cache.flights, "local "+name+" "+want.String(), func() (ocispec.Descriptor, error) {
 		f, err := os.Open(name)
 		if err != nil {
 			return ocispec.Descriptor{}, err
@@ -303,15 +333,10 @@ func (s *session) storeLocal(ctx context.Context, file string, want digest.Diges
 			return ocispec.Descriptor{}, fmt.Errorf("%s is not a regular file", name)
 		}
 		if !planned {
-			s.count(info.Size(), 0, 0)
+			l.cache.events.count(info.Size(), 0, 0)
 		}
-		desc, err := s.copyIn(ctx, "local "+name, want, func(w io.Writer) error {
-			n, err := io.Copy(w, readerFunc(func(p []byte) (int, error) {
-				if ctx.Err() != nil {
-					return 0, context.Cause(ctx)
-				}
-				return f.Read(p)
-			}))
+		desc, err := l.cache.copyIn(ctx, "local "+name, want, func(w io.Writer) error {
+			n, err := io.Copy(w, stopping(ctx, f))
 			if err == nil && n != info.Size() {
 				err = fmt.Errorf("changed while it was read: %d bytes became %d", info.Size(), n)
 			}
@@ -326,34 +351,46 @@ func (s *session) storeLocal(ctx context.Context, file string, want digest.Diges
 
 type readerFunc func(p []byte) (int, error)
 
-// Read implements io.Reader.
 func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
-// copyIn stores the output of produce, always from the start.
-func (s *session) copyIn(ctx context.Context, key string, want digest.Digest, produce func(io.Writer) error) (desc ocispec.Descriptor, err error) {
-	w, offset, err := s.opts.Store.Begin(ctx, key)
+// begin returns a writer of an empty blob.
+func (c *cache) begin(ctx context.Context, key string) (BlobWriter, error) {
+	w, offset, err := c.store.Begin(ctx, key)
 	if err != nil {
-		return desc, &storeError{err}
+		return nil, &storeError{err}
 	}
-	defer func() {
-		if closeErr := w.Close(); closeErr != nil && err == nil {
-			err = &storeError{closeErr}
-		}
-	}()
 	if offset > 0 {
 		if err := w.Reset(); err != nil {
-			return desc, &storeError{err}
+			return nil, closed(w, &storeError{err})
 		}
 	}
-	counted := &countingWriter{s: s, w: w}
+	return w, nil
+}
+
+// closed closes the writer and returns err, or else the error of closing.
+func closed(w BlobWriter, err error) error {
+	if closeErr := w.Close(); closeErr != nil && err == nil {
+		return &storeError{closeErr}
+	}
+	return err
+}
+
+// copyIn stores the output of produce, always from the start.
+func (c *cache) copyIn(ctx context.Context, key string, want digest.Digest, produce func(io.Writer) error) (desc ocispec.Descriptor, err error) {
+	w, err := c.begin(ctx, key)
+	if err != nil {
+		return desc, err
+	}
+	defer func() { err = closed(w, err) }()
+	counted := &countingWriter{events: c.events, w: w}
 	if err := produce(counted); err != nil {
-		s.count(0, -counted.n, 0)
+		c.events.count(0, -counted.n, 0)
 		return desc, errors.Join(err, w.Reset())
 	}
 	if desc, err = w.Commit(ctx, counted.n, want); err == nil {
 		return desc, nil
 	}
-	s.count(0, -counted.n, 0)
+	c.events.count(0, -counted.n, 0)
 	switch {
 	case context.Cause(ctx) != nil:
 		return desc, context.Cause(ctx)
@@ -364,31 +401,30 @@ func (s *session) copyIn(ctx context.Context, key string, want digest.Digest, pr
 }
 
 type countingWriter struct {
-	s *session
-	w io.Writer
-	n int64
+	events *progress
+	w      io.Writer
+	n      int64
 }
 
-// Write implements io.Writer.
 func (c *countingWriter) Write(p []byte) (int, error) {
 	n, err := c.w.Write(p)
 	c.n += int64(n)
-	c.s.count(0, int64(n), 0)
+	c.events.count(0, int64(n), 0)
 	if err != nil {
 		err = &storeError{err}
 	}
 	return n, err
 }
 
-// fileManifest makes the artifact of a file in the store. Its bytes depend only on the pin.
-func (s *session) fileManifest(ctx context.Context, pin manifest.Pin) (ocispec.Descriptor, error) {
-	size, ok, err := s.opts.Store.Stat(ctx, pin.Digest)
+// manifest makes the artifact of a file in the store. Its bytes depend only on the pin.
+func (f *files) manifest(ctx context.Context, pin manifest.Pin) (ocispec.Descriptor, error) {
+	size, ok, err := f.cache.store.Stat(ctx, pin.Digest)
 	if err != nil {
 		return ocispec.Descriptor{}, &storeError{err}
 	}
 	switch {
 	case ok:
-	case s.contentLater && pin.Size > 0:
+	case f.contentLater && pin.Size > 0:
 		size = pin.Size
 	default:
 		return ocispec.Descriptor{}, &storeError{fmt.Errorf("blob %s has disappeared from the cache", pin.Digest)}
@@ -403,10 +439,10 @@ func (s *session) fileManifest(ctx context.Context, pin manifest.Pin) (ocispec.D
 		layer.Annotations[fileMode] = pin.Mode.String()
 	}
 	empty := ocispec.DescriptorEmptyJSON
-	if err := s.put(ctx, empty.Data, empty.Digest); err != nil {
+	if err := f.cache.put(ctx, empty.Data, empty.Digest); err != nil {
 		return ocispec.Descriptor{}, err
 	}
-	desc, err := s.putManifest(ctx, ocispec.Manifest{
+	desc, err := f.cache.putManifest(ctx, ocispec.Manifest{
 		ArtifactType: fileArtifact,
 		Config:       ocispec.Descriptor{MediaType: empty.MediaType, Digest: empty.Digest, Size: empty.Size},
 		Layers:       []ocispec.Descriptor{layer},
@@ -420,7 +456,7 @@ func (s *session) fileManifest(ctx context.Context, pin manifest.Pin) (ocispec.D
 }
 
 // putManifest writes an OCI manifest. Its JSON has the fields in the order of the type, and sorted annotations.
-func (s *session) putManifest(ctx context.Context, m ocispec.Manifest) (ocispec.Descriptor, error) {
+func (c *cache) putManifest(ctx context.Context, m ocispec.Manifest) (ocispec.Descriptor, error) {
 	m.Versioned = specs.Versioned{SchemaVersion: 2}
 	m.MediaType = ocispec.MediaTypeImageManifest
 	data, err := json.Marshal(m)
@@ -428,7 +464,7 @@ func (s *session) putManifest(ctx context.Context, m ocispec.Manifest) (ocispec.
 		return ocispec.Descriptor{}, err
 	}
 	desc := ocispec.Descriptor{MediaType: m.MediaType, Digest: sha256Of(data), Size: int64(len(data))}
-	return desc, s.put(ctx, data, desc.Digest)
+	return desc, c.put(ctx, data, desc.Digest)
 }
 
 // fileTitle returns the name under which tools write an unpacked file: the last part of its address.

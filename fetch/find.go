@@ -8,7 +8,6 @@ import (
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/kkbundle/kkbundle/manifest"
 )
@@ -42,48 +41,33 @@ func Charts(ctx context.Context, b *manifest.Bundle, o Options) ([]Chart, error)
 
 // bring pins charts and fetches their archives concurrently.
 func (s *session) bring(ctx context.Context, b *manifest.Bundle, failed *failures) []Chart {
-	list := make([]*Chart, len(b.Charts))
-	var group errgroup.Group
-	group.SetLimit(s.opts.Jobs)
+	list := make([]Chart, len(b.Charts))
+	entries := s.chartEntries(b)
 	for i, c := range b.Charts {
-		group.Go(func() error {
-			label := chartLabel(c)
-			s.emit(Event{Type: EventStarted, Kind: manifest.ItemChart, Ref: label})
-			err := context.Cause(ctx)
-			one := &Chart{Chart: c}
-			if err == nil {
-				one.Pin, err = s.resolveChart(ctx, c)
-			}
-			if err == nil {
-				one.Archive, err = s.bringArchive(ctx, one.Pin)
-			}
+		entries[i].resolve = func(ctx context.Context) ([]manifest.Pin, error) {
+			pin, err := s.charts.resolve(ctx, c)
 			if err != nil {
-				failed.add(&ItemError{Kind: manifest.ItemChart, Ref: label, Err: err})
-			} else {
-				list[i] = one
+				return nil, err
 			}
-			s.emit(Event{Type: EventFinished, Kind: manifest.ItemChart, Ref: label, Err: err})
-			return nil
-		})
-	}
-	_ = group.Wait() // failures are collected
-	var out []Chart
-	for _, c := range list {
-		if c != nil {
-			out = append(out, *c)
+			archive, err := s.charts.bringArchive(ctx, pin)
+			if err == nil {
+				list[i] = Chart{c, pin, archive}
+			}
+			return nil, err
 		}
 	}
-	return out
+	s.pinAll(ctx, entries, failed)
+	return slices.DeleteFunc(list, func(c Chart) bool { return c.Archive == "" })
 }
 
 // bringArchive fetches the blobs of a pinned chart and returns its archive.
-func (s *session) bringArchive(ctx context.Context, pin manifest.Pin) (digest.Digest, error) {
-	p, err := s.planChart(ctx, pin)
+func (h *helmCharts) bringArchive(ctx context.Context, pin manifest.Pin) (digest.Digest, error) {
+	p, err := h.plan(ctx, pin)
 	if err != nil {
 		return "", err
 	}
 	for _, b := range p.blobs {
-		_, ok, err := s.opts.Store.Stat(ctx, b.digest)
+		_, ok, err := h.cache.store.Stat(ctx, b.digest)
 		if err != nil {
 			return "", &storeError{err}
 		}
@@ -91,7 +75,7 @@ func (s *session) bringArchive(ctx context.Context, pin manifest.Pin) (digest.Di
 			continue
 		}
 		if b.size > 0 {
-			s.count(b.size, 0, 0)
+			h.cache.events.count(b.size, 0, 0)
 		}
 		if err := b.fetch(ctx); err != nil {
 			return "", err
@@ -100,12 +84,12 @@ func (s *session) bringArchive(ctx context.Context, pin manifest.Pin) (digest.Di
 	if !isManifest(pin.MediaType) {
 		return pin.Digest, nil
 	}
-	return s.archiveOf(ctx, pin)
+	return h.archiveOf(ctx, pin)
 }
 
-// archiveOf returns the archive layer of a chart from a registry, after planChart has read its manifest.
-func (s *session) archiveOf(ctx context.Context, pin manifest.Pin) (digest.Digest, error) {
-	data, ok, err := s.stored(ctx, pin.Digest, maxConfig)
+// archiveOf returns the archive layer of a chart from a registry, after plan has read its manifest.
+func (h *helmCharts) archiveOf(ctx context.Context, pin manifest.Pin) (digest.Digest, error) {
+	data, ok, err := h.cache.stored(ctx, pin.Digest, maxConfig)
 	if err != nil || !ok {
 		return "", &storeError{errors.Join(err, errors.New("the chart's manifest has disappeared from the cache"))}
 	}

@@ -60,10 +60,10 @@ func (v chartVersion) address(repo string) (string, error) {
 	return to.String(), nil
 }
 
-// chartVersions returns the versions of a chart in a repository.
-func (s *session) chartVersions(ctx context.Context, repo, chart string) ([]chartVersion, error) {
+// versions returns the versions of a chart in a repository.
+func (h *helmCharts) versions(ctx context.Context, repo, chart string) ([]chartVersion, error) {
 	address := strings.TrimSuffix(repo, "/") + "/index.yaml"
-	index, err := s.page(ctx, address, maxIndex)
+	index, err := h.web.page(ctx, address, maxIndex)
 	if err != nil {
 		return nil, err
 	}
@@ -78,15 +78,15 @@ func (s *session) chartVersions(ctx context.Context, repo, chart string) ([]char
 }
 
 // page returns a small file about several items, fetched once per run.
-func (s *session) page(ctx context.Context, address string, limit int64) ([]byte, error) {
-	return once(s, "page "+address, func() ([]byte, error) {
-		s.mu.Lock()
-		known, ok := s.pages[address]
-		s.mu.Unlock()
+func (w *web) page(ctx context.Context, address string, limit int64) ([]byte, error) {
+	return once(&w.loader.cache.flights, "page "+address, func() ([]byte, error) {
+		w.mu.Lock()
+		known, ok := w.pages[address]
+		w.mu.Unlock()
 		if ok {
 			return known, nil
 		}
-		d, err := s.urlDownload(address, "", -1)
+		d, err := w.urlDownload(address, "", -1)
 		if err != nil {
 			return nil, err
 		}
@@ -94,9 +94,9 @@ func (s *session) page(ctx context.Context, address string, limit int64) ([]byte
 		if err != nil {
 			return nil, err
 		}
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.pages[address] = data
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.pages[address] = data
 		return data, nil
 	})
 }

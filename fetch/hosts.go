@@ -1,10 +1,13 @@
 package fetch
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
 	"net/http"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 )
@@ -68,9 +71,7 @@ func (v *server) silent() bool {
 func (v *server) giveUp(err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if v.lost == nil {
-		v.lost = err
-	}
+	v.lost = cmp.Or(v.lost, err)
 }
 
 // given returns the reason that the host is no longer contacted, else nil.
@@ -116,37 +117,21 @@ func (v *server) passOver(ctx context.Context, log *slog.Logger, err error) {
 
 // aboutServer reports whether the server itself fails, rather than refusing or lacking this one file.
 func aboutServer(err error) bool {
-	var (
-		status *statusError
-		final  *permanentError
-	)
-	if errors.As(err, &status) {
+	if status := statusOf(err); status != nil {
 		return retryableStatus(status.code)
 	}
-	var gone *unreachableError
-	return errors.As(err, &gone) || isTLS(err) || !errors.As(err, &final) && !errors.Is(err, errMismatch) && !isLie(err)
+	_, final := errors.AsType[*permanentError](err)
+	_, gone := errors.AsType[*unreachableError](err)
+	return gone || isTLS(err) || !final && !errors.Is(err, errMismatch) && !isLie(err)
 }
 
 // answeredWith reports whether every place answered with one of the codes.
 func answeredWith(err error, codes ...int) bool {
-	var all *everywhereError
-	if errors.As(err, &all) {
-		for _, e := range all.errs {
-			if !answeredWith(e, codes...) {
-				return false
-			}
-		}
-		return true
+	if all, ok := errors.AsType[*everywhereError](err); ok {
+		return !slices.ContainsFunc(all.errs, func(e error) bool { return !answeredWith(e, codes...) })
 	}
-	var status *statusError
-	if errors.As(err, &status) {
-		for _, c := range codes {
-			if status.code == c {
-				return true
-			}
-		}
-	}
-	return false
+	status := statusOf(err)
+	return status != nil && slices.Contains(codes, status.code)
 }
 
 // lacking reports whether every reachable place answered with one of the codes for a missing file. Unreachable hosts do
@@ -158,8 +143,7 @@ func lacking(err error, codes ...int) bool {
 	}
 	said := false
 	for _, e := range all.errs {
-		var gone *unreachableError
-		if errors.As(e, &gone) {
+		if _, gone := errors.AsType[*unreachableError](e); gone {
 			continue
 		}
 		if !answeredWith(e, codes...) {
@@ -172,7 +156,7 @@ func lacking(err error, codes ...int) bool {
 
 // inTurn calls f for one peer after the other until it succeeds. The error has every peer's error. A failure of the
 // store, or the end of the context, ends it.
-func (s *session) inTurn(ctx context.Context, peers []*peer, f func(i int) error) error {
+func (s *sender) inTurn(ctx context.Context, peers []*peer, f func(i int) error) error {
 	var failed []error
 	for i, p := range peers {
 		if err := p.server.given(); err != nil && p.spare {
@@ -198,16 +182,12 @@ func (s *session) inTurn(ctx context.Context, peers []*peer, f func(i int) error
 // An everywhereError holds the errors of several places.
 type everywhereError struct{ errs []error }
 
-// Error joins them.
 func (e *everywhereError) Error() string {
-	text := ""
+	texts := make([]string, len(e.errs))
 	for i, err := range e.errs {
-		if i > 0 {
-			text += "; then "
-		}
-		text += err.Error()
+		texts[i] = err.Error()
 	}
-	return text
+	return strings.Join(texts, "; then ")
 }
 
 // Unwrap lets errors.Is and errors.As look into each.

@@ -1,14 +1,17 @@
 package fetch
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -31,9 +34,19 @@ var errChanged = errors.New("the file changed upstream during the download")
 // errMismatch means a complete blob has the wrong content.
 var errMismatch = errors.New("wrong content (nothing of it was kept)")
 
+// A downloader brings blobs into the cache.
+type downloader struct {
+	sender     *sender
+	cache      *cache
+	dirs       *sourceDirs
+	records    *records // nil remembers nothing
+	maxUnknown int64
+	buffers    sync.Pool
+}
+
 // A download is the reading of one blob from the first place that has it, with retries.
 type download struct {
-	s      *session
+	loader *downloader
 	places []origin
 	name   string        // the upstream URL or reference, for errors
 	names  []string      // possible names in a directory
@@ -55,13 +68,21 @@ type origin struct {
 	explain func(error) error
 }
 
+func (o origin) request(ctx context.Context, method string) (*http.Request, error) {
+	req, err := http.NewRequestWithContext(ctx, method, o.url.String(), http.NoBody)
+	if err == nil {
+		maps.Copy(req.Header, o.header)
+	}
+	return req, err
+}
+
 // each calls f for one origin after the other until it succeeds. Its error has the file and the places.
 func (d *download) each(ctx context.Context, f func(o origin) error) error {
 	peers := make([]*peer, len(d.places))
 	for i, o := range d.places {
 		peers[i] = o.peer
 	}
-	err := d.s.inTurn(ctx, peers, func(i int) error {
+	err := d.loader.sender.inTurn(ctx, peers, func(i int) error {
 		err := d.places[i].explained(f(d.places[i]))
 		if err != nil && len(d.places) > 1 {
 			return fmt.Errorf("from %s: %w", d.places[i].url.Redacted(), err)
@@ -79,11 +100,7 @@ func (d *download) each(ctx context.Context, f func(o origin) error) error {
 }
 
 func (o origin) explained(err error) error {
-	var (
-		status *statusError
-		final  *permanentError
-	)
-	if errors.As(err, &status) && !errors.As(err, &final) {
+	if _, final := errors.AsType[*permanentError](err); statusOf(err) != nil && !final {
 		return o.explain(err)
 	}
 	return err
@@ -124,12 +141,12 @@ type transfer struct {
 func (t *transfer) run(ctx context.Context) (ocispec.Descriptor, error) {
 	desc, joined, err := t.once(ctx)
 	if errors.Is(err, errUnchanged) {
-		t.d.s.count(0, 0, t.last.Size)
+		t.d.loader.cache.events.count(0, 0, t.last.Size)
 		return t.last.descriptor(), nil
 	}
 	if joined && errors.Is(err, errMismatch) {
 		// Pieces of different answers may not belong together; reading again from the start decides.
-		t.d.s.log.WarnContext(ctx, "resumed content does not fit together, starting over", "what", t.d.name)
+		t.d.loader.sender.log.WarnContext(ctx, "resumed content does not fit together, starting over", "what", t.d.name)
 		desc, _, err = t.once(ctx)
 	}
 	return desc, err
@@ -162,10 +179,10 @@ func (t *transfer) once(ctx context.Context) (desc ocispec.Descriptor, joined bo
 	switch {
 	case err == nil:
 		if t.counted < 0 {
-			t.d.s.count(t.fresh, 0, 0)
+			t.d.loader.cache.events.count(t.fresh, 0, 0)
 		}
 		if t.d.remember && t.validator != "" {
-			t.d.s.memorize(ctx, memory{t.from.url.String(), t.validator, desc.Digest, desc.Size})
+			t.d.loader.records.memorize(ctx, memory{t.from.url.String(), t.validator, desc.Digest, desc.Size})
 		}
 		return desc, t.joined, nil
 	case context.Cause(ctx) != nil:
@@ -186,15 +203,15 @@ func isSystem(err error) bool {
 }
 
 func (t *transfer) begin(ctx context.Context, key string) error {
-	w, offset, err := t.d.s.opts.Store.Begin(ctx, key)
+	w, offset, err := t.d.loader.cache.store.Begin(ctx, key)
 	if err != nil {
 		return &storeError{err}
 	}
 	t.w, t.offset, t.prior, t.best, t.joined = w, offset, offset, offset, offset > 0
 	if t.counted >= 0 {
-		t.d.s.count(-offset, 0, 0)
+		t.d.loader.cache.events.count(-offset, 0, 0)
 	}
-	t.d.s.count(0, 0, offset)
+	t.d.loader.cache.events.count(0, 0, offset)
 	return nil
 }
 
@@ -214,15 +231,15 @@ func (t *transfer) reset() error {
 // uncount removes this blob's surplus from the counters.
 func (t *transfer) uncount() {
 	if t.counted >= 0 {
-		t.d.s.count(t.prior, 0, 0)
+		t.d.loader.cache.events.count(t.prior, 0, 0)
 	}
-	t.d.s.count(0, -t.fresh, -t.prior)
+	t.d.loader.cache.events.count(0, -t.fresh, -t.prior)
 	t.prior, t.fresh = 0, 0
 }
 
 // read sends requests until the writer has the whole blob.
 func (t *transfer) read(ctx context.Context) error {
-	a := attempts{s: t.d.s, peer: t.from.peer, what: t.d.name}
+	a := attempts{sender: t.d.loader.sender, peer: t.from.peer, what: t.d.name}
 	for {
 		if t.w != nil && t.total >= 0 && t.offset > t.total {
 			if err := t.reset(); err != nil {
@@ -252,12 +269,9 @@ func (t *transfer) read(ctx context.Context) error {
 // request sends one request and writes the answer. It returns false without an error if another request is needed at
 // once.
 func (t *transfer) request(ctx context.Context) (whole bool, err error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, t.from.url.String(), http.NoBody)
+	req, err := t.from.request(ctx, http.MethodGet)
 	if err != nil {
 		return false, permanent("%w", err)
-	}
-	for key, values := range t.from.header {
-		req.Header[key] = values
 	}
 	req.Header.Set("Accept-Encoding", "identity")
 	if t.offset > 0 {
@@ -267,7 +281,7 @@ func (t *transfer) request(ctx context.Context) (whole bool, err error) {
 		}
 	}
 	if t.last = nil; t.d.remember && t.w == nil {
-		if t.last = t.d.s.recall(ctx, t.from.url.String()); t.last != nil {
+		if t.last = t.d.loader.records.recall(ctx, t.from.url.String()); t.last != nil {
 			t.last.ask(req.Header)
 		}
 	}
@@ -275,7 +289,7 @@ func (t *transfer) request(ctx context.Context) (whole bool, err error) {
 	if err != nil {
 		return false, &permanentError{err} // retried enough, and explained
 	}
-	resp, err := t.d.s.send(ctx, t.from.peer, client, req)
+	resp, err := t.d.loader.sender.send(ctx, t.from.peer, client, req)
 	if err != nil {
 		return false, err
 	}
@@ -316,8 +330,10 @@ func (t *transfer) check(resp *http.Response) error {
 	}
 	switch resp.StatusCode {
 	case http.StatusOK:
-		if err := t.restart(); err != nil {
-			return err
+		if t.offset > 0 { // the answer begins at 0
+			if err := t.reset(); err != nil {
+				return err
+			}
 		}
 		if err := t.decoded(resp.Header); err != nil {
 			return err
@@ -357,9 +373,7 @@ func (t *transfer) checkPartial(resp *http.Response) error {
 		return errChanged
 	}
 	t.joined = true
-	if t.validator == "" {
-		t.validator = v
-	}
+	t.validator = cmp.Or(t.validator, v)
 	if total < 0 {
 		return nil // keep the known size
 	}
@@ -378,14 +392,6 @@ func (t *transfer) decoded(h http.Header) error {
 	return permanent("the server uses the unrequested encoding %s, and no digest of the file is known: set its sha256", printable(t.encoding))
 }
 
-// restart discards the writer's content because the answer begins at 0.
-func (t *transfer) restart() error {
-	if t.offset == 0 {
-		return nil
-	}
-	return t.reset()
-}
-
 // learn takes the server's size of the file, -1 for none.
 func (t *transfer) learn(total int64) error {
 	switch {
@@ -402,9 +408,9 @@ func (t *transfer) learn(total int64) error {
 	t.total = total
 	switch {
 	case t.counted < 0:
-		t.d.s.count(total-t.prior, 0, 0)
+		t.d.loader.cache.events.count(total-t.prior, 0, 0)
 	case t.counted != total:
-		t.d.s.count(total-t.counted, 0, 0)
+		t.d.loader.cache.events.count(total-t.counted, 0, 0)
 	}
 	t.counted = total
 	return nil
@@ -412,11 +418,11 @@ func (t *transfer) learn(total int64) error {
 
 // copy writes the body and fails if it is shorter or longer than expected.
 func (t *transfer) copy(body io.Reader) error {
-	buf := t.d.s.buffers.Get().(*[]byte) // the pool's only type
-	defer t.d.s.buffers.Put(buf)
+	buf := t.d.loader.buffers.Get().(*[]byte) // the pool's only type
+	defer t.d.loader.buffers.Put(buf)
 	limit := t.total
 	if limit < 0 {
-		limit = t.d.s.opts.MaxUnknown
+		limit = t.d.loader.maxUnknown
 	}
 	for {
 		n, err := body.Read(*buf)
@@ -450,7 +456,7 @@ func (t *transfer) write(p []byte) error {
 	n, err := t.w.Write(p)
 	t.offset += int64(n)
 	t.fresh += int64(n)
-	t.d.s.count(0, int64(n), 0)
+	t.d.loader.cache.events.count(0, int64(n), 0)
 	if err == nil && n < len(p) {
 		err = io.ErrShortWrite
 	}
@@ -483,18 +489,9 @@ func validator(h http.Header) string {
 
 // contentRange reads "bytes 5-9/10"; total is -1 for "bytes 5-9/*".
 func contentRange(value string) (start, total int64, ok bool) {
-	span, found := strings.CutPrefix(value, "bytes ")
-	if !found {
-		return 0, 0, false
-	}
-	span, whole, found := strings.Cut(span, "/")
-	if !found {
-		return 0, 0, false
-	}
-	from, to, found := strings.Cut(span, "-")
-	if !found {
-		return 0, 0, false
-	}
+	span, inBytes := strings.CutPrefix(value, "bytes ")
+	span, whole, slash := strings.Cut(span, "/")
+	from, to, dash := strings.Cut(span, "-")
 	start, err1 := strconv.ParseInt(from, 10, 64)
 	end, err2 := strconv.ParseInt(to, 10, 64)
 	total = -1
@@ -502,7 +499,7 @@ func contentRange(value string) (start, total int64, ok bool) {
 	if whole != "*" {
 		total, err3 = strconv.ParseInt(whole, 10, 64)
 	}
-	if err1 != nil || err2 != nil || err3 != nil || start < 0 || end < start || whole != "*" && end >= total {
+	if !inBytes || !slash || !dash || err1 != nil || err2 != nil || err3 != nil || start < 0 || end < start || whole != "*" && end >= total {
 		return 0, 0, false
 	}
 	return start, total, true

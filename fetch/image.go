@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"slices"
 	"strings"
@@ -48,8 +49,18 @@ func imageRef(ref string) (name.Repository, string, digest.Digest, error) {
 	return parsed.Context(), parsed.Identifier(), d, checkDigest(d)
 }
 
-// resolveImage pins an image, followed by its referrers.
-func (s *session) resolveImage(ctx context.Context, img manifest.Image) ([]manifest.Pin, error) {
+// images pins and brings images with their referrers.
+type images struct {
+	registries *registries
+	dir        baseDir // of keys
+	log        *slog.Logger
+	platforms  []string // of the run
+	policy     manifest.PlatformPolicy
+	referrers  manifest.ReferrerPolicy // for images without a policy of their own
+}
+
+// resolve pins an image, followed by its referrers.
+func (i *images) resolve(ctx context.Context, img manifest.Image) ([]manifest.Pin, error) {
 	ref, err := img.Ref()
 	if err != nil {
 		return nil, err
@@ -58,7 +69,7 @@ func (s *session) resolveImage(ctx context.Context, img manifest.Image) ([]manif
 	if err != nil {
 		return nil, err
 	}
-	repo, err := s.repository(upstream)
+	repo, err := i.registries.repository(upstream)
 	if err != nil {
 		return nil, err
 	}
@@ -73,15 +84,15 @@ func (s *session) resolveImage(ctx context.Context, img manifest.Image) ([]manif
 	if err != nil {
 		return nil, err
 	}
-	wanted, err := s.wanted(img.Platforms)
+	wanted, err := platformsOr(img.Platforms, i.platforms)
 	if err != nil {
 		return nil, err
 	}
-	found, err := s.readImage(ctx, repo, root, wanted)
+	found, err := (&imageWalk{repo: repo, wanted: wanted}).read(ctx, root)
 	if err != nil {
 		return nil, err
 	}
-	lacks, err := s.checkPlatforms(ctx, ref, found, wanted, s.opts.Policy)
+	lacks, err := i.checkPlatforms(ctx, ref, found, wanted, i.policy)
 	if err != nil {
 		return nil, err
 	}
@@ -99,13 +110,13 @@ func (s *session) resolveImage(ctx context.Context, img manifest.Image) ([]manif
 	if isIndex(root.MediaType) {
 		pin.Platforms = found.platforms
 	}
-	return s.pinAttached(ctx, repo, img, found, pin)
+	return i.pinAttached(ctx, repo, img, found, pin)
 }
 
-// wanted returns an item's own platforms, or else those of the run.
-func (s *session) wanted(own []string) ([]string, error) {
+// platformsOr returns an item's own platforms, or else those of the run.
+func platformsOr(own, run []string) ([]string, error) {
 	if len(own) == 0 {
-		return s.platforms, nil
+		return run, nil
 	}
 	return normalPlatforms(own)
 }
@@ -141,7 +152,7 @@ func imageVersion(ref string) string {
 
 // checkPlatforms compares the requested platforms with the present ones and returns the missing ones, if the policy
 // allows that.
-func (s *session) checkPlatforms(
+func (i *images) checkPlatforms(
 	ctx context.Context, ref string, img image, wanted []string, policy manifest.PlatformPolicy,
 ) (missing []string, err error) {
 	if len(img.there) == 0 && !isIndex(img.root.MediaType) {
@@ -167,16 +178,11 @@ func (s *session) checkPlatforms(
 	case len(img.platforms) == 0 && isIndex(img.root.MediaType):
 		return nil, fmt.Errorf("%w, so that nothing of it could be used", lacks)
 	}
-	s.log.WarnContext(ctx, "image lacks platforms", "item", ref, "missing", missing, "upstream", there)
+	i.log.WarnContext(ctx, "image lacks platforms", "item", ref, "missing", missing, "upstream", there)
 	return missing, nil
 }
 
-// readImage reads an image's manifests, except those of other platforms.
-func (s *session) readImage(ctx context.Context, repo *repository, root ocispec.Descriptor, wanted []string) (image, error) {
-	return (&imageWalk{repo: repo, wanted: wanted}).read(ctx, root)
-}
-
-// imageWalk is the state of reading one image.
+// imageWalk reads an image's manifests, except those of other platforms.
 type imageWalk struct {
 	repo   *repository
 	wanted []string
@@ -250,11 +256,7 @@ func (w *imageWalk) manifest(ctx context.Context, desc ocispec.Descriptor, depth
 		return fmt.Errorf("index %s: more than %d levels or %d manifests", w.image.root.Digest, maxDepth, maxManifests)
 	}
 	w.seen[desc.Digest] = true
-	desc, data, err := w.repo.manifest(ctx, desc)
-	if err != nil {
-		return err
-	}
-	doc, err := parseManifest(desc, data)
+	desc, doc, err := w.repo.document(ctx, desc)
 	if err != nil {
 		return err
 	}
@@ -347,11 +349,7 @@ func (w *imageWalk) takes(child ocispec.Descriptor, chosen []string) bool {
 }
 
 func (w *imageWalk) configPlatform(ctx context.Context, desc ocispec.Descriptor) (*ocispec.Platform, error) {
-	desc, data, err := w.repo.manifest(ctx, desc)
-	if err != nil {
-		return nil, err
-	}
-	doc, err := parseManifest(desc, data)
+	_, doc, err := w.repo.document(ctx, desc)
 	if err != nil {
 		return nil, err
 	}
@@ -394,21 +392,15 @@ func isForeign(mediaType string) bool {
 // platform reads the platform of an image's config; nil if the manifest is not a container image.
 func (w *imageWalk) platform(ctx context.Context, doc manifestDoc) (*ocispec.Platform, error) {
 	c := doc.Config
-	if c == nil || doc.ArtifactType != "" || c.MediaType != dockerConfig && c.MediaType != ocispec.MediaTypeImageConfig {
+	if c == nil || doc.ArtifactType != "" || !isConfig(*c) {
 		return nil, nil // not an image
 	}
 	if c.Size > maxConfig {
 		return nil, fmt.Errorf("config %s: %d bytes are more than the %d allowed", c.Digest, c.Size, maxConfig)
 	}
-	if err := w.repo.s.fetchBlob(ctx, w.repo.blob(c.Digest, c.Size)); err != nil {
-		return nil, err
-	}
-	data, ok, err := w.repo.s.stored(ctx, c.Digest, maxConfig)
+	data, err := w.repo.small(ctx, *c, maxConfig)
 	if err != nil {
 		return nil, err
-	}
-	if !ok {
-		return nil, &storeError{fmt.Errorf("blob %s has disappeared from the cache", c.Digest)}
 	}
 	var p ocispec.Platform
 	if err := json.Unmarshal(data, &p); err != nil {
@@ -436,9 +428,9 @@ func platformString(p *ocispec.Platform) string {
 }
 
 // fetchBlob brings a blob into the store unless it is there. The same blob is never transferred twice at once.
-func (s *session) fetchBlob(ctx context.Context, d *download) error {
-	_, err := once(s, "blob "+d.want.String(), func() (ocispec.Descriptor, error) {
-		size, ok, err := s.opts.Store.Stat(ctx, d.want)
+func (l *downloader) fetchBlob(ctx context.Context, d *download) error {
+	_, err := once(&l.cache.flights, "blob "+d.want.String(), func() (ocispec.Descriptor, error) {
+		size, ok, err := l.cache.store.Stat(ctx, d.want)
 		if err != nil {
 			return ocispec.Descriptor{}, &storeError{err}
 		}
@@ -448,32 +440,25 @@ func (s *session) fetchBlob(ctx context.Context, d *download) error {
 		if ok {
 			return ocispec.Descriptor{Digest: d.want, Size: size}, nil
 		}
-		if size, ok, err := s.fromDir(ctx, d); err != nil || ok {
-			return ocispec.Descriptor{Digest: d.want, Size: size}, err
+		if desc, ok, err := l.dirs.find(ctx, d); err != nil || ok {
+			return desc, err
 		}
 		return d.run(ctx)
 	})
 	return err
 }
 
-// planImage returns the plan of a pinned image. Its referrers are among the pins.
-func (s *session) planImage(ctx context.Context, pin manifest.Pin, pins []manifest.Pin) (*plan, error) {
-	upstream, _, named, err := imageRef(pin.Ref)
-	if err != nil {
-		return nil, err
-	}
-	if named != "" && named != pin.Digest {
-		return nil, fmt.Errorf("the lock pins %s, but the reference has another digest", pin.Digest)
-	}
-	repo, err := s.repository(upstream)
+// plan returns the plan of a pinned image. Its referrers are among the pins.
+func (i *images) plan(ctx context.Context, pin manifest.Pin, pins []manifest.Pin) (*plan, error) {
+	repo, err := i.registries.pinned(pin)
 	if err != nil {
 		return nil, err
 	}
 	wanted := pin.Platforms
 	if len(wanted) == 0 {
-		wanted = s.platforms
+		wanted = i.platforms
 	}
-	img, err := s.pinnedImage(ctx, repo, pin, wanted)
+	img, err := repo.pinned(ctx, pin, wanted)
 	if err != nil {
 		return nil, err
 	}
@@ -483,26 +468,23 @@ func (s *session) planImage(ctx context.Context, pin manifest.Pin, pins []manife
 		policy = manifest.PolicyWarn
 	}
 	if isIndex(img.root.MediaType) {
-		if _, err := s.checkPlatforms(ctx, pin.Ref, img, wanted, policy); err != nil {
+		if _, err := i.checkPlatforms(ctx, pin.Ref, img, wanted, policy); err != nil {
 			return nil, err
 		}
 	}
-	if err := s.checkPinned(ctx, repo, img, pin, pins); err != nil {
+	if err := i.checkPinned(ctx, repo, img, pin, pins); err != nil {
 		return nil, err
 	}
 	return repo.plan(img), nil
 }
 
-func (s *session) pinnedImage(ctx context.Context, repo *repository, pin manifest.Pin, wanted []string) (image, error) {
-	root := ocispec.Descriptor{Digest: pin.Digest, Size: pin.Size, MediaType: pin.MediaType}
-	if pin.Size == 0 {
-		root.Size = -1
-	}
-	root, _, err := repo.manifest(ctx, root)
+// pinned reads the manifests of a pinned image.
+func (r *repository) pinned(ctx context.Context, pin manifest.Pin, wanted []string) (image, error) {
+	root, _, err := r.manifest(ctx, ocispec.Descriptor{Digest: pin.Digest, Size: pinnedSize(pin), MediaType: pin.MediaType})
 	if err != nil {
 		return image{}, gone(err)
 	}
-	return s.readImage(ctx, repo, root, wanted)
+	return (&imageWalk{repo: r, wanted: wanted}).read(ctx, root)
 }
 
 // gone adds the remedy if upstream no longer has a pinned item.
@@ -516,8 +498,7 @@ func gone(err error) error {
 // isConfig reports whether a blob is an image's configuration. Configurations are small and come first: a bundle reads
 // facts about its images (platform, licence) from them before the layers arrive.
 func isConfig(d ocispec.Descriptor) bool {
-	const docker = "application/vnd.docker.container.image.v1+json"
-	return d.MediaType == ocispec.MediaTypeImageConfig || d.MediaType == docker
+	return d.MediaType == ocispec.MediaTypeImageConfig || d.MediaType == dockerConfig
 }
 
 // plan turns an image's facts into blobs to fetch.

@@ -361,16 +361,13 @@ func TestImageNames(t *testing.T) {
 
 func TestRoute(t *testing.T) {
 	t.Parallel()
-	s, err := newSession(Options{Store: struct{ Store }{}, Sources: []manifest.Source{
+	n := newNetwork(Options{Hosts: NewHosts(), Sources: []manifest.Source{
 		{Host: "dl.k8s.io", Mirrors: manifest.Mirrors{"mirror.example:8443/k8s/"}},
 		{Host: "docker.io", Mirrors: manifest.Mirrors{"mirror.example:8443/hub"}},
 		{Host: "mirror.example:8443", MaxConcurrent: 3},
 		{Host: "plain.example:80", PlainHTTP: true},
 		{Host: "private.example", Mirrors: manifest.Mirrors{"cache.example/x"}, PlainHTTP: true},
 	}})
-	if err != nil {
-		t.Fatal(err)
-	}
 	for raw, want := range map[string]string{
 		"https://dl.k8s.io/release/v1/x%2Fy?q=1#f": "https://mirror.example:8443/k8s/release/v1/x%2Fy?q=1",
 		"https://dl.k8s.io:443/x":                  "https://mirror.example:8443/k8s/x",
@@ -379,7 +376,7 @@ func TestRoute(t *testing.T) {
 		"http://plain.example/x":                   "http://plain.example/x",
 		"http://plain.example:80/x":                "http://plain.example/x",
 	} {
-		places, err := s.route(raw)
+		places, err := n.route(raw)
 		if err != nil || places[0].url.String() != want {
 			t.Errorf("%s: got %v, %v, want %s", raw, places, err, want)
 			continue
@@ -393,17 +390,17 @@ func TestRoute(t *testing.T) {
 			t.Errorf("%s: asked last: %v", raw, last.url)
 		}
 	}
-	if _, err := s.route("http://other.example/x"); err == nil {
+	if _, err := n.route("http://other.example/x"); err == nil {
 		t.Error("plain HTTP without leave")
 	}
 	for host, want := range map[string]bool{
 		"plain.example": true, "plain.example:80": true, "cache.example": true, "private.example": false, "other.example": false,
 	} {
-		if got := s.plainHost(host); got != want {
+		if got := n.sources.plainHost(host); got != want {
 			t.Errorf("plain HTTP to %s: %v", host, got)
 		}
 	}
-	if p, err := s.peers("registry-1.docker.io"); err != nil || len(p) != 2 || p[0].String() != "docker.io (mirror mirror.example:8443/hub)" || p[1].String() != "docker.io" {
+	if p, err := n.peers("registry-1.docker.io"); err != nil || len(p) != 2 || p[0].String() != "docker.io (mirror mirror.example:8443/hub)" || p[1].String() != "docker.io" {
 		t.Errorf("%v, %v", p, err)
 	}
 }

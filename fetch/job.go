@@ -4,11 +4,11 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"maps"
 	"slices"
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/kkbundle/kkbundle/manifest"
 )
@@ -55,13 +55,7 @@ func (j *Job) Estimate() Estimation { return j.sum }
 
 // Cached yields the blobs that the Store has, with their sizes.
 func (j *Job) Cached() iter.Seq2[digest.Digest, int64] {
-	return func(yield func(digest.Digest, int64) bool) {
-		for d, size := range j.have {
-			if !yield(d, size) {
-				return
-			}
-		}
-	}
+	return maps.All(j.have)
 }
 
 // Missing yields the sizes of the blobs that the Store lacks, -1 if unknown, and whether Head fetches them.
@@ -77,22 +71,13 @@ func (j *Job) Missing() iter.Seq2[int64, bool] {
 
 // Run brings every item into the Store, like All.
 func (j *Job) Run(ctx context.Context) ([]Item, error) {
-	j.start()
-	for _, p := range j.plans {
-		if p.pending == 0 {
-			j.s.complete(ctx, p, j.failed)
-		}
-	}
 	return j.transfer(ctx, j.tasks)
 }
-
-func (j *Job) start() { j.s.count(j.sum.Download+j.sum.Resumed, 0, j.sum.Cached) }
 
 // Head fetches the blobs that define the items: charts, and files of unknown size. It returns every item; an error
 // means that one of them is unavailable. Later lists the blobs left to Fetch.
 func (j *Job) Head(ctx context.Context) ([]Item, error) {
-	j.s.contentLater = true
-	j.start()
+	j.s.files.contentLater = true
 	var first []*task
 	j.later = make(map[digest.Digest]*task)
 	for _, t := range j.tasks {
@@ -103,11 +88,6 @@ func (j *Job) Head(ctx context.Context) ([]Item, error) {
 		j.later[t.digest] = t
 		for _, p := range t.plans {
 			p.pending--
-		}
-	}
-	for _, p := range j.plans {
-		if p.pending == 0 {
-			j.s.complete(ctx, p, j.failed)
 		}
 	}
 	return j.transfer(ctx, first)
@@ -145,23 +125,23 @@ func (j *Job) Fetch(ctx context.Context, d digest.Digest) error {
 
 // transfer fetches blobs concurrently and returns the completed items.
 func (j *Job) transfer(ctx context.Context, tasks []*task) ([]Item, error) {
-	var group errgroup.Group
-	group.SetLimit(j.s.opts.Jobs)
-	for _, t := range tasks {
-		group.Go(func() error {
-			err := context.Cause(ctx)
-			if err == nil {
-				err = t.run(ctx)
-			}
-			for _, p := range t.plans {
-				if p.arrived(err) {
-					j.s.complete(ctx, p, j.failed)
-				}
-			}
-			return nil
-		})
+	j.s.events.count(j.sum.Download+j.sum.Resumed, 0, j.sum.Cached)
+	for _, p := range j.plans {
+		if p.pending == 0 {
+			j.s.complete(ctx, p, j.failed)
+		}
 	}
-	_ = group.Wait() // failures are collected
+	j.s.each(len(tasks), func(i int) {
+		err := context.Cause(ctx)
+		if err == nil {
+			err = tasks[i].run(ctx)
+		}
+		for _, p := range tasks[i].plans {
+			if p.arrived(err) {
+				j.s.complete(ctx, p, j.failed)
+			}
+		}
+	})
 	var items []Item
 	for _, p := range j.plans {
 		if p.done {
@@ -177,8 +157,8 @@ type resumer interface {
 }
 
 // resumable returns how many bytes of a blob need no transfer.
-func (s *session) resumable(ctx context.Context, b blob) (int64, error) {
-	r, ok := s.opts.Store.(resumer)
+func (c *cache) resumable(ctx context.Context, b blob) (int64, error) {
+	r, ok := c.store.(resumer)
 	if !ok || b.size < 0 {
 		return 0, nil
 	}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -47,13 +48,20 @@ func (m *memory) descriptor() ocispec.Descriptor {
 	return ocispec.Descriptor{Digest: m.Digest, Size: m.Size}
 }
 
-func (s *session) memoryFile(address string) string {
-	return filepath.Join(s.opts.Memory, sha256Of([]byte(address)).Encoded()+".json")
+// records remembers the last download of each address in a directory.
+type records struct {
+	dir   string
+	store Store
+	log   *slog.Logger
+}
+
+func (r *records) file(address string) string {
+	return filepath.Join(r.dir, sha256Of([]byte(address)).Encoded()+".json")
 }
 
 // recall returns the record of an address, if the store still has the content. An invalid record counts as none.
-func (s *session) recall(ctx context.Context, address string) *memory {
-	data, err := readFile(s.memoryFile(address), maxMemory)
+func (r *records) recall(ctx context.Context, address string) *memory {
+	data, err := readFile(r.file(address), maxMemory)
 	if err != nil {
 		return nil
 	}
@@ -61,20 +69,20 @@ func (s *session) recall(ctx context.Context, address string) *memory {
 	if json.Unmarshal(data, &m) != nil || m.URL != address || m.Validator == "" || checkDigest(m.Digest) != nil {
 		return nil
 	}
-	if size, ok, err := s.opts.Store.Stat(ctx, m.Digest); err != nil || !ok || size != m.Size {
+	if size, ok, err := r.store.Stat(ctx, m.Digest); err != nil || !ok || size != m.Size {
 		return nil
 	}
 	return &m
 }
 
 // memorize records the content of an address. A failure only costs a later run another download.
-func (s *session) memorize(ctx context.Context, m memory) {
-	if err := s.writeMemory(m); err != nil {
-		s.log.DebugContext(ctx, "not remembered", "url", m.URL, "error", err)
+func (r *records) memorize(ctx context.Context, m memory) {
+	if err := r.write(m); err != nil {
+		r.log.DebugContext(ctx, "not remembered", "url", m.URL, "error", err)
 	}
 }
 
-func (s *session) writeMemory(m memory) error {
+func (r *records) write(m memory) error {
 	data, err := json.Marshal(m)
 	if err != nil {
 		return err
@@ -82,13 +90,13 @@ func (s *session) writeMemory(m memory) error {
 	if len(data) > maxMemory {
 		return fmt.Errorf("%d bytes exceed the limit of %d for a record", len(data), maxMemory)
 	}
-	if err := os.MkdirAll(s.opts.Memory, 0o700); err != nil {
+	if err := os.MkdirAll(r.dir, 0o700); err != nil {
 		return err
 	}
-	if err := s.forgetOldest(); err != nil {
+	if err := r.forgetOldest(); err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(s.opts.Memory, "*.new")
+	f, err := os.CreateTemp(r.dir, "*.new")
 	if err != nil {
 		return err
 	}
@@ -96,12 +104,12 @@ func (s *session) writeMemory(m memory) error {
 	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return errors.Join(err, os.Remove(f.Name()))
 	}
-	return os.Rename(f.Name(), s.memoryFile(m.URL))
+	return os.Rename(f.Name(), r.file(m.URL))
 }
 
 // forgetOldest makes room for another record, and removes incomplete files of killed runs.
-func (s *session) forgetOldest() error {
-	entries, err := os.ReadDir(s.opts.Memory)
+func (r *records) forgetOldest() error {
+	entries, err := os.ReadDir(r.dir)
 	if err != nil || len(entries) < maxMemories {
 		return err
 	}
@@ -115,7 +123,7 @@ func (s *session) forgetOldest() error {
 		return cmp.Or(a.ModTime().Compare(b.ModTime()), cmp.Compare(a.Name(), b.Name()))
 	})
 	for _, info := range infos[:len(infos)/8] {
-		if err := os.Remove(filepath.Join(s.opts.Memory, info.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := os.Remove(filepath.Join(r.dir, info.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-	"golang.org/x/sync/errgroup"
+	"golang.org/x/sync/singleflight"
 
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
@@ -47,25 +47,26 @@ func Outdated(ctx context.Context, pins []manifest.Pin, o Options) ([]Newer, err
 		return nil, err
 	}
 	defer s.close()
+	lookup := &versionLookup{web: s.charts.web, registries: s.registries, charts: s.charts}
 	all := make([]Newer, len(pins))
 	failed := &failures{}
-	var group errgroup.Group
-	group.SetLimit(s.opts.Jobs)
-	for i, pin := range pins {
-		group.Go(func() error {
-			all[i] = Newer{Pin: pin}
-			if all[i].Err = s.newer(ctx, &all[i]); all[i].Err != nil {
-				failed.add(&ItemError{Kind: pin.Kind, Ref: pin.Ref, Platform: pin.Platform, Err: all[i].Err})
-			}
-			s.emit(Event{Type: EventFinished, Kind: pin.Kind, Ref: pin.Ref, Platform: pin.Platform, Err: all[i].Err})
-			return nil
-		})
-	}
-	_ = group.Wait() // errors are in failed
+	s.each(len(pins), func(i int) {
+		all[i] = Newer{Pin: pins[i]}
+		all[i].Err = lookup.newer(ctx, &all[i])
+		s.finish(pins[i], all[i].Err, failed)
+	})
 	return all, failed.err(ctx, len(pins))
 }
 
-func (s *session) newer(ctx context.Context, n *Newer) error {
+// A versionLookup asks upstream for versions.
+type versionLookup struct {
+	web        *web
+	registries *registries
+	charts     *helmCharts
+	flights    singleflight.Group
+}
+
+func (l *versionLookup) newer(ctx context.Context, n *Newer) error {
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
@@ -76,14 +77,14 @@ func (s *session) newer(ctx context.Context, n *Newer) error {
 		n.Unknown = "follows its distribution: kkbundle lock takes the newest packages"
 		return nil
 	case n.Pin.Kind == manifest.ItemImage:
-		return s.newerImage(ctx, n)
+		return l.newerImage(ctx, n)
 	case n.Pin.Kind == manifest.ItemChart:
-		return s.newerChart(ctx, n)
+		return l.newerChart(ctx, n)
 	}
-	return s.newerFile(ctx, n)
+	return l.newerFile(ctx, n)
 }
 
-func (s *session) newerImage(ctx context.Context, n *Newer) error {
+func (l *versionLookup) newerImage(ctx context.Context, n *Newer) error {
 	upstream, tag, _, err := imageRef(n.Pin.Ref)
 	if err != nil {
 		return err
@@ -92,12 +93,12 @@ func (s *session) newerImage(ctx context.Context, n *Newer) error {
 		n.Unknown = "pinned by a digest without a tag"
 		return nil
 	}
-	return s.newerTag(ctx, n, upstream, tag)
+	return l.newerTag(ctx, n, upstream, tag)
 }
 
 // newerTag compares with the tags of a repository.
-func (s *session) newerTag(ctx context.Context, n *Newer, upstream name.Repository, tag string) error {
-	repo, err := s.repository(upstream)
+func (l *versionLookup) newerTag(ctx context.Context, n *Newer, upstream name.Repository, tag string) error {
+	repo, err := l.registries.repository(upstream)
 	if err != nil {
 		return err
 	}
@@ -116,7 +117,7 @@ func (s *session) newerTag(ctx context.Context, n *Newer, upstream name.Reposito
 		}
 		return nil
 	}
-	tags, err := once(s, "tags "+repo.String(), func() ([]string, error) { return repo.tags(ctx) })
+	tags, err := once(&l.flights, "tags "+repo.String(), func() ([]string, error) { return repo.tags(ctx) })
 	if err != nil {
 		return err
 	}
@@ -170,17 +171,17 @@ func newest(a, b version) version {
 	return a
 }
 
-func (s *session) newerChart(ctx context.Context, n *Newer) error {
+func (l *versionLookup) newerChart(ctx context.Context, n *Newer) error {
 	repo, chart, ok := chartHome(n.Pin)
 	if !ok {
-		return s.newerFile(ctx, n)
+		return l.newerFile(ctx, n)
 	}
 	if strings.HasPrefix(repo, "oci://") {
 		upstream, err := ociRepository(repo, chart)
 		if err != nil {
 			return err
 		}
-		if err := s.newerTag(ctx, n, upstream, strings.ReplaceAll(n.Pin.Version, "+", "_")); err != nil {
+		if err := l.newerTag(ctx, n, upstream, strings.ReplaceAll(n.Pin.Version, "+", "_")); err != nil {
 			return err
 		}
 		for _, v := range []*string{&n.Patch, &n.Minor, &n.Latest} {
@@ -188,7 +189,7 @@ func (s *session) newerChart(ctx context.Context, n *Newer) error {
 		}
 		return nil
 	}
-	versions, err := s.chartVersions(ctx, repo, chart)
+	versions, err := l.charts.versions(ctx, repo, chart)
 	if err != nil {
 		return err
 	}
@@ -217,18 +218,18 @@ func chartHome(p manifest.Pin) (repo, chart string, ok bool) {
 }
 
 // newerFile looks up newer versions by the catalog's component, or by the releases of a project at GitHub.
-func (s *session) newerFile(ctx context.Context, n *Newer) error {
+func (l *versionLookup) newerFile(ctx context.Context, n *Newer) error {
 	if stable, ok, err := catalog.StableOf(n.Pin.Name, n.Pin.Ref); err != nil {
 		return err
 	} else if ok {
-		return s.newerStable(ctx, n, stable)
+		return l.newerStable(ctx, n, stable)
 	}
 	project, have, ok := githubRelease(n.Pin.Ref)
 	if !ok {
 		n.Unknown = "no list of its versions is published"
 		return nil
 	}
-	latest, err := s.latestRelease(ctx, project)
+	latest, err := l.latestRelease(ctx, project)
 	if err != nil {
 		return err
 	}
@@ -241,10 +242,10 @@ func (s *session) newerFile(ctx context.Context, n *Newer) error {
 }
 
 // newerStable reads files that name a version.
-func (s *session) newerStable(ctx context.Context, n *Newer, stable catalog.Stable) error {
+func (l *versionLookup) newerStable(ctx context.Context, n *Newer, stable catalog.Stable) error {
 	var found []string
 	for _, address := range []string{stable.Minor, stable.Latest} {
-		data, err := s.page(ctx, address, maxStable)
+		data, err := l.web.page(ctx, address, maxStable)
 		if err != nil {
 			return err
 		}
@@ -273,16 +274,16 @@ func githubRelease(address string) (project, version string, ok bool) {
 
 // latestRelease returns the tag of a project's latest release, from the redirect of GitHub's address for it. It is ""
 // without a redirect, for example on a mirror of files.
-func (s *session) latestRelease(ctx context.Context, project string) (string, error) {
-	return once(s, "release "+project, func() (string, error) {
-		d, err := s.urlDownload("https://github.com/"+project+"/releases/latest", "", -1)
+func (l *versionLookup) latestRelease(ctx context.Context, project string) (string, error) {
+	return once(&l.flights, "release "+project, func() (string, error) {
+		d, err := l.web.urlDownload("https://github.com/"+project+"/releases/latest", "", -1)
 		if err != nil {
 			return "", err
 		}
 		tag := ""
 		err = d.each(ctx, func(o origin) error {
-			return s.retry(ctx, o.peer, "find the latest release of "+project, func() (err error) {
-				if tag, err = s.leadsTo(ctx, o, "/releases/tag/"); err == nil && tag == "" && o.peer.spare {
+			return l.web.loader.sender.retry(ctx, o.peer, "find the latest release of "+project, func() (err error) {
+				if tag, err = l.leadsTo(ctx, o, "/releases/tag/"); err == nil && tag == "" && o.peer.spare {
 					err = &statusError{code: http.StatusNotFound} // the next place may have it
 				}
 				return err
@@ -294,21 +295,18 @@ func (s *session) latestRelease(ctx context.Context, project string) (string, er
 
 // leadsTo requests an address and returns the part after mark in the address that it redirects to, "" if there is no
 // redirect.
-func (s *session) leadsTo(ctx context.Context, o origin, mark string) (string, error) {
+func (l *versionLookup) leadsTo(ctx context.Context, o origin, mark string) (string, error) {
 	client, err := o.client(ctx)
 	if err != nil {
 		return "", err
 	}
 	stay := *client
 	stay.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	req, err := http.NewRequestWithContext(ctx, http.MethodHead, o.url.String(), http.NoBody)
+	req, err := o.request(ctx, http.MethodHead)
 	if err != nil {
 		return "", err
 	}
-	for key, values := range o.header {
-		req.Header[key] = values
-	}
-	res, err := s.send(ctx, o.peer, &stay, req)
+	res, err := l.web.loader.sender.send(ctx, o.peer, &stay, req)
 	if err != nil {
 		return "", err
 	}

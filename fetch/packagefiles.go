@@ -23,11 +23,11 @@ import (
 )
 
 // networkFiles reads repositories on servers. Lists go through the store, so that they are fetched once.
-type networkFiles struct{ s *session }
+type networkFiles struct{ web *web }
 
 // Get implements packages.Files.
 func (n networkFiles) Get(ctx context.Context, address string, limit int64) ([]byte, error) {
-	return n.s.page(ctx, address, limit)
+	return n.web.page(ctx, address, limit)
 }
 
 // Open implements packages.Files.
@@ -36,17 +36,17 @@ func (n networkFiles) Open(ctx context.Context, address string, size int64, sum 
 	if err := checkDigest(want); err != nil {
 		return nil, err
 	}
-	d, err := n.s.urlDownload(address, want, size)
+	d, err := n.web.urlDownload(address, want, size)
 	if err != nil {
 		return nil, err
 	}
-	if err := n.s.fetchBlob(ctx, d); err != nil {
+	if err := n.web.loader.fetchBlob(ctx, d); err != nil {
 		if errors.Is(err, errMismatch) {
 			err = fmt.Errorf("%w: the mirror is being updated or is damaged; try again later, or use another mirror", err)
 		}
 		return nil, err
 	}
-	rc, err := n.s.opts.Store.Open(ctx, want)
+	rc, err := n.web.loader.cache.store.Open(ctx, want)
 	if err != nil {
 		return nil, &storeError{err}
 	}
@@ -61,8 +61,8 @@ type diskImage struct {
 }
 
 // openImage opens a local image and checks its sha256, if given.
-func (s *session) openImage(ctx context.Context, name, sum string) (*diskImage, error) {
-	f, err := os.Open(s.path(name))
+func (l *localFiles) openImage(ctx context.Context, name, sum string) (*diskImage, error) {
+	f, err := os.Open(l.dir.path(name))
 	if err != nil {
 		return nil, err
 	}
@@ -199,10 +199,10 @@ func (c *choice) loadList(ctx context.Context, d *diskImage, name string) error 
 }
 
 // packageFetch copies a pinned package out of a disk image.
-func (s *session) packageFetch(pin manifest.Pin, image, name string) func(context.Context) error {
+func (l *localFiles) packageFetch(pin manifest.Pin, image, name string) func(context.Context) error {
 	return func(ctx context.Context) error {
-		_, err := once(s, "image "+image+"/"+name, func() (ocispec.Descriptor, error) {
-			d, err := s.openImage(ctx, image, "")
+		_, err := once(&l.cache.flights, "image "+image+"/"+name, func() (ocispec.Descriptor, error) {
+			d, err := l.openImage(ctx, image, "")
 			if err != nil {
 				return ocispec.Descriptor{}, err
 			}
@@ -211,7 +211,7 @@ func (s *session) packageFetch(pin manifest.Pin, image, name string) func(contex
 			if err != nil {
 				return ocispec.Descriptor{}, fmt.Errorf("%s: %w", image, err)
 			}
-			desc, err := s.copyIn(ctx, "image "+image+"/"+name, pin.Digest, func(w io.Writer) error {
+			desc, err := l.cache.copyIn(ctx, "image "+image+"/"+name, pin.Digest, func(w io.Writer) error {
 				_, err := io.Copy(w, stopping(ctx, f))
 				return err
 			})

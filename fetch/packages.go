@@ -5,9 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"path"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/opencontainers/go-digest"
@@ -31,7 +33,9 @@ type fileLister interface {
 
 // A choice selects one set of packages for one platform.
 type choice struct {
-	s        *session
+	dir      baseDir
+	web      *web
+	log      *slog.Logger
 	set      manifest.PackageSet
 	platform string
 	arch     string // in the distribution's spelling
@@ -41,14 +45,22 @@ type choice struct {
 	verified string // the source of trust in the packages
 }
 
-// resolvePackages pins packages and their dependencies for a platform.
-func (s *session) resolvePackages(ctx context.Context, set manifest.PackageSet, platform string) (pins []manifest.Pin, err error) {
-	s.choosing.Lock() // one at a time: a distribution's lists take much memory
-	defer s.choosing.Unlock()
+// packageSets chooses packages of distributions.
+type packageSets struct {
+	web      *web
+	local    *localFiles
+	log      *slog.Logger
+	choosing sync.Mutex
+}
+
+// resolve pins packages and their dependencies for a platform.
+func (p *packageSets) resolve(ctx context.Context, set manifest.PackageSet, platform string) (pins []manifest.Pin, err error) {
+	p.choosing.Lock() // one at a time: a distribution's lists take much memory
+	defer p.choosing.Unlock()
 	if set.Roles {
 		return nil, errors.New("roles: no cluster is given whose tasks would need packages; name its file under cluster, or name packages under install and leave roles out")
 	}
-	c := &choice{s: s, set: set, platform: platform, verified: manifest.VerifiedUpstream}
+	c := &choice{dir: p.local.dir, web: p.web, log: p.log, set: set, platform: platform, verified: manifest.VerifiedUpstream}
 	if c.known, err = knownDistribution(set); err != nil {
 		return nil, err
 	}
@@ -56,7 +68,7 @@ func (s *session) resolvePackages(ctx context.Context, set manifest.PackageSet, 
 		return nil, err
 	}
 	if set.ISO != "" {
-		image, err := s.openImage(ctx, set.ISO, set.SHA256)
+		image, err := p.local.openImage(ctx, set.ISO, set.SHA256)
 		if err != nil {
 			return nil, err
 		}
@@ -74,7 +86,7 @@ func (s *session) resolvePackages(ctx context.Context, set manifest.PackageSet, 
 	if err != nil {
 		return nil, err
 	}
-	c.files = networkFiles{s}
+	c.files = networkFiles{p.web}
 	if err := c.load(ctx, repositories); err != nil {
 		return nil, err
 	}
@@ -187,7 +199,7 @@ func (c *choice) keys(file string) (*signature.Keys, error) {
 	if file == "" {
 		return nil, nil
 	}
-	data, err := readFile(c.s.path(file), signature.MaxKeyring)
+	data, err := readFile(c.dir.path(file), signature.MaxKeyring)
 	if err != nil {
 		return nil, fmt.Errorf("keyring: %w", err)
 	}
@@ -217,7 +229,7 @@ func (c *choice) load(ctx context.Context, list []packageRepository) error {
 
 func (c *choice) tell(ctx context.Context, notes []string) {
 	for _, note := range notes {
-		c.s.log.WarnContext(ctx, "of packages", "distribution", c.set.Distribution, "note", note)
+		c.log.WarnContext(ctx, "of packages", "distribution", c.set.Distribution, "note", note)
 	}
 }
 
@@ -228,7 +240,7 @@ func (c *choice) pins(ctx context.Context, list []packageRepository) ([]manifest
 		return nil, err
 	}
 	c.tell(ctx, chosen.Notes)
-	c.s.log.InfoContext(ctx, "choosing packages", "distribution", c.set.Distribution, "platform", c.platform,
+	c.log.InfoContext(ctx, "choosing packages", "distribution", c.set.Distribution, "platform", c.platform,
 		"packages", len(chosen.Packages), "bytes", chosen.Size(), "assumed", strings.Join(chosen.Assumed, " "))
 	pins := make([]manifest.Pin, 0, len(chosen.Packages))
 	for _, p := range chosen.Packages {
@@ -242,7 +254,7 @@ func (c *choice) pins(ctx context.Context, list []packageRepository) ([]manifest
 		}
 		if c.set.ISO != "" {
 			pin.URL = manifest.PackageInImage(c.set.ISO, p.Address)
-		} else if asked, replaced := c.s.override(p.Address); replaced {
+		} else if asked, replaced := c.web.override(p.Address); replaced {
 			pin.From = asked
 		}
 		if p.Arch == c.arch {

@@ -10,7 +10,6 @@ import (
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/kkbundle/kkbundle/manifest"
 )
@@ -40,7 +39,7 @@ type blob struct {
 
 func (d *download) blob() blob {
 	d.planned = d.size >= 0
-	return blob{digest: d.want, size: d.size, fetch: func(ctx context.Context) error { return d.s.fetchBlob(ctx, d) }}
+	return blob{digest: d.want, size: d.size, fetch: func(ctx context.Context) error { return d.loader.fetchBlob(ctx, d) }}
 }
 
 // maxOthers bounds the places to request a blob from that many images share: most are the same registry.
@@ -80,22 +79,17 @@ func (t *task) run(ctx context.Context) error {
 // plan reads everything needed before large transfers. Failed items are in failed.
 func (s *session) plan(ctx context.Context, pins []manifest.Pin, failed *failures) []*plan {
 	plans := make([]*plan, len(pins))
-	var group errgroup.Group
-	group.SetLimit(s.opts.Jobs)
-	for i, pin := range pins {
-		group.Go(func() error {
-			s.emit(Event{Type: EventStarted, Kind: pin.Kind, Ref: pin.Ref, Platform: pin.Platform})
-			p, err := s.planItem(ctx, pin, pins)
-			if err != nil {
-				s.fail(pin, err, failed)
-				return nil
-			}
-			p.pin = pin
-			plans[i] = p
-			return nil
-		})
-	}
-	_ = group.Wait() // failures are collected
+	s.each(len(pins), func(i int) {
+		pin := pins[i]
+		s.events.emit(Event{Type: EventStarted, Kind: pin.Kind, Ref: pin.Ref, Platform: pin.Platform})
+		p, err := s.planItem(ctx, pin, pins)
+		if err != nil {
+			s.finish(pin, err, failed)
+			return
+		}
+		p.pin = pin
+		plans[i] = p
+	})
 	return slices.DeleteFunc(plans, func(p *plan) bool { return p == nil })
 }
 
@@ -108,20 +102,23 @@ func (s *session) planItem(ctx context.Context, pin manifest.Pin, pins []manifes
 	}
 	switch pin.Kind {
 	case manifest.ItemImage:
-		return s.planImage(ctx, pin, pins)
+		return s.images.plan(ctx, pin, pins)
 	case manifest.ItemReferrer:
-		return s.planReferrer(ctx, pin)
+		return s.images.planReferrer(ctx, pin)
 	case manifest.ItemChart:
-		return s.planChart(ctx, pin)
+		return s.charts.plan(ctx, pin)
 	case manifest.ItemFile:
-		return s.planFile(pin)
+		return s.files.plan(pin)
 	}
 	return nil, fmt.Errorf("unknown kind of item %q", pin.Kind)
 }
 
-func (s *session) fail(pin manifest.Pin, err error, failed *failures) {
-	failed.add(&ItemError{Kind: pin.Kind, Ref: pin.Ref, Platform: pin.Platform, Err: err})
-	s.emit(Event{Type: EventFinished, Kind: pin.Kind, Ref: pin.Ref, Platform: pin.Platform, Err: err})
+// finish reports the end of an item, and adds it to failed if err is not nil.
+func (s *session) finish(pin manifest.Pin, err error, failed *failures) {
+	if err != nil {
+		failed.add(&ItemError{Kind: pin.Kind, Ref: pin.Ref, Platform: pin.Platform, Err: err})
+	}
+	s.events.emit(Event{Type: EventFinished, Kind: pin.Kind, Ref: pin.Ref, Platform: pin.Platform, Err: err})
 }
 
 // tasks merges the plans' blobs: each once, the largest first, so that the run does not end with a single long
@@ -134,7 +131,7 @@ func (s *session) tasks(ctx context.Context, plans []*plan, have map[digest.Dige
 		for _, b := range p.blobs {
 			size, known := have[b.digest]
 			if !known && byDigest[b.digest] == nil {
-				n, ok, err := s.opts.Store.Stat(ctx, b.digest)
+				n, ok, err := s.cache.store.Stat(ctx, b.digest)
 				if err != nil {
 					return nil, sum, fmt.Errorf("fetch: %w", &storeError{err})
 				}
@@ -157,7 +154,7 @@ func (s *session) tasks(ctx context.Context, plans []*plan, have map[digest.Dige
 			sum.Unknown++
 			continue
 		}
-		n, err := s.resumable(ctx, t.blob)
+		n, err := s.cache.resumable(ctx, t.blob)
 		if err != nil {
 			return nil, sum, err
 		}
@@ -201,9 +198,7 @@ func (p *plan) checkSize(b blob, size int64) {
 func (p *plan) settle(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.err == nil {
-		p.err = err
-	}
+	p.err = cmp.Or(p.err, err)
 }
 
 // arrived reports whether the plan's last blob has arrived or failed.
@@ -222,12 +217,8 @@ func (s *session) complete(ctx context.Context, p *plan, failed *failures) {
 	if p.err == nil && p.finish != nil {
 		p.root, p.err = p.finish(ctx)
 	}
-	if p.err != nil {
-		s.fail(p.pin, p.err, failed)
-		return
-	}
-	p.done = true
-	s.emit(Event{Type: EventFinished, Kind: p.pin.Kind, Ref: p.pin.Ref, Platform: p.pin.Platform})
+	p.done = p.err == nil
+	s.finish(p.pin, p.err, failed)
 }
 
 func (p *plan) item() Item {
@@ -253,23 +244,23 @@ func alone(pin manifest.Pin, err error) ([]manifest.Pin, error) { return []manif
 // resolve pins everything in the manifest, and the images found in its charts, concurrently.
 func (s *session) resolve(ctx context.Context, b *manifest.Bundle) ([]manifest.Pin, error) {
 	failed := &failures{}
-	list := s.charts(b)
+	list := s.chartEntries(b)
 	images := slices.Clone(b.Images)
 	var find error
 	var pins []manifest.Pin
 	wanted := map[string][]string{}
-	if s.opts.Find == nil {
+	if s.find == nil {
 		pins = s.pinAll(ctx, list, failed)
 	} else {
 		var found []Found
 		charts := s.bring(ctx, b, failed)
-		found, find = s.opts.Find(ctx, charts)
+		found, find = s.find(ctx, charts)
 		for _, c := range charts {
 			pins = append(pins, c.Pin)
 		}
 		images = append(images, additional(b.Images, found, wanted)...)
 	}
-	rest := s.others(b, images)
+	rest := s.otherEntries(b, images)
 	for _, pin := range s.pinAll(ctx, rest, failed) {
 		if pin.Kind == manifest.ItemImage {
 			pin.WantedBy = wanted[pin.Ref]
@@ -290,48 +281,41 @@ func (s *session) resolve(ctx context.Context, b *manifest.Bundle) ([]manifest.P
 // pinAll pins entries concurrently. Failed entries are in failed, not in the result.
 func (s *session) pinAll(ctx context.Context, entries []entry, failed *failures) []manifest.Pin {
 	pins := make([][]manifest.Pin, len(entries))
-	var group errgroup.Group
-	group.SetLimit(s.opts.Jobs)
-	for i, e := range entries {
-		group.Go(func() error {
-			s.emit(Event{Type: EventStarted, Kind: e.kind, Ref: e.ref, Platform: e.platform})
-			err := context.Cause(ctx)
-			var some []manifest.Pin
-			if err == nil {
-				some, err = e.resolve(ctx)
-			}
-			if err != nil {
-				failed.add(&ItemError{Kind: e.kind, Ref: e.ref, Platform: e.platform, Err: err})
-			} else {
-				pins[i] = some
-			}
-			s.emit(Event{Type: EventFinished, Kind: e.kind, Ref: e.ref, Platform: e.platform, Err: err})
-			return nil
-		})
-	}
-	_ = group.Wait() // failures are collected
+	s.each(len(entries), func(i int) {
+		e := entries[i]
+		s.events.emit(Event{Type: EventStarted, Kind: e.kind, Ref: e.ref, Platform: e.platform})
+		err := context.Cause(ctx)
+		var some []manifest.Pin
+		if err == nil {
+			some, err = e.resolve(ctx)
+		}
+		if err == nil {
+			pins[i] = some
+		}
+		s.finish(manifest.Pin{Kind: e.kind, Ref: e.ref, Platform: e.platform}, err, failed)
+	})
 	return slices.Concat(pins...)
 }
 
-func (s *session) charts(b *manifest.Bundle) []entry {
+func (s *session) chartEntries(b *manifest.Bundle) []entry {
 	var list []entry
 	for _, c := range b.Charts {
 		list = append(list, entry{manifest.ItemChart, chartLabel(c), "", func(ctx context.Context) ([]manifest.Pin, error) {
-			return alone(s.resolveChart(ctx, c))
+			return alone(s.charts.resolve(ctx, c))
 		}})
 	}
 	return list
 }
 
-func (s *session) others(b *manifest.Bundle, images []manifest.Image) []entry {
+func (s *session) otherEntries(b *manifest.Bundle, images []manifest.Image) []entry {
 	var list []entry
 	for _, img := range images {
 		list = append(list, entry{manifest.ItemImage, img.Name, "", func(ctx context.Context) ([]manifest.Pin, error) {
-			return s.resolveImage(ctx, img)
+			return s.images.resolve(ctx, img)
 		}})
 	}
 	for _, f := range b.Files {
-		platforms, err := s.wanted(f.Platforms)
+		platforms, err := platformsOr(f.Platforms, s.images.platforms)
 		if err != nil || !f.PerPlatform() {
 			platforms = []string{""}
 		}
@@ -340,16 +324,16 @@ func (s *session) others(b *manifest.Bundle, images []manifest.Image) []entry {
 				if err != nil {
 					return nil, err
 				}
-				return alone(s.resolveFile(ctx, f, p))
+				return alone(s.files.resolve(ctx, f, p))
 			}})
 		}
 	}
-	return append(list, s.packageSets(b)...)
+	return append(list, s.packageEntries(b)...)
 }
 
-func (s *session) packageSets(b *manifest.Bundle) (list []entry) {
+func (s *session) packageEntries(b *manifest.Bundle) (list []entry) {
 	for _, set := range b.Packages {
-		platforms, err := s.wanted(set.Platforms)
+		platforms, err := platformsOr(set.Platforms, s.images.platforms)
 		if err != nil {
 			platforms = []string{""}
 		}
@@ -358,7 +342,7 @@ func (s *session) packageSets(b *manifest.Bundle) (list []entry) {
 				if err != nil {
 					return nil, err
 				}
-				return s.resolvePackages(ctx, set, p)
+				return s.packages.resolve(ctx, set, p)
 			}})
 		}
 	}

@@ -34,17 +34,6 @@ type referrersAPI struct {
 	broken error // the error of an API that failed or timed out; it is not called again
 }
 
-// api returns the state of the host's referrers API.
-func (r *repository) api() *referrersAPI {
-	r.s.mu.Lock()
-	defer r.s.mu.Unlock()
-	host := canonicalHost(r.upstream.RegistryStr())
-	if r.s.apis[host] == nil {
-		r.s.apis[host] = &referrersAPI{}
-	}
-	return r.s.apis[host]
-}
-
 // referrers lists the manifests with this subject, by the OCI distribution specification 1.1: from the referrers API,
 // or from the index under the fallback tag if the registry has no such API.
 func (l *lookup) referrers(ctx context.Context, subject digest.Digest) ([]ocispec.Descriptor, error) {
@@ -75,7 +64,7 @@ func referrersTag(subject digest.Digest) string {
 
 // askReferrers calls the referrers API; ok is false if there is none. The first request to a host is sent alone.
 func (r *repository) askReferrers(ctx context.Context, subject digest.Digest) (list []ocispec.Descriptor, ok bool, err error) {
-	api := r.api()
+	api := r.api
 	api.mu.Lock()
 	if api.asked {
 		api.mu.Unlock()
@@ -92,8 +81,7 @@ func (r *repository) askReferrers(ctx context.Context, subject digest.Digest) (l
 	list, ok, err = r.listReferrers(ctx, subject)
 	if first && ctx.Err() == nil {
 		api.asked, api.absent = true, !ok && err == nil
-		var status *statusError
-		if err != nil && (!errors.As(err, &status) || retryableStatus(status.code)) && !isLie(err) {
+		if status := statusOf(err); err != nil && (status == nil || retryableStatus(status.code)) && !isLie(err) {
 			api.broken = err
 		}
 	}
@@ -114,7 +102,7 @@ func isLie(err error) bool {
 
 // listReferrers requests all pages from one place after the other.
 func (r *repository) listReferrers(ctx context.Context, subject digest.Digest) (list []ocispec.Descriptor, ok bool, err error) {
-	err = r.s.inTurn(ctx, r.peers, func(i int) error {
+	err = r.loader.sender.inTurn(ctx, r.peers, func(i int) error {
 		list, err = r.endpoints[i].listReferrers(ctx, r.url("referrers", subject.String()), subject)
 		return err
 	})
@@ -325,11 +313,7 @@ func (l *lookup) read(ctx context.Context, desc ocispec.Descriptor, subject dige
 	if err != nil {
 		return referrer{}, err
 	}
-	desc, data, err := l.repo.manifest(ctx, desc)
-	if err != nil {
-		return referrer{}, err
-	}
-	doc, err := parseManifest(desc, data)
+	desc, doc, err := l.repo.document(ctx, desc)
 	if err != nil {
 		return referrer{}, err
 	}
@@ -350,15 +334,8 @@ func (l *lookup) read(ctx context.Context, desc ocispec.Descriptor, subject dige
 }
 
 // planReferrer returns the plan of a referrer.
-func (s *session) planReferrer(ctx context.Context, pin manifest.Pin) (*plan, error) {
-	upstream, _, named, err := imageRef(pin.Ref)
-	if err != nil {
-		return nil, err
-	}
-	if named != "" && named != pin.Digest {
-		return nil, fmt.Errorf("the lock pins %s, but the reference has another digest", pin.Digest)
-	}
-	repo, err := s.repository(upstream)
+func (i *images) planReferrer(ctx context.Context, pin manifest.Pin) (*plan, error) {
+	repo, err := i.registries.pinned(pin)
 	if err != nil {
 		return nil, err
 	}
@@ -380,9 +357,6 @@ func (r *repository) pinnedReferrer(ctx context.Context, pin manifest.Pin) (refe
 	if byDigest != "" {
 		tag = ""
 	}
-	desc := ocispec.Descriptor{MediaType: pin.MediaType, Digest: pin.Digest, Size: pin.Size}
-	if pin.Size == 0 {
-		desc.Size = -1
-	}
+	desc := ocispec.Descriptor{MediaType: pin.MediaType, Digest: pin.Digest, Size: pinnedSize(pin)}
 	return (&lookup{repo: r}).read(ctx, desc, pin.Subject, tag)
 }

@@ -13,10 +13,15 @@ import (
 	"net/url"
 	"path"
 	"strings"
+	"sync"
 
+	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sync/singleflight"
+
+	"github.com/kkbundle/kkbundle/manifest"
 )
 
 const (
@@ -44,42 +49,69 @@ func acceptedManifests() string {
 	return strings.Join([]string{ocispec.MediaTypeImageIndex, dockerIndex, ocispec.MediaTypeImageManifest, dockerManifest, ociArtifact}, ", ")
 }
 
+// registries opens the repositories of a run.
+type registries struct {
+	network  *network
+	loader   *downloader
+	keychain authn.Keychain
+
+	mu    sync.Mutex
+	repos map[string]*repository   // by upstream repository
+	apis  map[string]*referrersAPI // by upstream host
+}
+
 // A repository is an upstream repository with its endpoints: on mirrors and on the registry itself.
 type repository struct {
-	s         *session
+	loader    *downloader
+	api       *referrersAPI
 	upstream  name.Repository
 	endpoints []*endpoint
 	peers     []*peer // of the endpoints
 }
 
 // repository returns the repository with its endpoints.
-func (s *session) repository(upstream name.Repository) (*repository, error) {
+func (g *registries) repository(upstream name.Repository) (*repository, error) {
 	host := canonicalHost(upstream.RegistryStr())
-	peers, err := s.peers(host)
+	peers, err := g.network.peers(host)
 	if err != nil {
 		return nil, err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	g.mu.Lock()
+	defer g.mu.Unlock()
 	key := host + " " + upstream.RepositoryStr()
-	if s.repos[key] != nil {
-		return s.repos[key], nil
+	if g.repos[key] != nil {
+		return g.repos[key], nil
 	}
-	r := &repository{s: s, upstream: upstream, peers: peers}
+	if g.apis[host] == nil {
+		g.apis[host] = &referrersAPI{}
+	}
+	r := &repository{loader: g.loader, api: g.apis[host], upstream: upstream, peers: peers}
 	for _, p := range peers {
-		e, err := s.newEndpoint(p, upstream)
+		e, err := g.newEndpoint(p, upstream)
 		if err != nil {
 			return nil, err
 		}
 		r.endpoints = append(r.endpoints, e)
 	}
-	s.repos[key] = r
+	g.repos[key] = r
 	return r, nil
+}
+
+// pinned returns the repository of a pinned image or referrer.
+func (g *registries) pinned(pin manifest.Pin) (*repository, error) {
+	upstream, _, named, err := imageRef(pin.Ref)
+	if err != nil {
+		return nil, err
+	}
+	if named != "" && named != pin.Digest {
+		return nil, fmt.Errorf("the lock pins %s, but the reference has another digest", pin.Digest)
+	}
+	return g.repository(upstream)
 }
 
 // ask sends a HEAD request for a manifest, which does not count against pull limits.
 func (r *repository) ask(ctx context.Context, u *url.URL) (header http.Header, err error) {
-	err = r.s.inTurn(ctx, r.peers, func(i int) error {
+	err = r.loader.sender.inTurn(ctx, r.peers, func(i int) error {
 		_, header, err = r.endpoints[i].ask(ctx, http.MethodHead, r.endpoints[i].at(u), acceptedManifests(), maxManifest)
 		return err
 	})
@@ -110,8 +142,7 @@ func (r *repository) resolve(ctx context.Context, tag string) (ocispec.Descripto
 			return r.manifest(ctx, ocispec.Descriptor{Digest: d, Size: -1, MediaType: mediaType(header)})
 		}
 	}
-	var status *statusError
-	if err != nil && !errors.As(err, &status) {
+	if err != nil && statusOf(err) == nil {
 		return ocispec.Descriptor{}, nil, err
 	}
 	return r.get(ctx, u, ocispec.Descriptor{Size: -1})
@@ -131,18 +162,13 @@ func (r *repository) manifest(ctx context.Context, want ocispec.Descriptor) (oci
 		return want, nil, fmt.Errorf("manifest %s: %d bytes exceed the limit of %d", want.Digest, want.Size, maxManifest)
 	}
 	own := false
-	got, err := once(r.s, "manifest "+want.Digest.String(), func() (result, error) {
+	got, err := once(&r.loader.cache.flights, "manifest "+want.Digest.String(), func() (result, error) {
 		own = true
-		data, ok, err := r.s.stored(ctx, want.Digest, maxManifest)
-		if err != nil {
-			return result{}, err
+		data, ok, err := r.loader.cache.stored(ctx, want.Digest, maxManifest)
+		if err == nil && !ok {
+			data, ok, err = r.loader.dirs.blob(ctx, want.Digest, maxManifest)
 		}
-		if ok {
-			desc := want
-			desc.Size = int64(len(data))
-			return result{desc, data}, nil
-		}
-		if data, ok, err := r.s.blobFromDir(ctx, want.Digest, maxManifest); err != nil || ok {
+		if err != nil || ok {
 			desc := want
 			desc.Size = int64(len(data))
 			return result{desc, data}, err
@@ -170,7 +196,7 @@ func (r *repository) get(ctx context.Context, u *url.URL, want ocispec.Descripto
 	if got, data, err = r.read(ctx, u, want); err != nil {
 		return want, nil, err
 	}
-	if err := r.s.put(ctx, data, got.Digest); err != nil {
+	if err := r.loader.cache.put(ctx, data, got.Digest); err != nil {
 		return want, nil, err
 	}
 	return r.typed(got, data)
@@ -178,7 +204,7 @@ func (r *repository) get(ctx context.Context, u *url.URL, want ocispec.Descripto
 
 // read reads a manifest from the first endpoint that has the right one.
 func (r *repository) read(ctx context.Context, u *url.URL, want ocispec.Descriptor) (got ocispec.Descriptor, data []byte, err error) {
-	err = r.s.inTurn(ctx, r.peers, func(i int) error {
+	err = r.loader.sender.inTurn(ctx, r.peers, func(i int) error {
 		got, data, err = r.endpoints[i].get(ctx, u, want)
 		return err
 	})
@@ -210,6 +236,16 @@ func (e *endpoint) get(ctx context.Context, u *url.URL, want ocispec.Descriptor)
 	return want, data, nil
 }
 
+// document returns and parses a manifest.
+func (r *repository) document(ctx context.Context, want ocispec.Descriptor) (ocispec.Descriptor, manifestDoc, error) {
+	desc, data, err := r.manifest(ctx, want)
+	if err != nil {
+		return desc, manifestDoc{}, err
+	}
+	doc, err := parseManifest(desc, data)
+	return desc, doc, err
+}
+
 // typed sets the descriptor's media type to the one in the manifest, if any.
 func (r *repository) typed(desc ocispec.Descriptor, data []byte) (ocispec.Descriptor, []byte, error) {
 	var doc struct {
@@ -239,7 +275,7 @@ func (r *repository) typed(desc ocispec.Descriptor, data []byte) (ocispec.Descri
 
 // blob returns the download of a blob of this repository.
 func (r *repository) blob(d digest.Digest, size int64) *download {
-	out := &download{s: r.s, name: fmt.Sprintf("blob %s of %s", d, r), want: d, size: size, names: layoutNames(d)}
+	out := &download{loader: r.loader, name: fmt.Sprintf("blob %s of %s", d, r), want: d, size: size, names: layoutNames(d)}
 	for _, e := range r.endpoints {
 		out.places = append(out.places, origin{
 			place:   place{e.peer, e.at(r.url("blobs", d.String()))},
@@ -252,7 +288,7 @@ func (r *repository) blob(d digest.Digest, size int64) *download {
 
 // tags lists the repository's tags.
 func (r *repository) tags(ctx context.Context) (all []string, err error) {
-	err = r.s.inTurn(ctx, r.peers, func(i int) error {
+	err = r.loader.sender.inTurn(ctx, r.peers, func(i int) error {
 		all, err = r.endpoints[i].tags(ctx, r.url("tags", "list"))
 		return err
 	})
@@ -315,9 +351,17 @@ func checkDigest(d digest.Digest) error {
 	return nil
 }
 
+// A cache is a Store with a run's counters.
+type cache struct {
+	store  Store
+	events *progress
+	// flights has one writer at a time per digest, file or URL.
+	flights singleflight.Group
+}
+
 // stored reads a small blob from the store, if present, and checks it.
-func (s *session) stored(ctx context.Context, d digest.Digest, limit int64) (data []byte, ok bool, err error) {
-	size, ok, err := s.opts.Store.Stat(ctx, d)
+func (c *cache) stored(ctx context.Context, d digest.Digest, limit int64) (data []byte, ok bool, err error) {
+	size, ok, err := c.store.Stat(ctx, d)
 	if err != nil {
 		return nil, false, &storeError{err}
 	}
@@ -327,15 +371,12 @@ func (s *session) stored(ctx context.Context, d digest.Digest, limit int64) (dat
 	if size > limit {
 		return nil, false, fmt.Errorf("blob %s: %d bytes exceed the limit of %d", d, size, limit)
 	}
-	rc, err := s.opts.Store.Open(ctx, d)
+	rc, err := c.store.Open(ctx, d)
 	if err != nil {
 		return nil, false, &storeError{err}
 	}
 	data, err = io.ReadAll(io.LimitReader(rc, limit+1))
-	if closeErr := rc.Close(); err == nil {
-		err = closeErr
-	}
-	if err != nil {
+	if err := errors.Join(err, rc.Close()); err != nil {
 		return nil, false, &storeError{err}
 	}
 	if sha256Of(data) != d {
@@ -345,29 +386,20 @@ func (s *session) stored(ctx context.Context, d digest.Digest, limit int64) (dat
 }
 
 // put writes a small blob into the store.
-func (s *session) put(ctx context.Context, data []byte, d digest.Digest) error {
-	_, err := once(s, "put "+d.String(), func() (struct{}, error) { return struct{}{}, s.write(ctx, data, d) })
+func (c *cache) put(ctx context.Context, data []byte, d digest.Digest) error {
+	_, err := once(&c.flights, "put "+d.String(), func() (struct{}, error) { return struct{}{}, c.write(ctx, data, d) })
 	return err
 }
 
-func (s *session) write(ctx context.Context, data []byte, d digest.Digest) (err error) {
-	if _, ok, err := s.opts.Store.Stat(ctx, d); err != nil || ok {
+func (c *cache) write(ctx context.Context, data []byte, d digest.Digest) (err error) {
+	if _, ok, err := c.store.Stat(ctx, d); err != nil || ok {
 		return err
 	}
-	w, offset, err := s.opts.Store.Begin(ctx, d.String())
+	w, err := c.begin(ctx, d.String())
 	if err != nil {
-		return &storeError{err}
+		return err
 	}
-	defer func() {
-		if closeErr := w.Close(); closeErr != nil && err == nil {
-			err = &storeError{closeErr}
-		}
-	}()
-	if offset > 0 {
-		if err := w.Reset(); err != nil {
-			return &storeError{err}
-		}
-	}
+	defer func() { err = closed(w, err) }()
 	if _, err := w.Write(data); err != nil {
 		return &storeError{err}
 	}

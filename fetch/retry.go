@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -104,9 +105,7 @@ type permanentError struct{ error }
 
 func (e *permanentError) Unwrap() error { return e.error }
 
-func permanent(format string, args ...any) error {
-	return &permanentError{fmt.Errorf(format, args...)}
-}
+func permanent(format string, args ...any) error { return &permanentError{fmt.Errorf(format, args...)} }
 
 // retryable reports whether the same request may succeed a little later.
 func retryable(err error) bool {
@@ -193,11 +192,11 @@ const fewAttempts = 3
 
 // attempts counts consecutive requests without progress.
 type attempts struct {
-	s     *session
-	peer  *peer
-	what  string // for the log
-	n     int
-	began time.Time // time of the first failure
+	sender *sender
+	peer   *peer
+	what   string // for the log
+	n      int
+	began  time.Time // time of the first failure
 }
 
 // progress records that bytes arrived.
@@ -207,9 +206,9 @@ func (a *attempts) progress() { a.n, a.began = 0, time.Time{} }
 func (a *attempts) limit(err error) int {
 	var gone *unreachableError
 	if a.peer.spare || errors.As(err, &gone) && a.peer.server.silent() {
-		return min(fewAttempts, a.s.opts.Retry.Attempts)
+		return min(fewAttempts, a.sender.limits.Attempts)
 	}
-	return a.s.opts.Retry.Attempts
+	return a.sender.limits.Attempts
 }
 
 // again waits before another attempt, or returns the error that ends the attempts.
@@ -229,7 +228,7 @@ func (a *attempts) again(ctx context.Context, err error) error {
 		a.lost(err)
 		return fmt.Errorf("%w (tried %d times)", err, a.n)
 	}
-	r := a.s.opts.Retry
+	r := a.sender.limits
 	wait := backoff(r, a.n)
 	if status := statusOf(err); status != nil && (status.retryAfter > 0 || status.code == http.StatusTooManyRequests) {
 		if status.retryAfter > r.MaxRetryAfter {
@@ -244,28 +243,24 @@ func (a *attempts) again(ctx context.Context, err error) error {
 
 // lost records a host that was never reachable, so that later requests need not wait for it.
 func (a *attempts) lost(err error) {
-	var gone *unreachableError
-	if errors.As(err, &gone) && gone.host == a.peer.host && a.peer.server.silent() {
+	if gone, ok := errors.AsType[*unreachableError](err); ok && gone.host == a.peer.host && a.peer.server.silent() {
 		a.peer.server.giveUp(err)
 	}
 }
 
 // tell logs every attempt at debug level, and occasionally a line if the trouble lasts.
 func (a *attempts) tell(ctx context.Context, err error, wait time.Duration) {
-	a.s.log.DebugContext(ctx, "trying again", "what", a.what, "attempt", a.n+1, "wait", wait, "error", err)
+	a.sender.log.DebugContext(ctx, "trying again", "what", a.what, "attempt", a.n+1, "wait", wait, "error", err)
 	if a.peer.server.mayTell(a.began, time.Now().Add(wait)) {
-		a.s.log.WarnContext(ctx, "a host does not answer properly, still trying", "host", a.peer.host, "since", time.Since(a.began).Round(time.Second),
+		a.sender.log.WarnContext(ctx, "a host does not answer properly, still trying", "host", a.peer.host, "since", time.Since(a.began).Round(time.Second),
 			"next", wait.Round(time.Second), "error", err)
 	}
 }
 
 // statusOf returns the status error in an error, nil if there is none.
 func statusOf(err error) *statusError {
-	var status *statusError
-	if errors.As(err, &status) {
-		return status
-	}
-	return nil
+	status, _ := errors.AsType[*statusError](err)
+	return status
 }
 
 // judge informs the gate about an answer; nil is a good one.
@@ -289,9 +284,15 @@ func backoff(r Retry, attempt int) time.Duration {
 	return wait/2 + rand.N(wait/2+1) // no secret
 }
 
+// A sender sends requests, waits between attempts and tries the places of some content in their order.
+type sender struct {
+	limits Retry
+	log    *slog.Logger
+}
+
 // retry runs f until it succeeds or further attempts are pointless.
-func (s *session) retry(ctx context.Context, p *peer, what string, f func() error) error {
-	a := attempts{s: s, peer: p, what: what}
+func (s *sender) retry(ctx context.Context, p *peer, what string, f func() error) error {
+	a := attempts{sender: s, peer: p, what: what}
 	for {
 		err := f()
 		if err == nil {
@@ -305,7 +306,7 @@ func (s *session) retry(ctx context.Context, p *peer, what string, f func() erro
 
 // send sends the request once. The answer's body ends with errStalled if the server sends nothing for Retry.Idle, and
 // must be closed.
-func (s *session) send(ctx context.Context, p *peer, c *http.Client, req *http.Request) (*http.Response, error) {
+func (s *sender) send(ctx context.Context, p *peer, c *http.Client, req *http.Request) (*http.Response, error) {
 	if err := p.server.given(); err != nil {
 		return nil, err
 	}
@@ -313,7 +314,7 @@ func (s *session) send(ctx context.Context, p *peer, c *http.Client, req *http.R
 	if err != nil {
 		return nil, err
 	}
-	idle := s.opts.Retry.Idle
+	idle := s.limits.Idle
 	ctx, cancel := context.WithCancelCause(ctx)
 	timer := time.AfterFunc(idle, func() { cancel(stalled(idle)) })
 	resp, err := c.Do(req.WithContext(ctx))
@@ -346,7 +347,6 @@ type watchedBody struct {
 	end   func()
 }
 
-// Read implements io.Reader.
 func (b *watchedBody) Read(p []byte) (int, error) {
 	b.timer.Reset(b.idle)
 	n, err := b.rc.Read(p)
@@ -359,7 +359,6 @@ func (b *watchedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Close implements io.Closer.
 func (b *watchedBody) Close() error {
 	b.timer.Stop()
 	err := b.rc.Close()
@@ -371,7 +370,7 @@ func (b *watchedBody) Close() error {
 }
 
 // small reads a whole answer of at most limit bytes, with retries. A status other than 200 is a *statusError.
-func (s *session) small(ctx context.Context, p *peer, c *http.Client, req *http.Request, limit int64) (data []byte, header http.Header, err error) {
+func (s *sender) small(ctx context.Context, p *peer, c *http.Client, req *http.Request, limit int64) (data []byte, header http.Header, err error) {
 	err = s.retry(ctx, p, req.URL.Redacted(), func() error {
 		resp, err := s.send(ctx, p, c, req)
 		if err != nil {

@@ -1,12 +1,11 @@
 package fetch
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/http"
-	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -14,86 +13,80 @@ import (
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/authn"
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/sync/singleflight"
 
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// A session is the state of one run: connections, credentials and counters shared by its items.
+// A session is one run over many items: it orders the work, and the parts know the kinds of items.
 type session struct {
-	opts      Options
-	platforms []string                // normalized
-	referrers manifest.ReferrerPolicy // for images without a policy of their own
-	log       *slog.Logger
-	logins    netrc
-	hosts     *Hosts
-	proxy     func(*http.Request) (*url.URL, error)
-	dirs      []*sourceDir       // directories with existing content
-	flights   singleflight.Group // one transfer at a time per digest or URL
-	buffers   sync.Pool
-
-	// contentLater means that items are finished before their content of known size arrives.
-	contentLater bool
-
-	choosing sync.Mutex // of packages
-
-	mu         sync.Mutex
-	known      map[string][]*peer // by upstream host
-	transports map[credentials]*http.Transport
-	repos      map[string]*repository   // by upstream repository
-	pages      map[string][]byte        // indexes of Helm repositories and files of checksums, by URL
-	apis       map[string]*referrersAPI // by upstream host
-
-	total, done, cached atomic.Int64
+	jobs       int
+	find       func(context.Context, []Chart) ([]Found, error)
+	events     *progress
+	network    *network
+	dirs       *sourceDirs
+	cache      *cache
+	registries *registries
+	images     *images
+	files      *files
+	charts     *helmCharts
+	packages   *packageSets
 }
 
 func newSession(o Options) (*session, error) {
 	if o.Store == nil {
 		return nil, errors.New("fetch: no store")
 	}
+	o = o.withDefaults()
+	platforms, err := normalPlatforms(o.Platforms)
+	if err != nil {
+		return nil, fmt.Errorf("fetch: %w", err)
+	}
+	logins, err := readNetrc()
+	if err != nil {
+		return nil, err
+	}
+	base := baseDir(o.Dir)
+	s := &session{jobs: o.Jobs, find: o.Find, events: &progress{report: o.Progress}, network: newNetwork(o)}
+	s.cache = &cache{store: o.Store, events: s.events}
+	if s.dirs, err = openDirs(o.Sources, base, s.cache, o.Logger); err != nil {
+		return nil, err
+	}
+	loader := &downloader{
+		sender: &sender{limits: o.Retry, log: o.Logger}, cache: s.cache, dirs: s.dirs, maxUnknown: o.MaxUnknown,
+		buffers: sync.Pool{New: func() any { b := make([]byte, copyBuffer); return &b }},
+	}
+	if o.Memory != "" {
+		loader.records = &records{dir: o.Memory, store: o.Store, log: o.Logger}
+	}
+	site := &web{network: s.network, loader: loader, logins: logins, overrides: o.Overrides, platforms: platforms, pages: map[string][]byte{}}
+	local := &localFiles{dir: base, cache: s.cache}
+	s.registries = &registries{
+		network: s.network, loader: loader, keychain: o.Keychain, repos: map[string]*repository{}, apis: map[string]*referrersAPI{},
+	}
+	s.images = &images{registries: s.registries, dir: base, log: o.Logger, platforms: platforms, policy: o.Policy}
+	s.files = &files{web: site, local: local, cache: s.cache, platforms: platforms}
+	s.charts = &helmCharts{web: site, registries: s.registries, local: local, cache: s.cache}
+	s.packages = &packageSets{web: site, local: local, log: o.Logger}
+	return s, nil
+}
+
+func (o Options) withDefaults() Options {
 	if o.Jobs <= 0 {
 		o.Jobs = DefaultJobs
 	}
 	if o.Keychain == nil {
 		o.Keychain = authn.DefaultKeychain
 	}
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
-	if o.Policy == "" {
-		o.Policy = manifest.PolicyStrict
-	}
-	if o.Hosts == nil {
-		o.Hosts = NewHosts()
-	}
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
+	o.Policy = cmp.Or(o.Policy, manifest.PolicyStrict)
+	o.Hosts = cmp.Or(o.Hosts, NewHosts())
 	if o.MaxUnknown <= 0 {
 		o.MaxUnknown = maxUnknown
 	}
 	o.Retry = o.Retry.withDefaults()
-	s := &session{
-		opts:    o,
-		log:     o.Logger,
-		buffers: sync.Pool{New: func() any { b := make([]byte, copyBuffer); return &b }},
-		hosts:   o.Hosts,
-		proxy:   proxies(),
-		known:   map[string][]*peer{},
-		repos:   map[string]*repository{},
-		pages:   map[string][]byte{},
-		apis:    map[string]*referrersAPI{},
-
-		transports: map[credentials]*http.Transport{},
-	}
-	var err error
-	if s.platforms, err = normalPlatforms(o.Platforms); err != nil {
-		return nil, fmt.Errorf("fetch: %w", err)
-	}
-	if s.logins, err = readNetrc(); err != nil {
-		return nil, err
-	}
-	if s.dirs, err = s.openDirs(); err != nil {
-		return nil, err
-	}
-	return s, nil
+	return o
 }
 
 func (r Retry) withDefaults() Retry {
@@ -113,35 +106,45 @@ func (r Retry) withDefaults() Retry {
 }
 
 func (s *session) close() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, t := range s.transports {
-		t.CloseIdleConnections()
+	s.network.close()
+	s.dirs.close()
+}
+
+// each calls f with 0 to n-1, at most s.jobs at once.
+func (s *session) each(n int, f func(i int)) {
+	var group errgroup.Group
+	group.SetLimit(s.jobs)
+	for i := range n {
+		group.Go(func() error { f(i); return nil })
 	}
-	for _, d := range s.dirs {
-		d.close()
-	}
+	_ = group.Wait() // f reports failures itself
+}
+
+// progress counts a run's bytes and reports events.
+type progress struct {
+	report              func(Event) // nil reports nothing
+	total, done, cached atomic.Int64
 }
 
 // count updates the counters and reports them.
-func (s *session) count(total, done, cached int64) {
-	s.total.Add(total)
-	s.done.Add(done)
-	s.cached.Add(cached)
-	s.emit(Event{Type: EventBytes})
+func (p *progress) count(total, done, cached int64) {
+	p.total.Add(total)
+	p.done.Add(done)
+	p.cached.Add(cached)
+	p.emit(Event{Type: EventBytes})
 }
 
-func (s *session) emit(e Event) {
-	if s.opts.Progress == nil {
+func (p *progress) emit(e Event) {
+	if p.report == nil {
 		return
 	}
-	e.Total, e.Done, e.Cached = s.total.Load(), s.done.Load(), s.cached.Load()
-	s.opts.Progress(e)
+	e.Total, e.Done, e.Cached = p.total.Load(), p.done.Load(), p.cached.Load()
+	p.report(e)
 }
 
 // once runs f, or waits for a running f with the same key and shares its outcome.
-func once[T any](s *session, key string, f func() (T, error)) (T, error) {
-	v, err, _ := s.flights.Do(key, func() (any, error) { return f() })
+func once[T any](flights *singleflight.Group, key string, f func() (T, error)) (T, error) {
+	v, err, _ := flights.Do(key, func() (any, error) { return f() })
 	if err != nil {
 		var zero T
 		return zero, err

@@ -97,10 +97,10 @@ func (e *UnsignedError) Unwrap() []error {
 }
 
 // pinAttached looks up the referrers of an image, checks the signature if required, and returns all pins.
-func (s *session) pinAttached(
+func (i *images) pinAttached(
 	ctx context.Context, repo *repository, img manifest.Image, found image, pin manifest.Pin,
 ) ([]manifest.Pin, error) {
-	policy := cmp.Or(img.Referrers, s.referrers, manifest.ReferrersAll)
+	policy := cmp.Or(img.Referrers, i.referrers, manifest.ReferrersAll)
 	if policy == manifest.ReferrersNone && img.Verify == nil {
 		return []manifest.Pin{pin}, nil
 	}
@@ -111,7 +111,7 @@ func (s *session) pinAttached(
 	}
 	unknown := l.problem()
 	if img.Verify != nil {
-		key, err := s.publicKey(img.Verify.Key)
+		key, err := i.publicKey(img.Verify.Key)
 		if err != nil {
 			return nil, err
 		}
@@ -123,13 +123,13 @@ func (s *session) pinAttached(
 	}
 	if unknown != nil {
 		pin.Referrers = manifest.ReferrersUnknown
-		s.log.WarnContext(ctx, "not all artifacts attached to an image could be looked up", "item", pin.Ref, "error", oneLine(unknown))
+		i.log.WarnContext(ctx, "not all artifacts attached to an image could be looked up", "item", pin.Ref, "error", oneLine(unknown))
 	}
 	pins := []manifest.Pin{pin}
 	for _, a := range l.found {
 		p := a.pin(imageName(pin.Ref))
 		if a.size > largeReferrer {
-			s.log.WarnContext(ctx, "a large artifact is attached to an image", "item", pin.Ref, "referrer", p.Ref, "type", p.ArtifactType, "bytes", a.size)
+			i.log.WarnContext(ctx, "a large artifact is attached to an image", "item", pin.Ref, "referrer", p.Ref, "type", p.ArtifactType, "bytes", a.size)
 		}
 		pins = append(pins, p)
 	}
@@ -151,8 +151,8 @@ func (a referrer) pin(repository string) manifest.Pin {
 }
 
 // publicKey reads a key named by the manifest or the lock.
-func (s *session) publicKey(path string) (*trust.PublicKey, error) {
-	data, err := readFile(s.path(path), trust.MaxKey)
+func (i *images) publicKey(path string) (*trust.PublicKey, error) {
+	data, err := readFile(i.dir.path(path), trust.MaxKey)
 	if err != nil {
 		return nil, fmt.Errorf("verify: %w", err)
 	}
@@ -164,11 +164,11 @@ func (s *session) publicKey(path string) (*trust.PublicKey, error) {
 }
 
 // checkPinned checks an image's pinned signatures again, before large transfers.
-func (s *session) checkPinned(ctx context.Context, repo *repository, img image, pin manifest.Pin, pins []manifest.Pin) error {
+func (i *images) checkPinned(ctx context.Context, repo *repository, img image, pin manifest.Pin, pins []manifest.Pin) error {
 	if pin.Key == "" {
 		return nil
 	}
-	key, err := s.publicKey(pin.Key)
+	key, err := i.publicKey(pin.Key)
 	if err != nil {
 		return err
 	}
@@ -280,7 +280,7 @@ func (c *signatureCheck) verify(ctx context.Context, d digest.Digest, layer ocis
 	if layer.Size > trust.MaxSignature {
 		return fmt.Errorf("%w: %d bytes", trust.ErrMalformed, layer.Size), nil
 	}
-	data, err := c.repo.small(ctx, layer)
+	data, err := c.repo.small(ctx, layer, trust.MaxSignature)
 	if err != nil {
 		return nil, gone(err)
 	}
@@ -315,12 +315,12 @@ func (a referrer) isSignature() bool {
 	return slices.ContainsFunc(a.doc.Layers, isSignatureLayer)
 }
 
-// small reads a blob of at most trust.MaxSignature bytes.
-func (r *repository) small(ctx context.Context, d ocispec.Descriptor) ([]byte, error) {
-	if err := r.s.fetchBlob(ctx, r.blob(d.Digest, d.Size)); err != nil {
+// small reads a blob of at most limit bytes.
+func (r *repository) small(ctx context.Context, d ocispec.Descriptor, limit int64) ([]byte, error) {
+	if err := r.loader.fetchBlob(ctx, r.blob(d.Digest, d.Size)); err != nil {
 		return nil, err
 	}
-	data, ok, err := r.s.stored(ctx, d.Digest, trust.MaxSignature)
+	data, ok, err := r.loader.cache.stored(ctx, d.Digest, limit)
 	if err == nil && !ok {
 		err = &storeError{errors.New("blob " + d.Digest.String() + " has disappeared from the cache")}
 	}

@@ -7,12 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/kkbundle/kkbundle/manifest"
@@ -80,50 +82,75 @@ func checkRedirect(req *http.Request, via []*http.Request) error {
 	return nil
 }
 
+// network connects a run with its hosts.
+type network struct {
+	sources sources
+	dir     baseDir // of certificates and keys
+	hosts   *Hosts
+	proxy   func(*http.Request) (*url.URL, error)
+	idle    time.Duration // see Retry
+	log     *slog.Logger
+
+	mu         sync.Mutex
+	known      map[string][]*peer // by upstream host
+	transports map[credentials]*http.Transport
+}
+
+func newNetwork(o Options) *network {
+	return &network{
+		sources: o.Sources, dir: baseDir(o.Dir), hosts: o.Hosts, proxy: proxies(), idle: o.Retry.Idle, log: o.Logger,
+		known: map[string][]*peer{}, transports: map[credentials]*http.Transport{},
+	}
+}
+
+func (n *network) close() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, t := range n.transports {
+		t.CloseIdleConnections()
+	}
+}
+
 // peers returns the servers for an upstream host, in order.
-func (s *session) peers(host string) ([]*peer, error) {
+func (n *network) peers(host string) ([]*peer, error) {
 	host = canonicalHost(host)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if list, ok := s.known[host]; ok {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if list, ok := n.known[host]; ok {
 		return list, nil
 	}
-	list, err := s.newPeers(host)
+	list, err := n.newPeers(host)
 	if err != nil {
 		return nil, fmt.Errorf("source %s: %w", host, err)
 	}
-	s.known[host] = list
+	for _, p := range list[:len(list)-1] {
+		p.spare = true
+	}
+	n.known[host] = list
 	return list, nil
 }
 
-func (s *session) newPeers(host string) ([]*peer, error) {
-	source := s.source(host)
+func (n *network) newPeers(host string) ([]*peer, error) {
+	source := n.sources.of(host)
 	var list []*peer
 	for _, mirror := range source.Mirrors {
 		p := &peer{upstream: host}
 		p.host, p.prefix, _ = strings.Cut(strings.Trim(mirror, "/"), "/")
 		p.host = canonicalHost(p.host)
 		// The mirror's own source applies here too, and comes first.
-		own := s.source(p.host)
+		own := n.sources.of(p.host)
 		p.plain = source.PlainHTTP || own.PlainHTTP && len(own.Mirrors) == 0
 		list = append(list, p)
-		if err := s.connect(p, joinSources(own, source)); err != nil {
+		if err := n.connect(p, joinSources(own, source)); err != nil {
 			return nil, err
 		}
 	}
 	if source.MirrorOnly && len(list) > 0 {
-		return markSpares(list), nil
+		return list, nil
 	}
 	p := &peer{upstream: host, host: host, plain: source.PlainHTTP && len(list) == 0}
 	list = append(list, p)
-	return markSpares(list), s.connect(p, source)
-}
-
-func markSpares(list []*peer) []*peer {
-	for _, p := range list[:len(list)-1] {
-		p.spare = true
-	}
-	return list
+	return list, n.connect(p, source)
 }
 
 // joinSources returns own, with missing settings from other.
@@ -137,23 +164,23 @@ func joinSources(own, other manifest.Source) manifest.Source {
 }
 
 // connect sets up the connections of a peer.
-func (s *session) connect(p *peer, source manifest.Source) error {
+func (n *network) connect(p *peer, source manifest.Source) error {
 	limit := source.MaxConcurrent
 	if limit <= 0 {
 		limit = maxConcurrent
 	}
-	p.server = s.hosts.server(p.host, limit)
+	p.server = n.hosts.server(p.host, limit)
 	trust := credentials{source.CA, source.Cert, source.Key}
-	transport, err := s.transport(trust)
+	transport, err := n.transport(trust)
 	if err != nil {
 		return err
 	}
-	p.trip = &guard{next: transport, server: p.server, host: p.host, scheme: p.scheme(), plain: s.plainHost, elsewhere: func(host string) (http.RoundTripper, error) {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		other := s.source(canonicalHost(host))
+	p.trip = &guard{next: transport, server: p.server, host: p.host, scheme: p.scheme(), plain: n.sources.plainHost, elsewhere: func(host string) (http.RoundTripper, error) {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		other := n.sources.of(canonicalHost(host))
 		// The same company, so probably the same authority; but the client certificate is only for its own host.
-		return s.transport(credentials{cmp.Or(other.CA, trust.ca), other.Cert, other.Key})
+		return n.transport(credentials{cmp.Or(other.CA, trust.ca), other.Cert, other.Key})
 	}}
 	return nil
 }
@@ -161,22 +188,21 @@ func (s *session) connect(p *peer, source manifest.Source) error {
 // credentials are the files of a TLS connection.
 type credentials struct{ ca, cert, key string }
 
-// transport returns the connections with these credentials, shared by all users of the same ones. The session is
-// locked.
-func (s *session) transport(c credentials) (*http.Transport, error) {
-	if t := s.transports[c]; t != nil {
+// transport returns the connections with these credentials, shared by all users of the same ones. n is locked.
+func (n *network) transport(c credentials) (*http.Transport, error) {
+	if t := n.transports[c]; t != nil {
 		return t, nil
 	}
-	roots, err := s.roots(c.ca)
+	roots, err := n.roots(c.ca)
 	if err != nil {
 		return nil, err
 	}
-	certificates, err := s.certificates(c)
+	certificates, err := n.certificates(c)
 	if err != nil {
 		return nil, err
 	}
 	t := &http.Transport{
-		Proxy:                  s.proxy,
+		Proxy:                  n.proxy,
 		OnProxyConnectResponse: proxyAnswered,
 		DialContext:            (&net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second}).DialContext,
 		TLSClientConfig:        &tls.Config{RootCAs: roots, Certificates: certificates, MinVersion: tls.VersionTLS12},
@@ -187,31 +213,31 @@ func (s *session) transport(c credentials) (*http.Transport, error) {
 		IdleConnTimeout:        90 * time.Second,
 		MaxResponseHeaderBytes: maxHeaders,
 		// A dead connection is detected and dropped; HTTP/2 would send every further attempt over it.
-		HTTP2: &http.HTTP2Config{SendPingTimeout: s.opts.Retry.Idle / 4, PingTimeout: s.opts.Retry.Idle / 4},
+		HTTP2: &http.HTTP2Config{SendPingTimeout: n.idle / 4, PingTimeout: n.idle / 4},
 	}
-	s.transports[c] = t
+	n.transports[c] = t
 	return t, nil
 }
 
 // certificates reads the client certificate, if there is one.
-func (s *session) certificates(c credentials) ([]tls.Certificate, error) {
+func (n *network) certificates(c credentials) ([]tls.Certificate, error) {
 	if c.cert == "" {
 		return nil, nil
 	}
-	certificate, err := readFile(s.path(c.cert), maxCAFile)
+	certificate, err := readFile(n.dir.path(c.cert), maxCAFile)
 	if err != nil {
 		return nil, fmt.Errorf("cert: %w", err)
 	}
-	key, err := readFile(s.path(c.key), maxCAFile)
+	key, err := readFile(n.dir.path(c.key), maxCAFile)
 	if err != nil {
 		return nil, fmt.Errorf("key: %w", err)
 	}
-	info, err := os.Stat(s.path(c.key))
+	info, err := os.Stat(n.dir.path(c.key))
 	if err != nil {
 		return nil, fmt.Errorf("key: %w", err)
 	}
 	if info.Mode().Perm()&0o077 != 0 {
-		s.log.Warn("other users of this machine can read a private key; restrict it with chmod 600", "key", c.key, "mode", info.Mode().Perm().String())
+		n.log.Warn("other users of this machine can read a private key; restrict it with chmod 600", "key", c.key, "mode", info.Mode().Perm().String())
 	}
 	pair, err := tls.X509KeyPair(certificate, key)
 	if err != nil {
@@ -220,10 +246,13 @@ func (s *session) certificates(c credentials) ([]tls.Certificate, error) {
 	return []tls.Certificate{pair}, nil
 }
 
-// source returns the settings of a host: by its own name, or by the longest matching pattern; else the zero value.
-func (s *session) source(host string) manifest.Source {
+// sources configures access to hosts.
+type sources []manifest.Source
+
+// of returns the settings of a host: by its own name, or by the longest matching pattern; else the zero value.
+func (l sources) of(host string) manifest.Source {
 	var best manifest.Source
-	for _, src := range s.opts.Sources {
+	for _, src := range l {
 		if src.Host == "" {
 			continue
 		}
@@ -242,11 +271,11 @@ func (s *session) source(host string) manifest.Source {
 }
 
 // plainHost reports whether a source allows requests to a host without TLS: by its own name, or as a mirror.
-func (s *session) plainHost(host string) bool {
-	if src := s.source(canonicalHost(host)); src.PlainHTTP && len(src.Mirrors) == 0 {
+func (l sources) plainHost(host string) bool {
+	if src := l.of(canonicalHost(host)); src.PlainHTTP && len(src.Mirrors) == 0 {
 		return true
 	}
-	for _, src := range s.opts.Sources {
+	for _, src := range l {
 		for _, mirror := range src.Mirrors {
 			named, _, _ := strings.Cut(mirror, "/")
 			if src.PlainHTTP && withoutPort(named, "80") == withoutPort(host, "80") {
@@ -263,11 +292,11 @@ func withoutPort(host, standard string) string {
 }
 
 // roots returns the system's certificate authorities plus those of the file; nil means the system's alone.
-func (s *session) roots(file string) (*x509.CertPool, error) {
+func (n *network) roots(file string) (*x509.CertPool, error) {
 	if file == "" {
 		return nil, nil // nil means the system's to crypto/tls
 	}
-	pem, err := readFile(s.path(file), maxCAFile)
+	pem, err := readFile(n.dir.path(file), maxCAFile)
 	if err != nil {
 		return nil, fmt.Errorf("ca: %w", err)
 	}
@@ -281,12 +310,15 @@ func (s *session) roots(file string) (*x509.CertPool, error) {
 	return pool, nil
 }
 
+// A baseDir is the directory of relative paths.
+type baseDir string
+
 // path returns a manifest's path as absolute or relative to the working directory.
-func (s *session) path(p string) string {
+func (d baseDir) path(p string) string {
 	if filepath.IsAbs(p) {
 		return p
 	}
-	return filepath.Join(s.opts.Dir, filepath.FromSlash(p))
+	return filepath.Join(string(d), filepath.FromSlash(p))
 }
 
 func readFile(path string, limit int64) ([]byte, error) {
@@ -322,7 +354,7 @@ type place struct {
 }
 
 // route returns the servers for a URL, in order, with their URLs.
-func (s *session) route(raw string) ([]place, error) {
+func (n *network) route(raw string) ([]place, error) {
 	u, err := url.Parse(raw)
 	if err != nil {
 		return nil, errors.New("not a URL") // url's error contains the whole URL, perhaps with a password
@@ -337,7 +369,7 @@ func (s *session) route(raw string) ([]place, error) {
 	if u.Scheme == "http" {
 		host = strings.TrimSuffix(u.Host, ":80")
 	}
-	peers, err := s.peers(host)
+	peers, err := n.peers(host)
 	if err != nil {
 		return nil, err
 	}
@@ -379,7 +411,6 @@ type guard struct {
 	elsewhere func(host string) (http.RoundTripper, error)
 }
 
-// RoundTrip implements http.RoundTripper.
 func (g *guard) RoundTrip(req *http.Request) (*http.Response, error) {
 	req = req.Clone(req.Context())
 	next, here := g.next, req.URL.Host == g.host

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/url"
 	"os"
 	"path"
@@ -13,6 +14,8 @@ import (
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/kkbundle/kkbundle/manifest"
 )
 
 // A sourceDir is a directory of the manifest with existing content: files by name, and blobs as in an OCI image layout.
@@ -23,24 +26,33 @@ type sourceDir struct {
 	root *os.Root
 }
 
-func (d *sourceDir) close() { _ = d.root.Close() } // only read
+// sourceDirs brings content of directories into the cache.
+type sourceDirs struct {
+	list  []*sourceDir
+	cache *cache
+	log   *slog.Logger
+}
 
-func (s *session) openDirs() ([]*sourceDir, error) {
-	var list []*sourceDir
-	for _, src := range s.opts.Sources {
+func openDirs(from []manifest.Source, base baseDir, into *cache, log *slog.Logger) (*sourceDirs, error) {
+	dirs := &sourceDirs{cache: into, log: log}
+	for _, src := range from {
 		if src.Directory == "" {
 			continue
 		}
-		root, err := os.OpenRoot(s.path(src.Directory))
+		root, err := os.OpenRoot(base.path(src.Directory))
 		if err != nil {
-			for _, d := range list {
-				d.close()
-			}
+			dirs.close()
 			return nil, fmt.Errorf("sources: directory %s: %w", src.Directory, err)
 		}
-		list = append(list, &sourceDir{src.Directory, root})
+		dirs.list = append(dirs.list, &sourceDir{src.Directory, root})
 	}
-	return list, nil
+	return dirs, nil
+}
+
+func (l *sourceDirs) close() {
+	for _, d := range l.list {
+		_ = d.root.Close() // only read
+	}
 }
 
 // layoutNames returns the paths of a blob in an OCI image layout.
@@ -64,30 +76,17 @@ func fileNames(address string, want digest.Digest) []string {
 	return slices.Compact(names)
 }
 
-// fromDir brings a blob of known digest from a directory that has it.
-func (s *session) fromDir(ctx context.Context, d *download) (size int64, ok bool, err error) {
-	for _, dir := range s.dirs {
+// find brings a file from a directory that has it; one of unknown digest must be there under its whole path.
+func (l *sourceDirs) find(ctx context.Context, d *download) (ocispec.Descriptor, bool, error) {
+	for _, dir := range l.list {
 		for _, name := range d.names {
-			desc, ok, err := s.take(ctx, dir, name, d)
-			if errors.Is(err, errMismatch) {
-				s.log.InfoContext(ctx, "a file in a directory of sources has other content", "directory", dir.name, "file", name, "error", err)
+			desc, ok, err := l.take(ctx, dir, name, d)
+			switch {
+			case errors.Is(err, errMismatch):
+				l.log.InfoContext(ctx, "a file in a directory of sources has other content", "directory", dir.name, "file", name, "error", err)
 				continue
-			}
-			if err != nil || ok {
-				return desc.Size, ok, err
-			}
-		}
-	}
-	return 0, false, nil
-}
-
-// unpinnedFromDir brings a file of unknown digest from a directory that has it under its whole path.
-func (s *session) unpinnedFromDir(ctx context.Context, d *download) (ocispec.Descriptor, bool, error) {
-	for _, dir := range s.dirs {
-		for _, name := range d.names {
-			desc, ok, err := s.take(ctx, dir, name, d)
-			if ok {
-				s.log.WarnContext(ctx, "a file comes from a directory, without a published checksum", "file", name, "directory", dir.name, "for", d.name)
+			case ok && d.want == "":
+				l.log.WarnContext(ctx, "a file comes from a directory, without a published checksum", "file", name, "directory", dir.name, "for", d.name)
 			}
 			if err != nil || ok {
 				return desc, ok, err
@@ -98,7 +97,7 @@ func (s *session) unpinnedFromDir(ctx context.Context, d *download) (ocispec.Des
 }
 
 // take stores a file of a directory, if it exists and matches.
-func (s *session) take(ctx context.Context, dir *sourceDir, name string, d *download) (desc ocispec.Descriptor, ok bool, err error) {
+func (l *sourceDirs) take(ctx context.Context, dir *sourceDir, name string, d *download) (desc ocispec.Descriptor, ok bool, err error) {
 	f, err := dir.root.Open(name)
 	if err != nil {
 		return desc, false, nil //nolint:nilerr // it is not there, or not for us
@@ -109,21 +108,16 @@ func (s *session) take(ctx context.Context, dir *sourceDir, name string, d *down
 		return desc, false, nil //nolint:nilerr // it is something else
 	}
 	key := "directory " + dir.root.Name() + "/" + name
-	desc, err = once(s, key+" "+d.want.String(), func() (ocispec.Descriptor, error) {
+	desc, err = once(&l.cache.flights, key+" "+d.want.String(), func() (ocispec.Descriptor, error) {
 		if !d.planned {
-			s.count(info.Size(), 0, 0)
+			l.cache.events.count(info.Size(), 0, 0)
 		}
-		desc, err := s.copyIn(ctx, key, d.want, func(w io.Writer) error {
-			_, err := io.Copy(w, readerFunc(func(p []byte) (int, error) {
-				if ctx.Err() != nil {
-					return 0, context.Cause(ctx)
-				}
-				return f.Read(p)
-			}))
+		desc, err := l.cache.copyIn(ctx, key, d.want, func(w io.Writer) error {
+			_, err := io.Copy(w, stopping(ctx, f))
 			return err
 		})
 		if err != nil && !d.planned {
-			s.count(-info.Size(), 0, 0)
+			l.cache.events.count(-info.Size(), 0, 0)
 		}
 		return desc, err
 	})
@@ -134,13 +128,13 @@ func (s *session) take(ctx context.Context, dir *sourceDir, name string, d *down
 	case errors.Is(err, errMismatch), errors.As(err, &store), context.Cause(ctx) != nil:
 		return desc, false, err
 	}
-	s.log.WarnContext(ctx, "a file in a directory of sources cannot be read", "directory", dir.name, "file", name, "error", err)
+	l.log.WarnContext(ctx, "a file in a directory of sources cannot be read", "directory", dir.name, "file", name, "error", err)
 	return desc, false, nil
 }
 
-// blobFromDir reads a small blob from a directory, and stores it.
-func (s *session) blobFromDir(ctx context.Context, want digest.Digest, limit int64) (data []byte, ok bool, err error) {
-	for _, dir := range s.dirs {
+// blob reads a small blob from a directory, and stores it.
+func (l *sourceDirs) blob(ctx context.Context, want digest.Digest, limit int64) (data []byte, ok bool, err error) {
+	for _, dir := range l.list {
 		for _, name := range layoutNames(want) {
 			f, err := dir.root.Open(name)
 			if err != nil {
@@ -150,7 +144,7 @@ func (s *session) blobFromDir(ctx context.Context, want digest.Digest, limit int
 			if err := errors.Join(err, f.Close()); err != nil || sha256Of(data) != want {
 				continue // damaged; upstream has it too
 			}
-			return data, true, s.put(ctx, data, want)
+			return data, true, l.cache.put(ctx, data, want)
 		}
 	}
 	return nil, false, nil

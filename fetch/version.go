@@ -93,18 +93,13 @@ func (v version) agree(o version, numbers int) bool {
 
 // compare orders versions of one flavour.
 func (v version) compare(o version) int {
-	return cmp.Or(slices.Compare(v.numbers, o.numbers), compareBool(o.preview(), v.preview()), compareParts(v.suffix, o.suffix))
-}
-
-// compareBool orders false before true.
-func compareBool(a, b bool) int {
-	switch {
-	case a == b:
-		return 0
-	case a:
+	final := func(v version) int {
+		if v.preview() {
+			return 0
+		}
 		return 1
 	}
-	return -1
+	return cmp.Or(slices.Compare(v.numbers, o.numbers), final(v)-final(o), compareParts(v.suffix, o.suffix))
 }
 
 // compareParts compares text, and the numbers in it by value.

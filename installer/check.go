@@ -79,8 +79,7 @@ func forgetHelper(ctx context.Context, t *task.Host) error {
 		return err
 	}
 	err = forget(ctx, t, "flock", "--nonblock", "--conflict-exit-code", strconv.Itoa(engine.LockConflict), engine.LockPath)
-	var failed *host.ExitError
-	if errors.As(err, &failed) && failed.Code == engine.LockConflict {
+	if failed, ok := errors.AsType[*host.ExitError](err); ok && failed.Code == engine.LockConflict {
 		return nil
 	}
 	return err

@@ -18,6 +18,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 const (
@@ -53,25 +54,6 @@ type EtcdRestored struct {
 	Members []string
 	// Before are the directories with etcd's previous data, as HOST:PATH, also of earlier restores.
 	Before []string
-}
-
-// An EtcdHostsError names unreachable hosts that a restore needs.
-type EtcdHostsError struct {
-	Names []string
-	Err   error
-}
-
-// Error names the hosts and the reasons.
-func (e *EtcdHostsError) Error() string {
-	return fmt.Sprintf("etcd is restored on all its hosts with all control planes stopped, and %s cannot be reached: %s", strings.Join(e.Names, ", "), e.Err)
-}
-
-// Unwrap returns the reasons.
-func (e *EtcdHostsError) Unwrap() error { return e.Err }
-
-// Hint returns the remedy.
-func (e *EtcdHostsError) Hint() string {
-	return "bring them back; if they are lost for good, make sure that they are switched off and restore --without " + strings.Join(e.Names, ",")
 }
 
 // RestoreEtcd restores a snapshot as a new etcd on all hosts of etcd. Steps that can fail run before anything is
@@ -134,7 +116,9 @@ func (s *restoring) choose(ctx context.Context) error {
 		}
 	}
 	if len(lost) > 0 {
-		return &EtcdHostsError{lost, errors.Join(errs...)}
+		return plain.Advise(
+			fmt.Errorf("etcd is restored on all its hosts with all control planes stopped, and %s cannot be reached: %w", strings.Join(lost, ", "), errors.Join(errs...)),
+			"bring them back; if they are lost for good, make sure that they are switched off and restore --without "+strings.Join(lost, ","))
 	}
 	s.members, s.planes = r.Connected(manifest.RoleEtcd), r.Connected(manifest.RoleControlPlane)
 	if len(s.members) == 0 {

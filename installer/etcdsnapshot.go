@@ -20,6 +20,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 // An EtcdSnapshot is a snapshot of etcd in a file.
@@ -34,15 +35,9 @@ type EtcdSnapshot struct {
 	Keys     int
 }
 
-// A SnapshotError is a file that is no complete snapshot of etcd.
-type SnapshotError struct{ Path, Reason string }
-
-// Error names the file and the fault.
-func (e *SnapshotError) Error() string { return e.Path + ": " + e.Reason }
-
-// Hint returns the remedy.
-func (e *SnapshotError) Hint() string {
-	return "use another copy; hosts of etcd keep theirs in " + etcd.Backups + " where etcd.backup is set"
+// incomplete returns an error for a file that is no complete snapshot of etcd.
+func incomplete(path, reason string) error {
+	return plain.Advise(errors.New(path+": "+reason), "use another copy; hosts of etcd keep theirs in "+etcd.Backups+" where etcd.backup is set")
 }
 
 // ReadEtcdSnapshot reads a snapshot and verifies the checksum at its end: the SHA-256 of the content before it, which
@@ -62,7 +57,7 @@ func ReadEtcdSnapshot(path string) (EtcdSnapshot, error) {
 	const sector = 512
 	body := s.Size - sha256.Size
 	if !info.Mode().IsRegular() || body <= 0 || body%sector != 0 {
-		return s, &SnapshotError{path, "not a snapshot of etcd, or truncated: the checksum at its end is missing"}
+		return s, incomplete(path, "not a snapshot of etcd, or truncated: the checksum at its end is missing")
 	}
 	whole, content := sha256.New(), sha256.New()
 	if _, err := io.CopyN(io.MultiWriter(whole, content), f, body); err != nil {
@@ -73,7 +68,7 @@ func ReadEtcdSnapshot(path string) (EtcdSnapshot, error) {
 		return s, fmt.Errorf("read %s: %w", path, err)
 	}
 	if !bytes.Equal(end, content.Sum(nil)) {
-		return s, &SnapshotError{path, "damaged: the checksum does not match"}
+		return s, incomplete(path, "damaged: the checksum does not match")
 	}
 	_, _ = whole.Write(end)
 	s.SHA256 = hex.EncodeToString(whole.Sum(nil))
@@ -151,28 +146,16 @@ func etcdTools(ctx context.Context, t *task.Host) error {
 	if err != nil || there {
 		return err
 	}
+	lacking := plain.Advise(errors.New(t.Name+" lacks etcdctl and etcdutl, and no bundle with them was given"),
+		"give the bundle that the cluster was installed from, or put both programs of etcd's release into /usr/local/bin of the hosts of etcd")
 	if t.Site.Bundle == nil {
-		return &EtcdToolsError{Host: t.Name}
+		return lacking
 	}
 	err = t.Site.Place(ctx, t, etcd.Programs("etcdctl", "etcdutl"), task.Event{Phase: "etcd", Task: "tools", Host: t.Name})
-	var missing *task.MissingError
-	if errors.As(err, &missing) {
-		return &EtcdToolsError{Host: t.Name}
+	if _, ok := errors.AsType[*task.MissingError](err); ok {
+		return lacking
 	}
 	return err
-}
-
-// An EtcdToolsError is a host without etcdctl and etcdutl.
-type EtcdToolsError struct{ Host string }
-
-// Error names the host.
-func (e *EtcdToolsError) Error() string {
-	return e.Host + " lacks etcdctl and etcdutl, and no bundle with them was given"
-}
-
-// Hint returns the remedy.
-func (e *EtcdToolsError) Hint() string {
-	return "give the bundle that the cluster was installed from, or put both programs of etcd's release into /usr/local/bin of the hosts of etcd"
 }
 
 // etcdWork holds snapshots on hosts during a backup or restore.

@@ -101,7 +101,7 @@ func TestPodLinks(t *testing.T) {
 	if done, err := task.Done(t.Context(), target); !done || err != nil {
 		t.Error(done, err)
 	}
-	want := "unmanaged-devices=interface-name:cali*;interface-name:tunl*;interface-name:vxlan.calico;"
+	want := "unmanaged-devices+=interface-name:cali*;interface-name:tunl*;interface-name:vxlan.calico;"
 	if got := h.content(machine.NetworkManagerFile); !strings.Contains(got, want) || h.content(machine.NetworkdFile) != "" {
 		t.Errorf("got\n%s%s", got, h.content(machine.NetworkdFile))
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/member"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 // AddNodes joins the inventory's new hosts to the cluster, or only the named ones, and tells the other hosts. Besides
@@ -101,7 +102,8 @@ func newHosts(ctx context.Context, r *engine.Run) ([]string, error) {
 		case len(r.Scope.Changing) > 0 && !slices.Contains(r.Scope.Changing, t.Name):
 		case t.Err != nil && isNode(t.Name): // a node that is down
 		case t.Err != nil:
-			return &AbsentError{Host: t.Name, Err: t.Err}
+			return plain.Advise(fmt.Errorf("%s is not a node of the cluster and cannot be reached to become one: %w", t.Name, t.Err),
+				"bring it up, name the hosts to add, or take "+t.Name+" out of the inventory if it is gone for good")
 		case t.Is(manifest.RoleCluster):
 			var joined bool
 			joined, err = member.IsMember(ctx, t)
@@ -156,25 +158,6 @@ func checkNames(ctx context.Context, r *engine.Run) error {
 		}
 		return &NamelessError{Host: t.Name, Node: name}
 	})
-}
-
-// An AbsentError is a host of the inventory that is not a node and is unreachable.
-type AbsentError struct {
-	Host string
-	Err  error
-}
-
-// Error names the host and the reason.
-func (e *AbsentError) Error() string {
-	return e.Host + " is not a node of the cluster and cannot be reached to become one: " + e.Err.Error()
-}
-
-// Unwrap returns the reason.
-func (e *AbsentError) Unwrap() error { return e.Err }
-
-// Hint returns the remedy.
-func (e *AbsentError) Hint() string {
-	return "bring it up, name the hosts to add, or take " + e.Host + " out of the inventory if it is gone for good"
 }
 
 // A NamelessError is a host that joined the cluster under another name, or whose node was deleted by hand.

@@ -221,8 +221,10 @@ func TestDeleteContinues(t *testing.T) {
 			if !errors.As(err, &failed) || failed.Host != "cp2" {
 				t.Fatalf("got %v", err)
 			}
-			var hinted *DrainError
-			if errors.As(err, &hinted) != (step == "drain") {
+			const cordoned = "the node is cordoned, but its pods do not leave"
+			var hinted interface{ Hint() string }
+			drained := strings.Contains(err.Error(), cordoned) && errors.As(err, &hinted) && strings.Contains(hinted.Hint(), "kubectl uncordon cp2")
+			if drained != (step == "drain") {
 				t.Errorf("got %v", err)
 			}
 			l.fail = ""
@@ -343,8 +345,7 @@ func TestDeleteUnknown(t *testing.T) {
 	for _, name := range []string{"nod1", "", "--all", "node1,metadata.name=x"} {
 		s, l := newLivingSite(t, "cp1", "node1")
 		_, err := DeleteNodes(t.Context(), s.options, Deletion{Hosts: []string{name}, Unreachable: true}, yes)
-		var unknown *UnknownNodeError
-		if !errors.As(err, &unknown) || len(l.asked) > 0 {
+		if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("there is no host %q in the inventory, and no such node in the cluster", name)) || len(l.asked) > 0 {
 			t.Errorf("%q: got %v, and it asked %q", name, err, l.asked)
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/member"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 // A Deletion selects the nodes to delete, and how.
@@ -133,7 +134,8 @@ func areGone(ctx context.Context, r *engine.Run, going []*task.Host) error {
 		switch {
 		case n == nil && r.HostNamed(t.Name) == nil:
 			if member, err := etcd.IsMember(ctx, r.Site, t.Name); err != nil || !member {
-				return errors.Join(err, &UnknownNodeError{t.Name})
+				return errors.Join(err, plain.Advise(fmt.Errorf("there is no host %q in the inventory, and no such node in the cluster", t.Name),
+					"kkbundle status lists the nodes; if this one was deleted already, kkbundle install brings the other hosts up to date"))
 			}
 		case n != nil && kube.IsNodeReady(n):
 			return &task.KeepError{
@@ -143,19 +145,6 @@ func areGone(ctx context.Context, r *engine.Run, going []*task.Host) error {
 		}
 	}
 	return nil
-}
-
-// An UnknownNodeError is a name that neither the inventory nor the cluster has.
-type UnknownNodeError struct{ Name string }
-
-// Error returns the name.
-func (e *UnknownNodeError) Error() string {
-	return fmt.Sprintf("there is no host %q in the inventory, and no such node in the cluster", e.Name)
-}
-
-// Hint returns the remedy.
-func (e *UnknownNodeError) Hint() string {
-	return "kkbundle status lists the nodes; if this one was deleted already, kkbundle install brings the other hosts up to date"
 }
 
 // leadWithout chooses a leading control plane that stays.
@@ -263,30 +252,12 @@ func drainTask(d Deletion) task.Task {
 			}
 			err := api.Drain(ctx, t.Name, how)
 			if err != nil && !d.Unreachable {
-				return &DrainError{Host: t.Name, Err: err}
+				return plain.Advise(fmt.Errorf("the node is cordoned, but its pods do not leave: %w", err),
+					"find the reason (a PodDisruptionBudget, a pod that does not end) and run again, with a longer --drain-timeout, or with --disable-eviction to delete the pods anyway; kubectl uncordon "+t.Name+" keeps the node")
 			}
 			return err
 		},
 	}
-}
-
-// A DrainError means that pods did not leave a node. The node stays cordoned.
-type DrainError struct {
-	Host string
-	Err  error
-}
-
-// Error returns kubectl's error.
-func (e *DrainError) Error() string {
-	return "the node is cordoned, but its pods do not leave: " + e.Err.Error()
-}
-
-// Unwrap returns the reason.
-func (e *DrainError) Unwrap() error { return e.Err }
-
-// Hint returns the remedy.
-func (e *DrainError) Hint() string {
-	return "find the reason (a PodDisruptionBudget, a pod that does not end) and run again, with a longer --drain-timeout, or with --disable-eviction to delete the pods anyway; kubectl uncordon " + e.Host + " keeps the node"
 }
 
 func nodeObjectTask() task.Task {

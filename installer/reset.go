@@ -267,7 +267,7 @@ func hasRegistryAccount(ctx context.Context, t *task.Host) (bool, error) {
 
 // isRestored inspects the files: these changes come before the first stamp, and hosts without nodes get no stamps.
 func isRestored(ctx context.Context, t *task.Host) (bool, error) {
-	left, err := t.AnyExists(ctx, task.UnitDir+machine.RouteUnit, machine.SysctlPath, machine.ModulesPath, machine.SysctlBefore, machine.SwapMasked)
+	left, err := t.AnyExists(ctx, task.UnitDir+machine.RouteUnit, machine.SysctlPath, machine.EarlierSysctlPath, machine.ModulesPath, machine.SysctlBefore, machine.SwapMasked)
 	if err != nil || left {
 		return false, err
 	}
@@ -306,7 +306,7 @@ func restoreHost(ctx context.Context, t *task.Host) error {
 
 // restoreParameters restores the kernel's parameters. A parameter that the kernel refuses stays.
 func restoreParameters(ctx context.Context, t *task.Host) error {
-	if err := t.Run(ctx, "rm", "-f", machine.SysctlPath, machine.ModulesPath); err != nil {
+	if err := t.Run(ctx, "rm", "-f", machine.SysctlPath, machine.EarlierSysctlPath, machine.ModulesPath); err != nil {
 		return err
 	}
 	was, err := t.Read(ctx, machine.SysctlBefore)

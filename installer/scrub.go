@@ -3,25 +3,33 @@ package installer
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 
+	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/plain"
 )
 
-// A scrubber removes secrets from data that leaves the site: known secrets, texts that look like one, and values with
-// the name of one. It removes too much rather than too little.
+// A scrubber removes secrets from data that leaves the site: known secrets, texts that look like one, and values with the name of one.
+// It removes too much rather than too little.
 type scrubber struct {
 	mask     *task.Masker
+	values   bool // values of variables and of config maps stay, as far as they do not look like secrets
 	key      *regexp.Regexp
 	block    *regexp.Regexp
 	patterns []*regexp.Regexp
 }
 
 // secretName matches the end of secrets' names.
-const secretName = `(?:pass(?:word|wd|phrase|code)?|token|secret|api[-_]?key|access[-_]?key|private[-_]?key|client-key-data|client-certificate-data|certificate[-_]?key|` +
-	`authorization|credentials?|htpasswd|auth)`
+const secretName = `(?:pass(?:word|wd|phrase|code)?|pwd|token|secret|credentials?|htpasswd|auth|authorization|cookie|salt|dsn|` +
+	`connection[-_]?string|webhook(?:[-_]?(?:ur[il]|address))?|client-key-data|client-certificate-data|` +
+	`(?:secret|sign(?:ing)?|encrypt(?:ion)?|account|shared|master|storage|access|api|private|licen[sc]e|hmac|certificate|service)[-_]?key)`
+
+// hookURL matches addresses whose path is the secret, up to the path: incoming webhooks of chats and of automation.
+const hookURL = `(https?://[^\s/"']*(?:hook|discord|slack|telegram)[^\s/"']*/|https?://[^\s"']*/(?:web)?hooks?/)`
 
 func newScrubber(mask *task.Masker) *scrubber {
 	return &scrubber{
@@ -30,8 +38,10 @@ func newScrubber(mask *task.Masker) *scrubber {
 		block: regexp.MustCompile(`(?i)^(\s*)(?:- )?["']?[\w./-]*` + secretName + `["']?\s*:\s*(?:[|>][-+0-9]*)?\s*$`),
 		patterns: []*regexp.Regexp{
 			// key: value, key = "value", "key":"value", --key=value and --key value, to the end of the value
-			regexp.MustCompile(`(?i)(["']?[\w./-]*` + secretName + `["']?\s*(?:=>|[:=])\s*)(?:\[[^\]\n]*\]|"(?:[^"\\\n]|\\.)*"|'[^'\n]*'|[^\n,}]+)`),
+			regexp.MustCompile(`(?i)(["']?[\w./-]*` + secretName + `["']?\s*(?:=>|[:=])\s*)(?:\[[^\]\n]*\]|"(?:[^"\\\n]|\\.)*"|'[^'\n]*'|[^\n,;}]+)`),
 			regexp.MustCompile(`(?i)(--?[\w-]*` + secretName + ` )\S+`),
+			regexp.MustCompile(`(?im)^([ \t]*[\w-]*(?:pass|pwd|password|secret|masterauth)[ \t]+)[^\s:=].*$`), // requirepass value
+			regexp.MustCompile(`(?i)` + hookURL + `[^\s"']+`),
 			regexp.MustCompile(`(?i)\b((?:basic|bearer) )[A-Za-z0-9+/=._~-]{6,}`),
 			regexp.MustCompile(`([a-z][a-z0-9+.-]*://[^/\s:@"']*:)[^@\s/"']+@`),
 			regexp.MustCompile(`()\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*)?`),
@@ -68,7 +78,7 @@ func (s *scrubber) blocks(text string) string {
 	return b.String()
 }
 
-// objects returns JSON without secrets: values of keys and variables with the names of secrets.
+// objects returns JSON without secrets, and without the values of variables and config maps.
 func (s *scrubber) objects(data []byte) ([]byte, error) {
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.UseNumber()
@@ -96,6 +106,9 @@ func (s *scrubber) walk(v any) any {
 		if kind, _ := v["kind"].(string); kind == "Secret" {
 			return task.Masked
 		}
+		if !s.values {
+			leaveOutValues(v)
+		}
 		delete(v, "managedFields")
 		delete(v, "kubectl.kubernetes.io/last-applied-configuration") // repeats the object
 		name, _ := v["name"].(string)
@@ -109,4 +122,34 @@ func (s *scrubber) walk(v any) any {
 		}
 	}
 	return v
+}
+
+// leaveOutValues replaces the values of an object's variables (env), and of a config map, by their sizes: nobody can tell by its name
+// that a value is no secret. Config maps of Kubernetes itself have its configuration, and stay.
+func leaveOutValues(object map[string]any) {
+	variables, _ := object["env"].([]any)
+	for _, one := range variables {
+		if variable, ok := one.(map[string]any); ok && variable["value"] != nil {
+			variable["value"] = leftOut(variable["value"])
+		}
+	}
+	if object["kind"] != "ConfigMap" {
+		return
+	}
+	meta, _ := object["metadata"].(map[string]any)
+	name, _ := meta["name"].(string)
+	if meta["namespace"] == kube.SystemNamespace && slices.Contains([]string{"coredns", "kube-proxy", "kubeadm-config", "kubelet-config"}, name) {
+		return
+	}
+	for _, field := range []string{"data", "binaryData"} {
+		data, _ := object[field].(map[string]any)
+		for key := range data {
+			data[key] = leftOut(data[key])
+		}
+	}
+}
+
+func leftOut(value any) string {
+	text, _ := value.(string)
+	return fmt.Sprintf("(%d bytes left out)", len(text))
 }

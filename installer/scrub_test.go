@@ -17,6 +17,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/member"
 	"github.com/kkbundle/kkbundle/installer/task"
+	"github.com/kkbundle/kkbundle/manifest"
 )
 
 // planted are secrets as files of hosts have them; each has the word hunter2 or is named beside it.
@@ -38,6 +39,15 @@ admin:$2y$10$hunter2hunter2hunter2hu
 jwt eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJodW50ZXIyIn0.c2lnbmF0dXJl
 abcdef.0123456789abcdef
 {"auth": "hunter2", "image": "PUBLIC"}
+SECRET_KEY=hunter2
+JWT_SIGNING_KEY: hunter2
+export MYSQL_PWD=hunter2
+requirepass hunter2
+DefaultEndpointsProtocol=https;AccountName=PUBLIC;AccountKey=aHVudGVyMg==hunter2;EndpointSuffix=x
+notify: https://hooks.slack.com/services/hunter2/hunter2
+alert = https://chat.example/hooks/hunter2
+url: https://PUBLIC.example/index.html
+topologyKey: PUBLIC
 -----BEGIN RSA PRIVATE KEY-----
 hunter2
 -----END RSA PRIVATE KEY-----
@@ -52,13 +62,50 @@ func TestScrub(t *testing.T) {
 			t.Errorf("%s is still in\n%s", secret, got)
 		}
 	}
-	if n := strings.Count(got, "PUBLIC"); n != 4 {
-		t.Errorf("%d of 4 that are no secrets are left in\n%s", n, got)
+	if n := strings.Count(got, "PUBLIC"); n != 7 {
+		t.Errorf("%d of 7 that are no secrets are left in\n%s", n, got)
 	}
-	objects, err := s.objects([]byte(`{"items":[{"kind":"Pod","metadata":{"managedFields":["hunter2"]},"spec":{"env":[{"name":"DB_PASSWORD","value":"hunter2"},{"name":"MODE","value":"PUBLIC"}],"args":["--password=hunter2"]}},
-		{"kind":"Secret","data":{"a":"hunter2"}},{"kind":"ConfigMap","data":{"app.conf":"password = hunter2\nmode = PUBLIC"}}]}`))
+	objects, err := s.objects([]byte(`{"items":[{"kind":"Pod","metadata":{"managedFields":["hunter2"]},"spec":{"env":[{"name":"DB_PASSWORD","value":"hunter2"},{"name":"MODE","value":"hunter2"},{"name":"POD","valueFrom":{"fieldRef":"PUBLIC"}}],"args":["--password=hunter2"]}},
+		{"kind":"Secret","data":{"a":"hunter2"}},{"kind":"ConfigMap","metadata":{"name":"coredns","namespace":"team"},"data":{"app.conf":"mode = hunter2"},"binaryData":{"x":"hunter2"}},
+		{"kind":"ConfigMap","metadata":{"name":"coredns","namespace":"kube-system"},"data":{"Corefile":"password = hunter2\nmode = PUBLIC"}}]}`))
 	if err != nil || bytes.Contains(objects, []byte("hunter2")) || bytes.Count(objects, []byte("PUBLIC")) != 2 {
 		t.Errorf("%v: %s", err, objects)
+	}
+}
+
+// TestScrubWithValues: asked for, values stay that do not look like secrets.
+func TestScrubWithValues(t *testing.T) {
+	t.Parallel()
+	s := newScrubber(task.NewMasker())
+	s.values = true
+	objects, err := s.objects([]byte(`{"items":[{"kind":"Pod","spec":{"env":[{"name":"DB_PWD","value":"hunter2"},{"name":"MODE","value":"PUBLIC"}]}},
+		{"kind":"ConfigMap","metadata":{"name":"app","namespace":"team"},"data":{"SIGNING_KEY":"hunter2","mode":"PUBLIC"}}]}`))
+	if err != nil || bytes.Contains(objects, []byte("hunter2")) || bytes.Count(objects, []byte("PUBLIC")) != 2 {
+		t.Errorf("%v: %s", err, objects)
+	}
+}
+
+// TestSupportBundleNamespaces: objects of other namespaces stay at the site unless they are asked for.
+func TestSupportBundleNamespaces(t *testing.T) {
+	t.Parallel()
+	const list = `{"kind":"List","items":[{"metadata":{"name":"n1"}},{"metadata":{"namespace":"kube-system","name":"dns"}},{"metadata":{"namespace":"kube-flannel","name":"f"}},{"metadata":{"namespace":"team","name":"shop"}}]}`
+	cluster := new(manifest.Cluster)
+	cluster.CNI.Type = manifest.NetworkFlannel
+	for want, o := range map[string]SupportOptions{
+		"kube-system, kube-flannel":       {},
+		"kube-system, kube-flannel, team": {Namespaces: []string{"team"}},
+		"kube-system, kube-flannel, team ": {AllNamespaces: true},
+	} {
+		o.Cluster = cluster
+		out, err := inNamespaces([]byte(list), o.namespaces())
+		if err != nil || !bytes.Contains(out, []byte(`"n1"`)) {
+			t.Fatalf("%v: %s", err, out)
+		}
+		for _, one := range []string{"kube-system", "kube-flannel", "team"} {
+			if got := bytes.Contains(out, []byte(`"namespace":"`+one+`"`)); got != strings.Contains(want, one) {
+				t.Errorf("%q: %s is collected: %t", want, one, got)
+			}
+		}
 	}
 }
 
@@ -97,7 +144,7 @@ func TestSupportBundle(t *testing.T) {
 		}
 	}
 	var out bytes.Buffer
-	said, err := WriteSupportBundle(t.Context(), StatusOptions{Options: s.options, AnyCluster: true}, &out)
+	said, err := WriteSupportBundle(t.Context(), SupportOptions{StatusOptions: StatusOptions{Options: s.options, AnyCluster: true}}, &out)
 	if err != nil {
 		t.Fatal(err)
 	}

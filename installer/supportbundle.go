@@ -12,6 +12,7 @@ import (
 	"io"
 	"io/fs"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -19,10 +20,12 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 
+	"github.com/kkbundle/kkbundle/installer/addon"
 	"github.com/kkbundle/kkbundle/installer/diagnose"
 	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/health"
 	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/installer/node"
 	"github.com/kkbundle/kkbundle/installer/report"
 	"github.com/kkbundle/kkbundle/installer/task"
@@ -35,6 +38,26 @@ const (
 	askPatience = time.Minute
 )
 
+// SupportOptions are the options of WriteSupportBundle.
+type SupportOptions struct {
+	StatusOptions
+	Namespaces    []string // besides those of Kubernetes and of kkbundle's installation
+	AllNamespaces bool
+	Values        bool // with the values of variables and config maps
+}
+
+// namespaces returns the namespaces whose objects and logs are collected; none means all.
+func (o SupportOptions) namespaces() []string {
+	if o.AllNamespaces {
+		return nil
+	}
+	list := append([]string{"kube-public", "kube-node-lease"}, o.Namespaces...)
+	if o.Cluster != nil {
+		list = append(list, addon.OwnNamespaces(o.Cluster)...)
+	}
+	return slices.Compact(slices.Sorted(slices.Values(append(list, kube.SystemNamespace))))
+}
+
 // A SupportBundle is the result of WriteSupportBundle.
 type SupportBundle struct {
 	Files int
@@ -45,16 +68,17 @@ type SupportBundle struct {
 // WriteSupportBundle writes a zstd-compressed tar for a diagnosis of the cluster: logs, facts, versions, configuration,
 // and objects except Secrets. Secrets are removed from all files. It works on partly installed hosts and with a cluster
 // that does not answer: the bundle names the missing files. The error is a fault on this machine.
-func WriteSupportBundle(ctx context.Context, o StatusOptions, w io.Writer) (_ SupportBundle, err error) {
+func WriteSupportBundle(ctx context.Context, o SupportOptions, w io.Writer) (_ SupportBundle, err error) {
 	z, err := zstd.NewWriter(w)
 	if err != nil {
 		return SupportBundle{}, err
 	}
-	a := &archive{tar: tar.NewWriter(z)}
-	err = lookAt(ctx, o, func(ctx context.Context, r *engine.Run, from *task.Host) error {
+	a := &archive{tar: tar.NewWriter(z), namespaces: o.namespaces()}
+	err = lookAt(ctx, o.StatusOptions, func(ctx context.Context, r *engine.Run, from *task.Host) error {
 		a.now = r.Now()
 		hideSecrets(r)
 		a.scrub = newScrubber(r.Mask)
+		a.scrub.values = o.Values
 		collectHere(r, a)
 		_ = r.OnAll(r.Hosts, func(_ int, t *task.Host) error {
 			if t.Conn == nil || t.Err != nil {
@@ -92,9 +116,10 @@ func hideSecrets(r *engine.Run) {
 
 // An archive accepts files from several hosts at a time.
 type archive struct {
-	tar   *tar.Writer
-	scrub *scrubber
-	now   time.Time
+	tar        *tar.Writer
+	scrub      *scrubber
+	now        time.Time
+	namespaces []string // none means all
 
 	mu    sync.Mutex
 	bytes int64
@@ -143,6 +168,13 @@ func clusterName(r *engine.Run) string {
 func (a *archive) readme(cluster string) string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	values, namespaces := "Values of variables and of config maps are left out.", "of all namespaces"
+	if a.scrub.values {
+		values = "Values of variables and of config maps are included."
+	}
+	if len(a.namespaces) > 0 {
+		namespaces = "of the namespaces " + strings.Join(a.namespaces, ", ")
+	}
 	text := fmt.Sprintf(`Support bundle of cluster %s, made on %s.
 
 status.json     the output of kkbundle status
@@ -151,8 +183,10 @@ cluster/        objects of the cluster; no Secrets
 hosts/NAME/     facts, configuration files, logs of units and pods, output of commands
 
 Values with names of secrets (password, token, key and so on) and texts that look like secrets were replaced by %s.
+%s
+Objects and logs: %s.
 The bundle has names of hosts, addresses and images: review it before you pass it on.
-`, cluster, a.now.UTC().Format(time.RFC3339), task.Masked)
+`, cluster, a.now.UTC().Format(time.RFC3339), task.Masked, values, namespaces)
 	for title, list := range map[string][]string{"Hosts that could not be reached": a.said.Unreached, "Files that could not be collected": a.said.Lacking} {
 		if len(list) > 0 {
 			text += "\n" + title + ":\n  " + strings.Join(list, "\n  ") + "\n"
@@ -199,7 +233,7 @@ func collectHost(ctx context.Context, t *task.Host, a *archive) {
 	dir := "hosts/" + t.Name + "/"
 	for _, file := range hostAnswers() {
 		ctx, cancel := context.WithTimeout(ctx, askPatience)
-		answer := host.Script("support-bundle.sh", supportBundleScript, strconv.Itoa(mostOfFile), file)
+		answer := host.Script("support-bundle.sh", supportBundleScript, append([]string{strconv.Itoa(mostOfFile), file}, a.namespaces...)...)
 		out, err := t.Output(task.WithoutOutput(ctx), answer...)
 		cancel()
 		if err != nil {
@@ -255,6 +289,11 @@ func collectCluster(ctx context.Context, t *task.Host, a *archive) {
 		if len(bytes.TrimSpace(out)) == 0 {
 			continue
 		}
+		out, err = inNamespaces(out, a.namespaces)
+		if err != nil {
+			a.lacks(&a.said.Lacking, name, err)
+			continue
+		}
 		clean, err := a.scrub.objects(out)
 		if err != nil {
 			a.lacks(&a.said.Lacking, name, err)
@@ -267,6 +306,28 @@ func collectCluster(ctx context.Context, t *task.Host, a *archive) {
 		}
 		a.add(name, clean)
 	}
+}
+
+// inNamespaces returns a list without the objects of other namespaces.
+func inNamespaces(list []byte, namespaces []string) ([]byte, error) {
+	if len(namespaces) == 0 {
+		return list, nil
+	}
+	var objects struct {
+		Kind  string            `json:"kind"`
+		Items []json.RawMessage `json:"items"`
+	}
+	if err := json.Unmarshal(list, &objects); err != nil {
+		return nil, err
+	}
+	objects.Items = slices.DeleteFunc(objects.Items, func(item json.RawMessage) bool {
+		var object struct {
+			Metadata struct{ Namespace string }
+		}
+		err := json.Unmarshal(item, &object)
+		return err != nil || object.Metadata.Namespace != "" && !slices.Contains(namespaces, object.Metadata.Namespace)
+	})
+	return json.Marshal(objects)
 }
 
 // status adds the output of kkbundle status.

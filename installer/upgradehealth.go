@@ -53,8 +53,7 @@ func (u *upgrade) healthTask(plan UpgradePlan) task.Task {
 		Name: "cluster-health", Roles: []manifest.Role{manifest.RoleControlPlane}, Where: task.First, InDryRun: true,
 		Do: func(ctx context.Context, t *task.Host) error {
 			err := u.health(ctx, t, plan)
-			var unfit *UnfitError
-			if errors.As(err, &unfit) && u.Force {
+			if unfit, ok := errors.AsType[*UnfitError](err); ok && u.Force {
 				for _, reason := range unfit.Reasons {
 					u.Tell(task.Event{Phase: "precheck", Task: "cluster-health", Host: t.Name, State: task.Warned, Message: u.Mask.Mask(reason.Error())})
 				}

@@ -17,6 +17,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 // kubeletsBehind is the number of minor releases that a kubelet may be behind an API server.
@@ -286,29 +287,13 @@ func (u *upgrade) complete(ctx context.Context, p UpgradePlan) error {
 		for _, d := range u.demands[version] {
 			for _, platform := range platforms(u.Run, task.Task{Roles: d.Roles}, d.Need) {
 				if _, err := at.Components(d.Need, platform); err != nil {
-					errs = append(errs, &stepError{version, p.From, err})
+					errs = append(errs, plain.Advise(fmt.Errorf("for the intermediate release %s: %w", version, err),
+						"minor releases cannot be skipped: write kubernetes.upgradeFrom: "+p.From+" into the cluster file and build the bundle again, or upgrade with a bundle of each release in turn"))
 				}
 			}
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// A stepError is an item that the bundle lacks for a release between.
-type stepError struct {
-	version, from string
-	err           error
-}
-
-func (e *stepError) Error() string {
-	return fmt.Sprintf("for the intermediate release %s: %v", e.version, e.err)
-}
-
-func (e *stepError) Unwrap() error { return e.err }
-
-// Hint returns the remedy.
-func (e *stepError) Hint() string {
-	return "minor releases cannot be skipped: write kubernetes.upgradeFrom: " + e.from + " into the cluster file and build the bundle again, or upgrade with a bundle of each release in turn"
 }
 
 // versionLess compares versions; a version that cannot be parsed is the oldest.

@@ -178,13 +178,8 @@ func (s Sums) MarshalYAML() (any, error) {
 // ParseBundle reads a Bundle. The error is Problems.
 func ParseBundle(file string, data []byte) (*Bundle, error) {
 	b := &Bundle{}
-	c, sound := decode(file, data, KindBundle, b)
-	if sound {
+	return decode(file, data, KindBundle, b, func(c *checker) {
 		b.src = c.src
-		c.bundle(b)
-	}
-	if err := c.found.Err(); err != nil {
-		return nil, err
-	}
-	return b, nil
+		bundleChecker{c}.check(b)
+	})
 }

@@ -11,8 +11,10 @@ import (
 	"github.com/distribution/reference"
 )
 
-// bundle makes checks beyond the types, and normalizes platforms and hashes.
-func (c *checker) bundle(b *Bundle) {
+// bundleChecker makes a manifest's checks beyond the types, and normalizes platforms and hashes.
+type bundleChecker struct{ *checker }
+
+func (c bundleChecker) check(b *Bundle) {
 	c.name(b.Metadata.Name)
 	if b.Metadata.Version == "" {
 		c.add("metadata", "version is missing; it becomes part of the bundle's file name")
@@ -29,15 +31,16 @@ func (c *checker) bundle(b *Bundle) {
 		c.file(index("files", i), &b.Files[i])
 	}
 	c.sameFile(b.Files, b.Platforms)
-	c.sources("sources", b.Sources)
+	sources := sourceChecker(c)
+	sources.sources("sources", b.Sources)
 	c.clusters(b)
 	c.discovery(b)
-	c.overrides(b.Overrides)
-	c.packages(b.Packages)
+	sources.overrides(b.Overrides)
+	packageChecker(c).packages(b.Packages)
 }
 
 // clusters refuses duplicate cluster files.
-func (c *checker) clusters(b *Bundle) {
+func (c bundleChecker) clusters(b *Bundle) {
 	for i, file := range b.Clusters {
 		if file == b.Cluster || slices.Index(b.Clusters, file) < i {
 			c.add(index("clusters", i), "%s is there twice", shorten(file))
@@ -84,7 +87,7 @@ func (c *checker) platforms(at string, list []string) {
 	}
 }
 
-func (c *checker) images(list []Image) {
+func (c bundleChecker) images(list []Image) {
 	first := map[string]int{}
 	for i, image := range list {
 		path := index("images", i)
@@ -117,16 +120,14 @@ func (c *checker) images(list []Image) {
 		if _, tagged := reference.TagNameOnly(named).(reference.Tagged); !tagged {
 			base = ref
 		}
-		if at, twice := first[base]; twice {
+		if at, twice := earlier(first, base, i); twice {
 			c.add(path, "%s is there twice, first on %s", base, c.line(index("images", at)))
-		} else {
-			first[base] = i
 		}
 	}
 }
 
 // key makes the checks of a key that need not read it.
-func (c *checker) key(path string, v *Verify) {
+func (c bundleChecker) key(path string, v *Verify) {
 	if v != nil && strings.Contains(v.Key, "://") {
 		c.add(join(join(path, "verify"), "key"), "%q is no path; write the public key into a file beside the manifest and name that", shorten(v.Key))
 	}
@@ -146,7 +147,7 @@ func (c *checker) digest(path, s string) bool {
 	return false
 }
 
-func (c *checker) chart(path string, chart *Chart) {
+func (c bundleChecker) chart(path string, chart *Chart) {
 	var places []string
 	for _, one := range [][2]string{{"repo", chart.Repo}, {"url", chart.URL}, {"path", chart.Path}} {
 		if one[1] != "" {
@@ -190,17 +191,15 @@ func (c *checker) chart(path string, chart *Chart) {
 	}
 }
 
-func (c *checker) sameChart(list []Chart) {
+func (c bundleChecker) sameChart(list []Chart) {
 	first := map[string]int{}
 	for i, chart := range list {
 		id := chart.URL + chart.Path
 		if chart.Repo != "" {
 			id = ChartRef(chart, chart.Name, chart.Version)
 		}
-		if at, twice := first[id]; twice && id != "" {
+		if at, twice := earlier(first, id, i); twice && id != "" {
 			c.add(index("charts", i), "%s is there twice, first on %s", shown(id), c.line(index("charts", at)))
-		} else {
-			first[id] = i
 		}
 	}
 }
@@ -281,7 +280,7 @@ func (c *checker) placeholders(path, s string) {
 	}
 }
 
-func (c *checker) file(path string, f *File) {
+func (c bundleChecker) file(path string, f *File) {
 	if f.Name != "" && (!isFileName(f.Name) || len(f.Name) > maxToken) {
 		c.add(join(path, "name"), "%q is no file name; use letters, digits and . _ + - ~, a letter or digit first", shorten(f.Name))
 	}
@@ -350,7 +349,7 @@ func (c *checker) sums(path string, f *File) {
 }
 
 // sameFile reports files that would be the same item on a platform.
-func (c *checker) sameFile(list []File, platforms []string) {
+func (c bundleChecker) sameFile(list []File, platforms []string) {
 	first := map[string]int{}
 	for i, f := range list {
 		if f.Name == "" {

@@ -121,15 +121,10 @@ type CatalogPackage struct {
 // ParseCatalog reads a Catalog. The error is Problems.
 func ParseCatalog(file string, data []byte) (*Catalog, error) {
 	k := &Catalog{}
-	c, sound := decode(file, data, KindCatalog, k)
-	if sound {
+	return decode(file, data, KindCatalog, k, func(c *checker) {
 		k.src = c.src
-		c.catalog(k)
-	}
-	if err := c.found.Err(); err != nil {
-		return nil, err
-	}
-	return k, nil
+		catalogChecker{c}.check(k)
+	})
 }
 
 // Problem returns an error about the value at a path of the catalog file, like Cluster.Problem.
@@ -137,8 +132,10 @@ func (k *Catalog) Problem(path, message string) error { return problemAt(k.src, 
 
 var minorPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^v\d+\.\d+$`) }) //nolint:gochecknoglobals // compiled once
 
-// catalog makes checks beyond the types.
-func (c *checker) catalog(k *Catalog) {
+// catalogChecker makes a catalog's checks beyond the types.
+type catalogChecker struct{ *checker }
+
+func (c catalogChecker) check(k *Catalog) {
 	for _, minor := range sortedKeys(k.Releases) {
 		at := key("releases", minor)
 		c.release(at, k.Releases[minor])
@@ -152,11 +149,11 @@ func (c *checker) catalog(k *Catalog) {
 		k.Components[name] = one
 	}
 	for _, zone := range sortedKeys(k.Zones) {
-		c.sources(key("zones", zone), k.Zones[zone])
+		sourceChecker(c).sources(key("zones", zone), k.Zones[zone])
 	}
 }
 
-func (c *checker) catalogEntry(at, name string, one *CatalogEntry) {
+func (c catalogChecker) catalogEntry(at, name string, one *CatalogEntry) {
 	if !isFileName(name) || len(name) > maxToken {
 		c.addKey(at, "%q is no name; use letters, digits and . _ + -", shorten(name))
 	}
@@ -204,7 +201,7 @@ func (c *checker) catalogEntry(at, name string, one *CatalogEntry) {
 	}
 }
 
-func (c *checker) entryFile(at string, f *CatalogFile) {
+func (c catalogChecker) entryFile(at string, f *CatalogFile) {
 	normal := PlatformText{}
 	for _, platform := range sortedKeys(f.URL) {
 		path := join(at, "url")
@@ -236,7 +233,7 @@ func fillSample(template string) string {
 }
 
 // versionTable checks the keys of since and minimum.
-func (c *checker) versionTable(at string, table map[string]string) {
+func (c catalogChecker) versionTable(at string, table map[string]string) {
 	for _, from := range sortedKeys(table) {
 		if _, err := semver.StrictNewVersion(strings.TrimPrefix(from, "v")); err != nil || !strings.HasPrefix(from, "v") {
 			c.addKey(key(at, from), "%q is no release; write one such as v1.34.0", shorten(from))

@@ -279,14 +279,7 @@ func parseCluster(file *source, settings []string) (*Cluster, error) {
 
 func clusterOf(src *source) (*Cluster, error) {
 	k := &Cluster{src: src}
-	c, sound := decodeTree(src, KindCluster, k)
-	if sound {
-		c.cluster(k)
-	}
-	if err := c.found.Err(); err != nil {
-		return nil, err
-	}
-	return k, nil
+	return decodeTree(src, KindCluster, k, func(c *checker) { clusterChecker{c}.check(k) })
 }
 
 // Defaults of missing values in a Cluster. Versions of components come from the catalog.

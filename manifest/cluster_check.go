@@ -8,8 +8,10 @@ import (
 	"github.com/Masterminds/semver/v3"
 )
 
-// cluster makes checks beyond the types.
-func (c *checker) cluster(k *Cluster) {
+// clusterChecker makes a cluster file's checks beyond the types.
+type clusterChecker struct{ *checker }
+
+func (c clusterChecker) check(k *Cluster) {
 	c.name(k.Metadata.Name)
 	if k.Metadata.Version != "" {
 		c.add("metadata.version", "a cluster has none; the version of Kubernetes is kubernetes.version")
@@ -17,7 +19,7 @@ func (c *checker) cluster(k *Cluster) {
 	c.release("kubernetes.version", k.Kubernetes.Version)
 	c.upgrade(&k.Kubernetes)
 	c.networks(k)
-	c.kubeadm(&k.Kubernetes)
+	(&kubeadmChecker{checker: c.checker}).check(&k.Kubernetes)
 	c.endpoint(&k.ControlPlaneEndpoint)
 	c.etcd(&k.Etcd)
 	if k.Certificates.EtcdCA != nil && k.Etcd.Type != "" && k.Etcd.Type != EtcdInternal {
@@ -49,7 +51,7 @@ func (c *checker) release(path, version string) {
 }
 
 // upgrade checks that versions lead upwards within one major release.
-func (c *checker) upgrade(k *Kubernetes) {
+func (c clusterChecker) upgrade(k *Kubernetes) {
 	const at = "kubernetes.upgradeFrom"
 	c.release(at, k.UpgradeFrom)
 	from, err := semver.NewVersion(k.UpgradeFrom)
@@ -75,7 +77,7 @@ const (
 	maxNodeBits = 16
 )
 
-func (c *checker) networks(k *Cluster) {
+func (c clusterChecker) networks(k *Cluster) {
 	all := k.WithDefaults()
 	d := all.Kubernetes
 	pods, services := "kubernetes.podCIDR", "kubernetes.serviceCIDR"
@@ -140,7 +142,7 @@ func familyOf(p netip.Prefix) string {
 	return "ipv6"
 }
 
-func (c *checker) endpoint(e *Endpoint) {
+func (c clusterChecker) endpoint(e *Endpoint) {
 	at := "controlPlaneEndpoint"
 	if e.Address != "" {
 		c.hostPort(join(at, "address"), e.Address)
@@ -166,7 +168,7 @@ func (c *checker) dataDir(at, dir string) {
 }
 
 // timeServers checks values for a time service's configuration.
-func (c *checker) timeServers(servers []string) {
+func (c clusterChecker) timeServers(servers []string) {
 	for i, s := range servers {
 		if _, err := netip.ParseAddr(s); err != nil && !isName(s, true) {
 			c.add(index("time.servers", i), "%q is no name and no address; write one without a port, such as ntp.corp.example", shorten(s))
@@ -175,7 +177,7 @@ func (c *checker) timeServers(servers []string) {
 }
 
 // etcd checks that the settings match the type.
-func (c *checker) etcd(e *Etcd) {
+func (c clusterChecker) etcd(e *Etcd) {
 	if b := e.Backup; b != nil && b.Keep < 1 {
 		c.add("etcd.backup.keep", "%d copies are no backup; keep at least 1", b.Keep)
 	}
@@ -202,7 +204,7 @@ func (c *checker) etcd(e *Etcd) {
 	}
 }
 
-func (c *checker) podNetwork(n *CNI) {
+func (c clusterChecker) podNetwork(n *CNI) {
 	c.release("cni.version", n.Version)
 	switch {
 	case n.Type == NetworkMultus && n.With == "":
@@ -223,7 +225,7 @@ func (c *checker) podNetwork(n *CNI) {
 	}
 }
 
-func (c *checker) imageRegistry(r *ImageRegistry) {
+func (c clusterChecker) imageRegistry(r *ImageRegistry) {
 	path := "imageRegistry"
 	if r.Address != "" {
 		host, below := cutPath(r.Address)
@@ -255,7 +257,7 @@ func (c *checker) imageRegistry(r *ImageRegistry) {
 	}
 }
 
-func (c *checker) registryVIP(path string, r *ImageRegistry) {
+func (c clusterChecker) registryVIP(path string, r *ImageRegistry) {
 	if r.VIP == "" {
 		return
 	}
@@ -270,7 +272,7 @@ func (c *checker) registryVIP(path string, r *ImageRegistry) {
 
 const maxRelease = 53 // characters of a release name, Helm's own limit
 
-func (c *checker) addons(list []Addon) {
+func (c clusterChecker) addons(list []Addon) {
 	first := map[[2]string]int{}
 	for i, a := range list {
 		path := index("addons", i)
@@ -293,7 +295,7 @@ func (c *checker) addons(list []Addon) {
 }
 
 // addon checks that an addon is of exactly one kind, with that kind's settings.
-func (c *checker) addon(path string, a Addon) {
+func (c clusterChecker) addon(path string, a Addon) {
 	switch {
 	case a.Chart == "" && len(a.Manifests) == 0:
 		c.add(path, "chart is missing; write the name of a chart in the bundle, or manifests")
@@ -317,7 +319,7 @@ func (c *checker) addon(path string, a Addon) {
 	}
 }
 
-func (c *checker) storage(s *Storage) {
+func (c clusterChecker) storage(s *Storage) {
 	const at = "storage.nfsPath"
 	if s.NFSPath == "" {
 		return
@@ -332,7 +334,7 @@ func (c *checker) storage(s *Storage) {
 	}
 }
 
-func (c *checker) components(k *Cluster) {
+func (c clusterChecker) components(k *Cluster) {
 	for _, name := range sortedKeys(k.Components) {
 		v := k.Components[name].Version
 		c.version(join(key("components", name), "version"), v)

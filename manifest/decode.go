@@ -28,24 +28,26 @@ type decoder struct {
 	known map[reflect.Type][]field
 }
 
-// decode reads a file of one kind into out, a pointer to its struct. The returned checker holds the problems so far;
-// sound reports that the file has the right shape for further checks.
-func decode(file string, data []byte, kind string, out any) (c *checker, sound bool) {
+// decode reads a file of one kind into out and makes its checks beyond the types. The error is Problems.
+func decode[T any](file string, data []byte, kind string, out *T, check func(*checker)) (*T, error) {
 	root, problems := parse(file, data, limitsOf(kind))
 	if problems != nil {
-		return &checker{found: problems}, false
+		return nil, problems.Err()
 	}
-	return decodeTree(&source{file: file, root: root}, kind, out)
+	return decodeTree(&source{file: file, root: root}, kind, out, check)
 }
 
 // decodeTree is decode for a parsed file.
-func decodeTree(src *source, kind string, out any) (c *checker, sound bool) {
+func decodeTree[T any](src *source, kind string, out *T, check func(*checker)) (*T, error) {
 	d := &decoder{checker: checker{src: src}, limits: limitsOf(kind), known: map[reflect.Type][]field{}}
-	if !d.header(src.root, kind) {
-		return &d.checker, false
+	if d.header(src.root, kind) {
+		d.value(src.root, reflect.ValueOf(out).Elem(), "", field{})
+		check(&d.checker)
 	}
-	d.value(src.root, reflect.ValueOf(out).Elem(), "", field{})
-	return &d.checker, true
+	if err := d.found.Err(); err != nil {
+		return nil, err
+	}
+	return out, nil
 }
 
 // header checks apiVersion and kind first: in a file of another kind every further message would mislead.

@@ -103,7 +103,7 @@ func (l *Lock) CheckInputs(present []string, now func(path string) digest.Digest
 }
 
 // discovery checks the settings for finding images.
-func (c *checker) discovery(b *Bundle) {
+func (c bundleChecker) discovery(b *Bundle) {
 	for i, p := range b.Manifests {
 		at := index("manifests", i)
 		if _, err := path.Match(p, ""); err != nil {
@@ -128,7 +128,7 @@ func (c *checker) discovery(b *Bundle) {
 	}
 }
 
-func (c *checker) kubernetesTarget(b *Bundle, version string) {
+func (c bundleChecker) kubernetesTarget(b *Bundle, version string) {
 	const at = "kubernetes.version"
 	if !regexp.MustCompile(`^v1\.\d+\.\d+$`).MatchString(version) {
 		c.add(at, "%q is no version of Kubernetes; write one such as v1.34.3", shorten(version))

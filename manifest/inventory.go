@@ -270,14 +270,7 @@ func ParseInventory(file string, data []byte) (*Inventory, error) {
 
 func inventoryOf(src *source) (*Inventory, error) {
 	inv := &Inventory{src: src}
-	c, sound := decodeTree(src, KindInventory, inv)
-	if sound {
-		c.inventory(inv)
-	}
-	if err := c.found.Err(); err != nil {
-		return nil, err
-	}
-	return inv, nil
+	return decodeTree(src, KindInventory, inv, func(c *checker) { inventoryChecker{c}.check(inv) })
 }
 
 const (

@@ -8,14 +8,16 @@ import (
 	"strings"
 )
 
-// inventory makes checks beyond the types.
-func (c *checker) inventory(inv *Inventory) {
+// inventoryChecker makes an inventory's checks beyond the types.
+type inventoryChecker struct{ *checker }
+
+func (c inventoryChecker) check(inv *Inventory) {
 	if inv.Metadata != nil {
 		c.name(inv.Metadata.Name)
 	}
-	c.vars("vars", &inv.Vars)
+	varsChecker(c).vars("vars", &inv.Vars)
 	for _, g := range inv.GroupVars.all() {
-		c.vars(join("groupVars", string(g.role)), g.Vars)
+		varsChecker(c).vars(join("groupVars", string(g.role)), g.Vars)
 	}
 	known := c.hosts(inv)
 	for _, r := range groupRoles() {
@@ -27,7 +29,7 @@ func (c *checker) inventory(inv *Inventory) {
 
 // marks checks that settings for nodes are set on nodes. Hosts without a role belong to no cluster yet, and vars are
 // for all hosts.
-func (c *checker) marks(inv *Inventory) {
+func (c inventoryChecker) marks(inv *Inventory) {
 	if c.found != nil {
 		return // groups may be wrong, or unbounded
 	}
@@ -87,8 +89,10 @@ func (inv *Inventory) members(r Role) int {
 	return n
 }
 
-// vars checks settings of hosts.
-func (c *checker) vars(path string, v *Vars) {
+// varsChecker checks settings of hosts, wherever they are written.
+type varsChecker struct{ *checker }
+
+func (c varsChecker) vars(path string, v *Vars) {
 	c.login(path, &v.SSH, &v.Sudo)
 	for _, name := range sortedKeys(v.Labels) {
 		c.qualified(join(path, "labels"), name)
@@ -107,11 +111,9 @@ func (c *checker) vars(path string, v *Vars) {
 		if t == (Taint{}) {
 			continue // unreadable
 		}
-		if at, twice := first[id]; twice {
+		if at, twice := earlier(first, id, i); twice {
 			c.add(index(join(path, "taints"), i), "%s:%s is there twice, first on %s", t.Key, t.Effect, c.line(index(join(path, "taints"), at)))
-			continue
 		}
-		first[id] = i
 	}
 	if v.Cluster != nil {
 		c.settings(join(path, "cluster"), v.Cluster)
@@ -119,7 +121,7 @@ func (c *checker) vars(path string, v *Vars) {
 }
 
 // qualified checks the name of a label or an annotation.
-func (c *checker) qualified(path, name string) {
+func (c varsChecker) qualified(path, name string) {
 	if !isQualified(name) {
 		c.addKey(key(path, name), "%q is no name; write [prefix/]name, the name with at most 63 letters, digits and . - _", shorten(name))
 	} else if ownedByKubelet(name) {
@@ -140,7 +142,7 @@ func ownedByKubelet(name string) bool {
 }
 
 // settings checks the differences from the cluster file, as far as possible without it.
-func (c *checker) settings(path string, s *HostSettings) {
+func (c varsChecker) settings(path string, s *HostSettings) {
 	if s.Kubernetes.MaxPods < 0 {
 		c.add(join(path, "kubernetes.maxPods"), "%d is not positive", s.Kubernetes.MaxPods)
 	}
@@ -149,7 +151,7 @@ func (c *checker) settings(path string, s *HostSettings) {
 }
 
 // login checks a host's access settings; only one way to give a password is allowed.
-func (c *checker) login(path string, s *SSH, sudo *Sudo) {
+func (c varsChecker) login(path string, s *SSH, sudo *Sudo) {
 	if s.Port != 0 && !isPort(s.Port) {
 		c.add(join(path, "ssh.port"), "%d is not between 1 and 65535", s.Port)
 	}
@@ -174,15 +176,15 @@ func (c *checker) login(path string, s *SSH, sudo *Sudo) {
 }
 
 // hosts checks the entries and returns the names of all hosts.
-func (c *checker) hosts(inv *Inventory) map[string]bool {
-	seen := hostsSeen{names: map[string]string{}, addresses: map[string]string{}, internal: map[netip.Addr]string{}}
+func (c inventoryChecker) hosts(inv *Inventory) map[string]bool {
+	one := hostChecker{checker: c.checker, names: map[string]string{}, addresses: map[string]string{}, internal: map[netip.Addr]string{}}
 	roles := inv.roles()
 	known := map[string]bool{}
-	total := 0
+	total, locals := 0, 0
 	for i := range inv.HostSpecs {
 		spec := &inv.HostSpecs[i]
 		path := key("hosts", spec.Name)
-		c.vars(path, spec.vars())
+		varsChecker(c).vars(path, spec.vars())
 		if spec.Local && spec.SSH != (SSH{}) {
 			c.add(path, "has local and ssh; keep one")
 		}
@@ -203,75 +205,74 @@ func (c *checker) hosts(inv *Inventory) map[string]bool {
 		for _, h := range list {
 			known[h.Name] = true
 			inv.resolve(&h, spec, roles[h.Name])
-			if !c.host(path, h, &seen) {
+			if !one.host(path, h) {
 				break // one problem per entry is enough: the others are the same
 			}
 		}
 		if spec.Local {
-			seen.locals += len(list)
+			locals += len(list)
 		}
 	}
-	if seen.locals > 1 {
-		c.add("hosts", "%d hosts are local; kkbundle runs on one machine", seen.locals)
+	if locals > 1 {
+		c.add("hosts", "%d hosts are local; kkbundle runs on one machine", locals)
 	}
 	return known
 }
 
 // entry reports an entry that does not expand, at the wrong field.
 func (c *checker) entry(path string, err error) {
-	var wrong *rangeError
-	if errors.As(err, &wrong) && wrong.field != "" {
+	if wrong, ok := errors.AsType[*rangeError](err); ok && wrong.field != "" {
 		c.add(join(path, wrong.field), "%v", err)
 		return
 	}
 	c.addKey(path, "%v", err)
 }
 
-// hostsSeen holds the names and addresses of the hosts so far, with the path of their entry.
-type hostsSeen struct {
+// hostChecker checks hosts one after the other. It holds the names and addresses so far, with the path of their entry.
+type hostChecker struct {
+	*checker
 	names     map[string]string
 	addresses map[string]string
 	internal  map[netip.Addr]string
-	locals    int
 }
 
 // host checks one host and reports whether it is sound.
-func (c *checker) host(path string, h Host, seen *hostsSeen) bool {
+func (c *hostChecker) host(path string, h Host) bool {
 	// Two ports of one address may be two hosts behind NAT.
 	address := sameAddress(h.Address) + " " + strconv.Itoa(h.SSH.Port)
 	at := join(path, "address")
 	switch {
 	case !isName(h.Name, true):
 		c.addKey(path, "%q is no host name; use lower case letters, digits, hyphens and dots", shorten(h.Name))
-	case seen.names[h.Name] != "":
-		c.addKey(path, "host %s is there twice, first on %s", h.Name, c.line(seen.names[h.Name]))
+	case c.names[h.Name] != "":
+		c.addKey(path, "host %s is there twice, first on %s", h.Name, c.line(c.names[h.Name]))
 	case !isHost(h.Address):
 		c.add(at, "%q is no address and no host name", shorten(h.Address))
-	case seen.addresses[address] != "" && !h.Local:
-		c.add(at, "%s is the address of two hosts, first on %s; list each host once", h.Address, c.line(seen.addresses[address]))
+	case c.addresses[address] != "" && !h.Local:
+		c.add(at, "%s is the address of two hosts, first on %s; list each host once", h.Address, c.line(c.addresses[address]))
 	default:
-		if !c.internal(path, "internalIPv4", h.InternalIPv4, seen) || !c.internal(path, "internalIPv6", h.InternalIPv6, seen) {
+		if !c.internalAddress(path, "internalIPv4", h.InternalIPv4) || !c.internalAddress(path, "internalIPv6", h.InternalIPv6) {
 			return false
 		}
-		seen.names[h.Name] = path
-		seen.addresses[address] = path
+		c.names[h.Name] = path
+		c.addresses[address] = path
 		return true
 	}
 	return false
 }
 
-// internal checks a node's address in the cluster and reports whether it is sound.
-func (c *checker) internal(path, field string, a netip.Addr, seen *hostsSeen) bool {
+// internalAddress checks a node's address in the cluster and reports whether it is sound.
+func (c *hostChecker) internalAddress(path, field string, a netip.Addr) bool {
 	at := join(path, field)
 	switch {
 	case !a.IsValid():
 		return true
-	case seen.internal[a] != "":
-		c.add(at, "%s is the address of two hosts, first on %s; list each host once, or give each its own %s", a, c.line(seen.internal[a]), field)
+	case c.internal[a] != "":
+		c.add(at, "%s is the address of two hosts, first on %s; list each host once, or give each its own %s", a, c.line(c.internal[a]), field)
 	case a.IsUnspecified() || a.IsMulticast() || a.IsLoopback() || a.Is6() && a.IsLinkLocalUnicast():
 		c.add(at, "other nodes do not reach %s; give the node's own address", a)
 	default:
-		seen.internal[a] = path
+		c.internal[a] = path
 		return true
 	}
 	return false
@@ -286,7 +287,7 @@ func sameAddress(address string) string {
 }
 
 // ways checks the hops of every host; one problem per entry is enough.
-func (c *checker) ways(inv *Inventory) {
+func (c inventoryChecker) ways(inv *Inventory) {
 	if c.found != nil {
 		return // a wrong bastion, or an unknown host, is already reported
 	}
@@ -303,7 +304,7 @@ func (c *checker) ways(inv *Inventory) {
 }
 
 // bastionOf returns the place that sets a host's hops.
-func (c *checker) bastionOf(path string, h *Host) string {
+func (c inventoryChecker) bastionOf(path string, h *Host) string {
 	places := []string{path}
 	for _, g := range (&GroupVars{}).all() {
 		if h.Is(g.role) {
@@ -320,7 +321,7 @@ func (c *checker) bastionOf(path string, h *Host) string {
 }
 
 // group checks that a group's members are hosts, without duplicates.
-func (c *checker) group(r Role, entries []string, known map[string]bool) {
+func (c inventoryChecker) group(r Role, entries []string, known map[string]bool) {
 	first := map[string]int{}
 	for i, entry := range entries {
 		path := index(join("groups", string(r)), i)
@@ -349,7 +350,7 @@ func (c *checker) group(r Role, entries []string, known map[string]bool) {
 
 // Check reports whether the hosts match a cluster. The error is Problems, at their places in the inventory.
 func (inv *Inventory) Check(k *Cluster) error {
-	c := &checker{src: inv.src}
+	c := siteChecker{&checker{src: inv.src}}
 	d := k.WithDefaults()
 	hosts := inv.Hosts()
 	c.registryHosts(inv, &d.ImageRegistry)
@@ -358,8 +359,11 @@ func (inv *Inventory) Check(k *Cluster) error {
 	return c.found.Err()
 }
 
+// siteChecker checks an inventory against a cluster file.
+type siteChecker struct{ *checker }
+
 // registryHosts checks the number of registry hosts required by the cluster file.
-func (c *checker) registryHosts(inv *Inventory, r *ImageRegistry) {
+func (c siteChecker) registryHosts(inv *Inventory, r *ImageRegistry) {
 	const pair = 2
 	n := inv.members(RoleRegistry)
 	installed := r.Type.Installed()
@@ -384,7 +388,7 @@ func (c *checker) registryHosts(inv *Inventory, r *ImageRegistry) {
 	}
 }
 
-func (c *checker) etcdHosts(inv *Inventory, d *Cluster) {
+func (c siteChecker) etcdHosts(inv *Inventory, d *Cluster) {
 	if d.Etcd.Type != EtcdInternal || len(inv.Groups.Etcd) == 0 {
 		return
 	}
@@ -398,7 +402,7 @@ func (c *checker) etcdHosts(inv *Inventory, d *Cluster) {
 
 // hostNetworks checks that the nodes' addresses lie outside the cluster's networks, and that these are large enough for
 // the nodes.
-func (c *checker) hostNetworks(hosts []Host, d *Cluster) {
+func (c siteChecker) hostNetworks(hosts []Host, d *Cluster) {
 	nodes := 0
 	for _, h := range hosts {
 		if h.Is(RoleCluster) {

@@ -3,6 +3,7 @@ package manifest
 import (
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/distribution/reference"
@@ -62,12 +63,7 @@ func (f File) LocalPath(platform Platform) (path string, local bool) {
 func (f File) PerPlatform() bool { return len(f.Platforms) > 0 || f.hasPlaceholders() }
 
 func (f File) hasPlaceholders() bool {
-	for _, s := range []string{f.URL, f.Path, f.Checksums} {
-		if Expand(s, "linux/amd64") != s {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc([]string{f.URL, f.Path, f.Checksums}, func(s string) bool { return Expand(s, "linux/amd64") != s })
 }
 
 // PlatformsIn returns the file's own platforms, or else the bundle's.

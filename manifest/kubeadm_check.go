@@ -65,15 +65,20 @@ func belongings() map[string]string {
 	}
 }
 
-// kubeadm finds settings that kubeadm would refuse or ignore only after the cluster is half installed.
-func (c *checker) kubeadm(k *Kubernetes) {
+// kubeadmChecker finds settings that kubeadm would refuse or ignore only after the cluster is half installed.
+type kubeadmChecker struct {
+	*checker
+	beta4 bool // ClusterConfiguration is v1beta4; v1beta3 otherwise
+}
+
+func (c *kubeadmChecker) check(k *Kubernetes) {
 	v, err := semver.NewVersion(k.Version)
 	if err != nil {
 		return // already reported
 	}
-	beta4 := !v.LessThan(semver.New(1, 31, 0, "", ""))
+	c.beta4 = !v.LessThan(semver.New(1, 31, 0, "", ""))
 	at := "kubernetes.kubeadm"
-	c.shaped(at, k.Kubeadm, clusterConfiguration(beta4), beta4)
+	c.shaped(at, k.Kubeadm, clusterConfiguration(c.beta4))
 	for _, name := range sortedKeys(belongings()) {
 		if first, below, deep := strings.Cut(name, "."); hasKey(k.Kubeadm, first, below, deep) {
 			c.addKey(join(at, name), "it has a place of its own in the cluster file: %s", belongings()[name])
@@ -103,7 +108,7 @@ func hasKey(m map[string]any, first, below string, deep bool) bool {
 }
 
 // shaped checks the keys of a mapping, and lists merged by name.
-func (c *checker) shaped(at string, m map[string]any, s shape, beta4 bool) {
+func (c *kubeadmChecker) shaped(at string, m map[string]any, s shape) {
 	for _, name := range sortedKeys(m) {
 		below, known := s[name]
 		here := join(at, name)
@@ -112,13 +117,13 @@ func (c *checker) shaped(at string, m map[string]any, s shape, beta4 bool) {
 		case !known:
 			c.addKey(here, "kubeadm has no such key here%s", nearest(name, sortedKeys(s)))
 		case name == "extraArgs":
-			c.extraArgs(here, m[name], beta4)
+			c.extraArgs(here, m[name])
 		case name == "extraEnvs", name == "extraVolumes":
 			c.named(here, m[name])
 		case strings.HasSuffix(name, "SANs"):
 			c.texts(here, m[name])
 		case below != nil && isMap:
-			c.shaped(here, inner, below, beta4)
+			c.shaped(here, inner, below)
 		case below != nil && m[name] != nil:
 			c.add(here, "want a mapping")
 		}
@@ -126,7 +131,7 @@ func (c *checker) shaped(at string, m map[string]any, s shape, beta4 bool) {
 }
 
 // extraArgs checks arguments, in either API version's form.
-func (c *checker) extraArgs(at string, v any, beta4 bool) {
+func (c *kubeadmChecker) extraArgs(at string, v any) {
 	switch v := v.(type) {
 	case map[string]any:
 		for _, name := range sortedKeys(v) {
@@ -142,7 +147,7 @@ func (c *checker) extraArgs(at string, v any, beta4 bool) {
 				continue
 			}
 			c.argument(index(at, i), name, m["value"])
-			if seen[name] && !beta4 {
+			if seen[name] && !c.beta4 {
 				c.add(index(at, i), "%s is there twice, which kubeadm before 1.31 cannot pass on", shorten(name))
 			}
 			seen[name] = true
@@ -153,7 +158,7 @@ func (c *checker) extraArgs(at string, v any, beta4 bool) {
 	}
 }
 
-func (c *checker) argument(at, name string, value any) {
+func (c *kubeadmChecker) argument(at, name string, value any) {
 	if strings.HasPrefix(name, "-") {
 		c.add(at, "write the argument's name without dashes")
 	}
@@ -164,7 +169,7 @@ func (c *checker) argument(at, name string, value any) {
 }
 
 // named checks that a list's entries have unique names.
-func (c *checker) named(at string, v any) {
+func (c *kubeadmChecker) named(at string, v any) {
 	list, ok := v.([]any)
 	if !ok && v != nil {
 		c.add(at, "want a list")
@@ -183,7 +188,7 @@ func (c *checker) named(at string, v any) {
 	}
 }
 
-func (c *checker) texts(at string, v any) {
+func (c *kubeadmChecker) texts(at string, v any) {
 	list, ok := v.([]any)
 	if !ok && v != nil {
 		c.add(at, "want a list")
@@ -200,22 +205,19 @@ func (c *checker) texts(at string, v any) {
 const patchName = `^(etcd|kube-apiserver|kube-controller-manager|kube-scheduler|kubeletconfiguration|corednsdeployment)[^.+\n]*(\+(strategic|merge|json))?\.(json|yaml)$`
 
 // patches checks the names of patch files: kubeadm ignores files whose names it does not understand.
-func (c *checker) patches(list []string, v *semver.Version) {
+func (c *kubeadmChecker) patches(list []string, v *semver.Version) {
 	named := regexp.MustCompile(patchName)
 	first := map[string]int{}
 	for i, file := range list {
 		at, name := index("kubernetes.patches", i), path.Base(file)
 		target := named.FindStringSubmatch(name)
-		switch at1, twice := first[name]; {
+		switch at1, twice := earlier(first, name, i); {
 		case target == nil:
 			c.add(at, "%q is no name of a patch; write TARGET[SUFFIX][+TYPE].yaml, such as kube-apiserver0+merge.yaml or kubeletconfiguration+strategic.yaml", shorten(name))
 		case twice:
 			c.add(at, "%s is there twice, first on %s; give it a suffix, such as %s1", shorten(name), c.line(index("kubernetes.patches", at1)), target[1])
 		case target[1] == "corednsdeployment" && v.LessThan(semver.New(1, 32, 0, "", "")):
 			c.add(at, "kubeadm patches CoreDNS since 1.32, and this is %s", fmt.Sprint(v))
-		}
-		if _, twice := first[name]; !twice {
-			first[name] = i
 		}
 	}
 }

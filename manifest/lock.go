@@ -114,12 +114,5 @@ const ReferrersUnknown = "unknown"
 // ParseLock reads a Lock. The error is Problems.
 func ParseLock(file string, data []byte) (*Lock, error) {
 	l := &Lock{}
-	c, sound := decode(file, data, KindLock, l)
-	if sound {
-		c.lock(l)
-	}
-	if err := c.found.Err(); err != nil {
-		return nil, err
-	}
-	return l, nil
+	return decode(file, data, KindLock, l, func(c *checker) { lockChecker{c}.check(l) })
 }

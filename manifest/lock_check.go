@@ -12,8 +12,10 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// lock makes checks beyond the types.
-func (c *checker) lock(l *Lock) {
+// lockChecker makes a lock's checks beyond the types.
+type lockChecker struct{ *checker }
+
+func (c lockChecker) check(l *Lock) {
 	c.name(l.Metadata.Name)
 	c.version("metadata.version", l.Metadata.Version)
 	c.pinnedDigest("manifest", l.Manifest)
@@ -44,16 +46,14 @@ func (c *checker) lock(l *Lock) {
 			c.pinnedPlatform(join(path, "platform"), p.Platform)
 		}
 		id := [3]string{p.Kind, p.Ref, p.Platform}
-		if at, twice := first[id]; twice {
+		if at, twice := earlier(first, id, i); twice {
 			c.add(path, "%s %s is there twice, first on %s", p.Kind, shorten(p.Ref), c.line(index("items", at)))
-		} else {
-			first[id] = i
 		}
 	}
 }
 
 // pinnedReferrer checks the fields that only images and their referrers have.
-func (c *checker) pinnedReferrer(path string, p *Pin) {
+func (c lockChecker) pinnedReferrer(path string, p *Pin) {
 	c.pinnedDigest(join(path, "subject"), p.Subject.String())
 	c.pinnedDigest(join(path, "keyDigest"), p.KeyDigest.String())
 	if (p.Subject != "") != (p.Kind == ItemReferrer) {
@@ -65,7 +65,7 @@ func (c *checker) pinnedReferrer(path string, p *Pin) {
 }
 
 // pinnedPackage requires names without commas, which separate them in a bundle's index.
-func (c *checker) pinnedPackage(path string, p *Pin) {
+func (c lockChecker) pinnedPackage(path string, p *Pin) {
 	names := p.Provides
 	if p.Package != "" || len(names) > 0 {
 		names = append([]string{p.Package}, names...)
@@ -80,14 +80,14 @@ func (c *checker) pinnedPackage(path string, p *Pin) {
 	}
 }
 
-func (c *checker) pinnedDigest(path, s string) {
+func (c lockChecker) pinnedDigest(path, s string) {
 	if s != "" {
 		c.digest(path, s)
 	}
 }
 
 // pinnedPlatform requires the normalized spelling: a lock is not written by hand.
-func (c *checker) pinnedPlatform(path, s string) {
+func (c lockChecker) pinnedPlatform(path, s string) {
 	if p, err := PlatformString(s); err != nil {
 		c.add(path, "%v", err)
 	} else if p != s {

@@ -110,7 +110,10 @@ func (b *Bundle) AddPackages(names func(distribution string) ([]string, error)) 
 // WholeImage reports whether all packages of an ISO are included, whatever it has.
 func (p PackageSet) WholeImage() bool { return p.ISO != "" && len(p.Install) == 0 && !p.Roles }
 
-func (c *checker) packages(list []PackageSet) {
+// packageChecker checks operating system packages.
+type packageChecker struct{ *checker }
+
+func (c packageChecker) packages(list []PackageSet) {
 	for i := range list {
 		set := &list[i]
 		path := index("packages", i)
@@ -140,7 +143,7 @@ func isPackageName(s string) bool {
 	return s != "" && len(s) <= 256 && !strings.HasPrefix(s, "-") && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r >= 0x7f || strings.ContainsRune(`"'\;|&$<>*?`, r) })
 }
 
-func (c *checker) packageImage(path string, set *PackageSet) {
+func (c packageChecker) packageImage(path string, set *PackageSet) {
 	if set.ISO == "" {
 		if set.SHA256 != "" {
 			c.add(join(path, "sha256"), "is that of iso, which is not here")
@@ -158,7 +161,7 @@ func (c *checker) packageImage(path string, set *PackageSet) {
 	}
 }
 
-func (c *checker) repository(path string, r Repository) {
+func (c packageChecker) repository(path string, r Repository) {
 	if r.URL != "" {
 		c.address(join(path, "url"), r.URL, "https", "http")
 	}

@@ -42,15 +42,10 @@ func (r PrecheckRule) Names() []string {
 // ParsePrecheckRules reads PrecheckRules. A rule about an unknown check is refused. The error is Problems.
 func ParsePrecheckRules(file string, data []byte, known []string) (*PrecheckRules, error) {
 	r := &PrecheckRules{}
-	c, sound := decode(file, data, KindPrecheckRules, r)
-	if sound {
+	return decode(file, data, KindPrecheckRules, r, func(c *checker) {
 		r.src = c.src
-		c.precheckRules(r, known)
-	}
-	if err := c.found.Err(); err != nil {
-		return nil, err
-	}
-	return r, nil
+		checkPrecheckRules(c, r, known)
+	})
 }
 
 // Where returns the file and line of the i-th rule, for messages.
@@ -61,7 +56,7 @@ func (r *PrecheckRules) Where(i int) string {
 	return fmt.Sprintf("%s:%d", r.src.file, r.src.at(index("rules", i)).line)
 }
 
-func (c *checker) precheckRules(r *PrecheckRules, known []string) {
+func checkPrecheckRules(c *checker, r *PrecheckRules, known []string) {
 	names := map[string]bool{}
 	for _, name := range known {
 		names[name] = true
@@ -116,6 +111,4 @@ func (d Date) String() string {
 func (d Date) IsZero() bool { return d.day.IsZero() }
 
 // Over reports whether the day has ended, by the calendar of UTC. No date is never over.
-func (d Date) Over(now time.Time) bool {
-	return !d.IsZero() && !now.Before(d.day.AddDate(0, 0, 1))
-}
+func (d Date) Over(now time.Time) bool { return !d.IsZero() && !now.Before(d.day.AddDate(0, 0, 1)) }

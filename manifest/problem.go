@@ -77,9 +77,7 @@ type source struct {
 }
 
 // of returns the position of a node.
-func (s *source) of(n *yaml.Node) position {
-	return position{n.Line, n.Column, s.layers[n].file}
-}
+func (s *source) of(n *yaml.Node) position { return position{n.Line, n.Column, s.layers[n].file} }
 
 // at returns the position of the value at path, or of the nearest enclosing value in the file.
 func (s *source) at(path string) position {
@@ -175,7 +173,8 @@ func index(path string, i int) string { return fmt.Sprintf("%s[%d]", path, i) }
 
 func key(path, name string) string { return path + "[" + name + "]" }
 
-// checker collects the problems of a decoded file.
+// checker collects the problems of a decoded file, and checks values that files of several kinds have. Each kind of file
+// has a checker of its own on top of it.
 type checker struct {
 	src   *source
 	found Problems
@@ -214,6 +213,14 @@ func (c *checker) line(path string) string {
 		return fmt.Sprintf("line %d", at.line)
 	}
 	return path
+}
+
+// earlier returns the index of the earlier entry with the same id. It remembers i for an id without one.
+func earlier[K comparable](first map[K]int, id K, i int) (at int, twice bool) {
+	if at, twice = first[id]; !twice {
+		first[id] = i
+	}
+	return at, twice
 }
 
 // shorten bounds a file's own text in messages.

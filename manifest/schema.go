@@ -118,9 +118,7 @@ func structSchema(t reflect.Type) *schema {
 }
 
 // nullable also allows a key without a value.
-func nullable(s *schema) *schema {
-	return &schema{AnyOf: []*schema{s, {Type: "null"}}}
-}
+func nullable(s *schema) *schema { return &schema{AnyOf: []*schema{s, {Type: "null"}}} }
 
 // nullableContainer also allows lists and mappings without a value, like the decoder.
 func nullableContainer(s *schema, t reflect.Type) *schema {

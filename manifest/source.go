@@ -122,7 +122,10 @@ func sameHost(want, host, scheme string) bool {
 
 const maxConcurrent = 256 // connections; servers and this machine's own limit on open files are far above
 
-func (c *checker) sources(at string, list []Source) {
+// sourceChecker checks places that content comes from.
+type sourceChecker struct{ *checker }
+
+func (c sourceChecker) sources(at string, list []Source) {
 	first := map[string]int{}
 	for i, s := range list {
 		path := index(at, i)
@@ -132,15 +135,13 @@ func (c *checker) sources(at string, list []Source) {
 		}
 		c.hostSource(path, s)
 		host := strings.ToLower(s.Host)
-		if before, twice := first[host]; twice && host != "" {
+		if before, twice := earlier(first, host, i); twice && host != "" {
 			c.add(path, "%s is there twice, first on %s", shorten(s.Host), c.line(index(at, before)))
-		} else {
-			first[host] = i
 		}
 	}
 }
 
-func (c *checker) directorySource(path string, s Source) {
+func (c sourceChecker) directorySource(path string, s Source) {
 	if s.Host != "" || len(s.Mirrors) > 0 || s.MirrorOnly || s.MaxConcurrent != 0 || s.PlainHTTP || s.CA+s.Cert+s.Key != "" {
 		c.add(path, "directory %s stands alone; write another entry for a host", shorten(s.Directory))
 	}
@@ -149,7 +150,7 @@ func (c *checker) directorySource(path string, s Source) {
 	}
 }
 
-func (c *checker) hostSource(path string, s Source) {
+func (c sourceChecker) hostSource(path string, s Source) {
 	if s.Host == "" {
 		c.add(path, "host is missing; write one, or directory for files that are there already")
 	} else if domain, wild := strings.CutPrefix(s.Host, "*."); wild && strings.Contains(domain, ".") {
@@ -184,7 +185,7 @@ func (c *checker) hostSource(path string, s Source) {
 	}
 }
 
-func (c *checker) mirror(path, mirror string) {
+func (c sourceChecker) mirror(path, mirror string) {
 	host, below := cutPath(mirror)
 	c.hostPort(path, host)
 	if strings.ContainsAny(below, "?#{} \\") || strings.Contains("/"+below+"/", "/../") {
@@ -192,7 +193,7 @@ func (c *checker) mirror(path, mirror string) {
 	}
 }
 
-func (c *checker) overrides(list []Override) {
+func (c sourceChecker) overrides(list []Override) {
 	for i := range list {
 		o := &list[i]
 		path := index("overrides", i)

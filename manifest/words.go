@@ -41,12 +41,9 @@ func isName(s string, dots bool) bool {
 	if dots {
 		labels = strings.Split(s, ".")
 	}
-	for _, l := range labels {
-		if l == "" || len(l) > 63 || l[0] == '-' || l[len(l)-1] == '-' || !only(l, "-") {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(labels, func(l string) bool {
+		return l == "" || len(l) > 63 || l[0] == '-' || l[len(l)-1] == '-' || !only(l, "-")
+	})
 }
 
 // only reports whether s has only lower case letters, digits and the given characters.
@@ -62,15 +59,7 @@ func only(s, others string) bool {
 
 // isHex reports whether s is n lower case hexadecimal digits.
 func isHex(s string, n int) bool {
-	if len(s) != n {
-		return false
-	}
-	for i := range len(s) {
-		if c := s[i]; (c < '0' || c > '9') && (c < 'a' || c > 'f') {
-			return false
-		}
-	}
-	return true
+	return len(s) == n && strings.Trim(s, "0123456789abcdef") == ""
 }
 
 // isHost reports whether s is an IP address or a host name, capitals allowed.

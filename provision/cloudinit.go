@@ -2,58 +2,49 @@ package provision
 
 import (
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
 )
 
-// cloud holds the parts of a #cloud-config, which are put in cloud-init's order after reading.
+// cloudReader reads a #cloud-config. It holds the parts, which are put in cloud-init's order after reading.
 // https://github.com/canonical/cloud-init/blob/main/config/cloud.cfg.tmpl
-type cloud struct {
+type cloudReader struct {
+	*reader
 	boot, files, disks, filesystems, mounts, name, groups, users, members, time, zone, run, late []Step
 	keepName                                                                                     bool
 }
 
-func (r *reader) cloudConfig(n *yaml.Node) *Program {
+func (r *cloudReader) program(n *yaml.Node) *Program {
 	if n == nil {
 		return nil
 	}
-	var c cloud
-	one := func(into *[]Step, read func(*yaml.Node) Step) func(*yaml.Node) {
-		return func(n *yaml.Node) {
-			if s := read(n); s != nil {
-				*into = append(*into, s)
-			}
-		}
-	}
-	each := func(name string, into *[]Step, read func(*yaml.Node) Step) func(*yaml.Node) {
-		return r.list(name, one(into, read))
-	}
 	r.mapping(n, "cloud-config", map[string]func(*yaml.Node){
-		"bootcmd":           each("bootcmd", &c.boot, func(n *yaml.Node) Step { return r.cloudCommand(n, true) }),
-		"write_files":       r.list("write_files", func(n *yaml.Node) { r.cloudFile(n, &c) }),
-		"disk_setup":        func(n *yaml.Node) { r.cloudDisks(n, &c) },
-		"fs_setup":          each("fs_setup", &c.filesystems, r.cloudFilesystem),
-		"mounts":            each("mounts", &c.mounts, r.cloudMount),
-		"hostname":          one(&c.name, r.hostname),
-		"preserve_hostname": r.truth(&c.keepName),
-		"groups":            r.list("groups", func(n *yaml.Node) { r.cloudGroup(n, &c) }),
-		"users":             each("users", &c.users, r.cloudUser),
-		"ntp":               one(&c.time, r.cloudTime),
-		"timezone":          one(&c.zone, r.timezone),
-		"runcmd":            each("runcmd", &c.run, func(n *yaml.Node) Step { return r.cloudCommand(n, false) }),
+		"bootcmd":           r.steps("bootcmd", &r.boot, func(n *yaml.Node) Step { return r.command(n, true) }),
+		"write_files":       r.list("write_files", r.file),
+		"disk_setup":        r.diskSetup,
+		"fs_setup":          r.steps("fs_setup", &r.filesystems, r.filesystem),
+		"mounts":            r.steps("mounts", &r.mounts, r.mount),
+		"hostname":          step(&r.name, r.hostname),
+		"preserve_hostname": r.truth(&r.keepName),
+		"groups":            r.list("groups", r.group),
+		"users":             r.steps("users", &r.users, r.user),
+		"ntp":               step(&r.time, r.ntp),
+		"timezone":          step(&r.zone, r.timezone),
+		"runcmd":            r.steps("runcmd", &r.run, func(n *yaml.Node) Step { return r.command(n, false) }),
 	})
-	if c.keepName {
-		c.name = nil
+	if r.keepName {
+		r.name = nil
 	}
 	return &Program{Format: "cloud-config", Steps: slices.Concat(
-		c.boot, c.files, c.disks, c.filesystems, c.mounts, c.name, c.groups, c.users, c.members, c.time, c.zone, c.late, c.run,
+		r.boot, r.files, r.disks, r.filesystems, r.mounts, r.name, r.groups, r.users, r.members, r.time, r.zone, r.late, r.run,
 	)}
 }
 
-// cloudCommand reads a text for a shell, or a list of arguments.
-func (r *reader) cloudCommand(n *yaml.Node, always bool) Step {
+// command reads a text for a shell, or a list of arguments.
+func (r *cloudReader) command(n *yaml.Node, always bool) Step {
 	if n.Kind == yaml.ScalarNode && n.Tag != "!!null" && strings.TrimSpace(n.Value) != "" {
 		return Command{Args: []string{"/bin/sh", "-c", n.Value}, Always: always}
 	}
@@ -62,11 +53,7 @@ func (r *reader) cloudCommand(n *yaml.Node, always bool) Step {
 		return nil
 	}
 	var args []string
-	r.list("a command", func(n *yaml.Node) {
-		var one string
-		r.text(&one)(n)
-		args = append(args, one)
-	})(n)
+	r.textList("a command", &args)(n)
 	if len(args) == 0 || args[0] == "" {
 		r.fail(n, "a command must have a name")
 		return nil
@@ -74,7 +61,7 @@ func (r *reader) cloudCommand(n *yaml.Node, always bool) Step {
 	return Command{Args: args, Always: always}
 }
 
-func (r *reader) cloudFile(n *yaml.Node, c *cloud) {
+func (r *cloudReader) file(n *yaml.Node) {
 	const byDefault = 0o644 // https://docs.cloud-init.io/en/latest/reference/modules.html#write-files
 	f := File{Mode: byDefault}
 	var late bool
@@ -102,10 +89,10 @@ func (r *reader) cloudFile(n *yaml.Node, c *cloud) {
 		}
 	}
 	if late {
-		c.late = append(c.late, f)
+		r.late = append(r.late, f)
 		return
 	}
-	c.files = append(c.files, f)
+	r.files = append(r.files, f)
 }
 
 // encodings returns the encodings in the order of decoding: gz+b64 is base64 of gzip data. YAML's binary values are
@@ -119,7 +106,7 @@ func encodings(name string, binary bool) []string {
 	return list
 }
 
-func (r *reader) cloudDisks(n *yaml.Node, c *cloud) {
+func (r *cloudReader) diskSetup(n *yaml.Node) {
 	if n.Kind != yaml.MappingNode {
 		r.fail(n, "disk_setup must be a mapping")
 		return
@@ -129,15 +116,15 @@ func (r *reader) cloudDisks(n *yaml.Node, c *cloud) {
 		r.device(&d.Device)(n.Content[i])
 		r.mapping(n.Content[i+1], "disk_setup", map[string]func(*yaml.Node){
 			"table_type": r.oneOf(&d.Table, "gpt", "mbr"),
-			"layout":     func(n *yaml.Node) { r.cloudLayout(n, &d) },
+			"layout":     func(n *yaml.Node) { r.layout(n, &d) },
 			"overwrite":  r.truth(&d.Overwrite),
 		})
-		c.disks = append(c.disks, d)
+		r.disks = append(r.disks, d)
 	}
 }
 
-// cloudLayout reads true for one partition, false for none, or a list of sizes in percent, each with an optional type.
-func (r *reader) cloudLayout(n *yaml.Node, d *Disk) {
+// layout reads true for one partition, false for none, or a list of sizes in percent, each with an optional type.
+func (r *cloudReader) layout(n *yaml.Node, d *Disk) {
 	if n.Kind == yaml.ScalarNode {
 		var whole bool
 		r.truth(&whole)(n)
@@ -161,7 +148,7 @@ func (r *reader) cloudLayout(n *yaml.Node, d *Disk) {
 	})(n)
 }
 
-func (r *reader) cloudFilesystem(n *yaml.Node) Step {
+func (r *cloudReader) filesystem(n *yaml.Node) Step {
 	var f Filesystem
 	var partition string
 	r.mapping(n, "fs_setup", map[string]func(*yaml.Node){
@@ -194,8 +181,8 @@ func partitionName(device, number string) string {
 	return number
 }
 
-// cloudMount reads the fields of a line of /etc/fstab, with cloud-init's defaults for missing ones.
-func (r *reader) cloudMount(n *yaml.Node) Step {
+// mount reads the fields of a line of /etc/fstab, with cloud-init's defaults for missing ones.
+func (r *cloudReader) mount(n *yaml.Node) Step {
 	var fields []string
 	r.list("a mount", func(n *yaml.Node) {
 		var one string
@@ -232,11 +219,11 @@ func (r *reader) cloudMount(n *yaml.Node) Step {
 	return m
 }
 
-func (r *reader) cloudGroup(n *yaml.Node, c *cloud) {
+func (r *cloudReader) group(n *yaml.Node) {
 	var g Group
 	if n.Kind == yaml.ScalarNode {
 		r.account(&g.Name)(n)
-		c.groups = append(c.groups, g)
+		r.groups = append(r.groups, g)
 		return
 	}
 	if n.Kind != yaml.MappingNode || len(n.Content) != 2 {
@@ -246,14 +233,14 @@ func (r *reader) cloudGroup(n *yaml.Node, c *cloud) {
 	var members []string
 	r.account(&g.Name)(n.Content[0])
 	r.texts(&members)(n.Content[1])
-	r.accounts(n, members)
-	c.groups = append(c.groups, g)
+	r.accounts(n, members...)
+	r.groups = append(r.groups, g)
 	for _, user := range members {
-		c.members = append(c.members, Member{Group: g.Name, User: user})
+		r.members = append(r.members, Member{Group: g.Name, User: user})
 	}
 }
 
-func (r *reader) cloudUser(n *yaml.Node) Step {
+func (r *cloudReader) user(n *yaml.Node) Step {
 	if n.Kind == yaml.ScalarNode && n.Value == "default" {
 		return nil // the distribution's image has this user
 	}
@@ -283,7 +270,7 @@ func (r *reader) cloudUser(n *yaml.Node) Step {
 }
 
 // sudo reads a rule, a list of rules, or false for none.
-func (r *reader) sudo(into *[]string) func(*yaml.Node) {
+func (r *cloudReader) sudo(into *[]string) func(*yaml.Node) {
 	return func(n *yaml.Node) {
 		if n.Kind == yaml.ScalarNode {
 			if n.Value != "false" && n.Tag != "!!null" {
@@ -295,7 +282,7 @@ func (r *reader) sudo(into *[]string) func(*yaml.Node) {
 	}
 }
 
-func (r *reader) cloudTime(n *yaml.Node) Step {
+func (r *cloudReader) ntp(n *yaml.Node) Step {
 	on := true
 	var t Time
 	r.mapping(n, "ntp", map[string]func(*yaml.Node){
@@ -312,4 +299,22 @@ func (r *reader) cloudTime(n *yaml.Node) Step {
 		r.fail(n, "name servers or pools: a distribution's defaults need internet access")
 	}
 	return t
+}
+
+func (r *cloudReader) hostname(n *yaml.Node) Step {
+	var h Hostname
+	r.text(&h.Name)(n)
+	if !hostName(h.Name) || strings.Contains(h.Name, ":") {
+		r.fail(n, "invalid host name %q", h.Name)
+	}
+	return h
+}
+
+func (r *cloudReader) timezone(n *yaml.Node) Step {
+	var z Timezone
+	r.text(&z.Name)(n)
+	if !regexp.MustCompile(`^[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*$`).MatchString(z.Name) {
+		r.fail(n, "invalid time zone %q", z.Name)
+	}
+	return z
 }

@@ -10,6 +10,20 @@ import (
 
 // Fields common to both formats.
 
+// step returns a function that appends a step, unless it is nil.
+func step(into *[]Step, read func(*yaml.Node) Step) func(*yaml.Node) {
+	return func(n *yaml.Node) {
+		if s := read(n); s != nil {
+			*into = append(*into, s)
+		}
+	}
+}
+
+// steps reads a list of steps.
+func (r *reader) steps(name string, into *[]Step, read func(*yaml.Node) Step) func(*yaml.Node) {
+	return r.list(name, step(into, read))
+}
+
 func (r *reader) oneOf(into *string, values ...string) func(*yaml.Node) {
 	return func(n *yaml.Node) {
 		r.text(into)(n)
@@ -33,25 +47,7 @@ func hostName(s string) bool {
 	return len(s) <= 253 && regexp.MustCompile(`^[0-9A-Za-z]([0-9A-Za-z.:-]*[0-9A-Za-z])?$`).MatchString(s)
 }
 
-func (r *reader) hostname(n *yaml.Node) Step {
-	var h Hostname
-	r.text(&h.Name)(n)
-	if !hostName(h.Name) || strings.Contains(h.Name, ":") {
-		r.fail(n, "invalid host name %q", h.Name)
-	}
-	return h
-}
-
-func (r *reader) timezone(n *yaml.Node) Step {
-	var z Timezone
-	r.text(&z.Name)(n)
-	if !regexp.MustCompile(`^[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*$`).MatchString(z.Name) {
-		r.fail(n, "invalid time zone %q", z.Name)
-	}
-	return z
-}
-
-func (r *reader) accounts(n *yaml.Node, names []string) {
+func (r *reader) accounts(n *yaml.Node, names ...string) {
 	for _, name := range names {
 		if !accountName(name) {
 			r.fail(n, "invalid user or group name %q", name)
@@ -60,7 +56,7 @@ func (r *reader) accounts(n *yaml.Node, names []string) {
 }
 
 func (r *reader) checkUser(n *yaml.Node, u User) {
-	r.accounts(n, u.Groups)
+	r.accounts(n, u.Groups...)
 	if u.UID != "" && strings.Trim(u.UID, "0123456789") != "" {
 		r.fail(n, "invalid user id %q", u.UID)
 	}

@@ -14,30 +14,30 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// ignition holds the parts of an Ignition configuration, which are put in Ignition's order after reading: disks,
-// filesystems, users, files, units.
-type ignition struct {
+// ignitionReader reads an Ignition configuration. It holds the parts, which are put in Ignition's order after reading:
+// disks, filesystems, users, files, units. coreos/ignition is not used: it accepts repeated keys and any user name, and
+// stops at the first wrong type.
+type ignitionReader struct {
+	*reader
 	disks, filesystems, mounts, groups, users, dirs, files, links, units []Step
 }
 
-// The reader is ours: coreos/ignition accepts repeated keys and any user name, and stops at the first wrong type.
-func (r *reader) ignition(n *yaml.Node) *Program {
+func (r *ignitionReader) program(n *yaml.Node) *Program {
 	if n == nil {
 		return nil
 	}
-	var c ignition
 	version := ""
 	r.mapping(n, "Ignition", map[string]func(*yaml.Node){
 		"ignition": func(n *yaml.Node) {
 			r.mapping(n, "ignition", map[string]func(*yaml.Node){"version": r.text(&version)})
 		},
-		"storage": func(n *yaml.Node) { r.storage(n, &c) },
+		"storage": r.storage,
 		"systemd": func(n *yaml.Node) {
-			r.mapping(n, "systemd", map[string]func(*yaml.Node){"units": r.steps("units", &c.units, r.unit)})
+			r.mapping(n, "systemd", map[string]func(*yaml.Node){"units": r.steps("units", &r.units, r.unit)})
 		},
 		"passwd": func(n *yaml.Node) {
 			r.mapping(n, "passwd", map[string]func(*yaml.Node){
-				"users": r.steps("users", &c.users, r.ignitionUser), "groups": r.steps("groups", &c.groups, r.ignitionGroup),
+				"users": r.steps("users", &r.users, r.user), "groups": r.steps("groups", &r.groups, r.group),
 			})
 		},
 	})
@@ -45,30 +45,22 @@ func (r *reader) ignition(n *yaml.Node) *Program {
 		r.fail(n, "ignition.version is %q; 3.0.0 to 3.5.0 are supported", version)
 	}
 	return &Program{Format: "ignition", Steps: slices.Concat(
-		c.disks, c.filesystems, c.mounts, c.groups, c.users, c.dirs, c.files, c.links, c.units,
+		r.disks, r.filesystems, r.mounts, r.groups, r.users, r.dirs, r.files, r.links, r.units,
 	)}
 }
 
-func (r *reader) steps(name string, into *[]Step, read func(*yaml.Node) Step) func(*yaml.Node) {
-	return r.list(name, func(n *yaml.Node) {
-		if s := read(n); s != nil {
-			*into = append(*into, s)
-		}
-	})
-}
-
-func (r *reader) storage(n *yaml.Node, c *ignition) {
+func (r *ignitionReader) storage(n *yaml.Node) {
 	r.mapping(n, "storage", map[string]func(*yaml.Node){
-		"disks":       r.steps("disks", &c.disks, r.ignitionDisk),
-		"filesystems": r.list("filesystems", func(n *yaml.Node) { r.ignitionFilesystem(n, c) }),
-		"directories": r.steps("directories", &c.dirs, r.ignitionDirectory),
-		"files":       r.list("files", func(n *yaml.Node) { r.ignitionFile(n, c) }),
-		"links":       r.steps("links", &c.links, r.ignitionLink),
+		"disks":       r.steps("disks", &r.disks, r.disk),
+		"filesystems": r.list("filesystems", r.filesystem),
+		"directories": r.steps("directories", &r.dirs, r.directory),
+		"files":       r.list("files", r.file),
+		"links":       r.steps("links", &r.links, r.link),
 	})
 }
 
 // decimal reads a mode in JSON's decimal form: 420 is 0644.
-func (r *reader) decimal(into *fs.FileMode) func(*yaml.Node) {
+func (r *ignitionReader) decimal(into *fs.FileMode) func(*yaml.Node) {
 	return func(n *yaml.Node) {
 		var v int
 		r.number(&v)(n)
@@ -80,13 +72,13 @@ func (r *reader) decimal(into *fs.FileMode) func(*yaml.Node) {
 }
 
 // nameOrID reads {name: ...} or {id: ...}.
-func (r *reader) nameOrID(into *string) func(*yaml.Node) {
+func (r *ignitionReader) nameOrID(into *string) func(*yaml.Node) {
 	return func(n *yaml.Node) {
 		r.mapping(n, "an owner", map[string]func(*yaml.Node){"name": r.account(into), "id": r.account(into)})
 	}
 }
 
-func (r *reader) ignitionDirectory(n *yaml.Node) Step {
+func (r *ignitionReader) directory(n *yaml.Node) Step {
 	d := Directory{Mode: 0o755} // the specification's default
 	r.mapping(n, "a directory", map[string]func(*yaml.Node){
 		"path": r.absolute(&d.Path), "mode": r.decimal(&d.Mode), "overwrite": r.never("overwrite of a directory"),
@@ -99,7 +91,7 @@ func (r *reader) ignitionDirectory(n *yaml.Node) Step {
 }
 
 // never accepts an unsupported setting only as false.
-func (r *reader) never(what string) func(*yaml.Node) {
+func (r *ignitionReader) never(what string) func(*yaml.Node) {
 	return func(n *yaml.Node) {
 		var yes bool
 		if r.truth(&yes)(n); yes {
@@ -108,7 +100,7 @@ func (r *reader) never(what string) func(*yaml.Node) {
 	}
 }
 
-func (r *reader) ignitionFile(n *yaml.Node, c *ignition) {
+func (r *ignitionReader) file(n *yaml.Node) {
 	f := File{Mode: 0o644, Keep: true} // the specification's defaults
 	var overwrite bool
 	var contents *yaml.Node
@@ -125,18 +117,18 @@ func (r *reader) ignitionFile(n *yaml.Node, c *ignition) {
 	f.Keep = !overwrite
 	if contents != nil {
 		f.Data = r.resource(contents)
-		c.files = append(c.files, f)
-	} else if len(added) == 0 {
-		c.files = append(c.files, f)
+	}
+	if contents != nil || len(added) == 0 {
+		r.files = append(r.files, f)
 	}
 	for _, data := range added {
 		f.Data, f.Append, f.Keep = data, true, false
-		c.files = append(c.files, f)
+		r.files = append(r.files, f)
 	}
 }
 
 // resource reads the content of a file: a data URL, optionally compressed, checked against a digest if given.
-func (r *reader) resource(n *yaml.Node) []byte {
+func (r *ignitionReader) resource(n *yaml.Node) []byte {
 	var source, compression, hash string
 	r.mapping(n, "contents", map[string]func(*yaml.Node){
 		"source": r.text(&source), "compression": r.oneOf(&compression, "", "gzip"), "httpHeaders": r.list("httpHeaders", ignored),
@@ -202,7 +194,7 @@ func verified(data []byte, hash string) error {
 	return nil
 }
 
-func (r *reader) ignitionLink(n *yaml.Node) Step {
+func (r *ignitionReader) link(n *yaml.Node) Step {
 	var l Link
 	var owner Owner
 	r.mapping(n, "a link", map[string]func(*yaml.Node){
@@ -218,7 +210,7 @@ func (r *reader) ignitionLink(n *yaml.Node) Step {
 	return l
 }
 
-func (r *reader) ignitionDisk(n *yaml.Node) Step {
+func (r *ignitionReader) disk(n *yaml.Node) Step {
 	d := Disk{Table: "gpt"}
 	r.mapping(n, "a disk", map[string]func(*yaml.Node){
 		"device": r.device(&d.Device), "wipeTable": r.truth(&d.Overwrite),
@@ -227,7 +219,13 @@ func (r *reader) ignitionDisk(n *yaml.Node) Step {
 			var number int
 			r.mapping(n, "a partition", map[string]func(*yaml.Node){
 				"label": r.text(&p.Label), "number": r.number(&number), "sizeMiB": r.number(&p.SizeMiB), "startMiB": r.number(&p.StartMiB),
-				"typeGuid": r.text(&p.Type), "wipePartitionEntry": r.never("wipePartitionEntry"), "shouldExist": ignored, "resize": r.never("resize"),
+				"typeGuid": r.text(&p.Type), "wipePartitionEntry": r.never("wipePartitionEntry"), "resize": r.never("resize"),
+				"shouldExist": func(n *yaml.Node) {
+					should := true
+					if r.truth(&should)(n); !should {
+						r.fail(n, "removing a partition (shouldExist: false) is not supported; leave the partition out; wipeTable: true removes every partition of the disk")
+					}
+				},
 			})
 			if number != 0 && number != len(d.Parts)+1 {
 				r.fail(n, "partitions must be numbered in order; %d is not the next number", number)
@@ -241,7 +239,7 @@ func (r *reader) ignitionDisk(n *yaml.Node) Step {
 	return d
 }
 
-func (r *reader) ignitionFilesystem(n *yaml.Node, c *ignition) {
+func (r *ignitionReader) filesystem(n *yaml.Node) {
 	var f Filesystem
 	var at string
 	var options []string
@@ -253,15 +251,15 @@ func (r *reader) ignitionFilesystem(n *yaml.Node, c *ignition) {
 	if f.Device == "" || f.Type == "" {
 		r.fail(n, "a filesystem must have a device and a format")
 	}
-	c.filesystems = append(c.filesystems, f)
+	r.filesystems = append(r.filesystems, f)
 	if at != "" {
 		// Ignition mounts it while it writes files, and leaves mounting at boot to a unit. Here the fstab line does
 		// both.
-		c.mounts = append(c.mounts, Mount{f.Device, at, f.Type, strings.Join(append(options, "defaults", "nofail"), ","), "0", "2"})
+		r.mounts = append(r.mounts, Mount{f.Device, at, f.Type, strings.Join(append(options, "defaults", "nofail"), ","), "0", "2"})
 	}
 }
 
-func (r *reader) ignitionGroup(n *yaml.Node) Step {
+func (r *ignitionReader) group(n *yaml.Node) Step {
 	var g Group
 	should := true
 	r.mapping(n, "a group", map[string]func(*yaml.Node){
@@ -275,7 +273,7 @@ func (r *reader) ignitionGroup(n *yaml.Node) Step {
 	return g
 }
 
-func (r *reader) ignitionUser(n *yaml.Node) Step {
+func (r *ignitionReader) user(n *yaml.Node) Step {
 	var u User
 	should := true
 	r.mapping(n, "a user", map[string]func(*yaml.Node){
@@ -292,7 +290,7 @@ func (r *reader) ignitionUser(n *yaml.Node) Step {
 	return u
 }
 
-func (r *reader) unit(n *yaml.Node) Step {
+func (r *ignitionReader) unit(n *yaml.Node) Step {
 	var u Unit
 	r.mapping(n, "a unit", map[string]func(*yaml.Node){
 		"name":     r.unitName(&u.Name),
@@ -314,7 +312,7 @@ func (r *reader) unit(n *yaml.Node) Step {
 	return u
 }
 
-func (r *reader) bytes(into *[]byte) func(*yaml.Node) {
+func (r *ignitionReader) bytes(into *[]byte) func(*yaml.Node) {
 	return func(n *yaml.Node) {
 		var s string
 		r.text(&s)(n)
@@ -323,7 +321,7 @@ func (r *reader) bytes(into *[]byte) func(*yaml.Node) {
 }
 
 // unitName reads the name of a unit, or of a drop-in file, see systemd.unit(5).
-func (r *reader) unitName(into *string) func(*yaml.Node) {
+func (r *ignitionReader) unitName(into *string) func(*yaml.Node) {
 	return func(n *yaml.Node) {
 		r.text(into)(n)
 		if !regexp.MustCompile(`^[A-Za-z0-9:_.\\@-]+\.[a-z]+$`).MatchString(*into) || strings.HasPrefix(*into, ".") {

@@ -221,6 +221,7 @@ func TestProblems(t *testing.T) {
 		ign + `"kernelArguments": {}}`:                                                         "kernelArguments of Ignition",
 		ign + `"storage": {"files": [{"path": "/a", "contents": {"source": "https://x/y"}}]}}`: "contents from https",
 		ign + `"storage": {"files": [{"path": "/a", "contents": {"source": "data:,x", "verification": {"hash": "sha256-00"}}}]}}`: ", want 00",
+		ign + `"storage": {"disks": [{"device": "/dev/sdb", "partitions": [{"number": 1, "shouldExist": false}]}]}}`:              "f:1:125: removing a partition (shouldExist: false) is not supported",
 		ign + `"systemd": {"units": [{"name": "../x.service"}]}}`:                                                                 "invalid unit name",
 	} {
 		_, err := Parse("f", []byte(doc), "h")
@@ -228,6 +229,35 @@ func TestProblems(t *testing.T) {
 		if !errors.As(err, &problems) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: want %q, got %v", doc, want, err)
 		}
+	}
+}
+
+// TestIgnitionShouldExist holds that a partition, user or group is made if the document says so or says nothing, and
+// removed or refused otherwise.
+func TestIgnitionShouldExist(t *testing.T) {
+	t.Parallel()
+	const doc = `{"ignition": {"version": "3.3.0"}, "storage": {"disks": [{"device": "/dev/sdb", "partitions": [{"label": "a"%s}]}]},
+		"passwd": {"groups": [{"name": "g"%s}], "users": [{"name": "u"%s}]}}`
+	for _, one := range []struct {
+		partition, account string
+		remove             bool
+	}{{}, {`, "shouldExist": true`, `, "shouldExist": true`, false}, {"", `, "shouldExist": false`, true}} {
+		p, err := Parse("f", fmt.Appendf(nil, doc, one.partition, one.account, one.account), "h")
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := []Step{
+			Disk{Device: "/dev/sdb", Table: "gpt", Parts: []Partition{{Label: "a"}}},
+			Group{Name: "g", Remove: one.remove},
+			User{Name: "u", Remove: one.remove},
+		}
+		if diff := cmp.Diff(want, p.Steps); diff != "" {
+			t.Errorf("%+v (-want +got)\n%s", one, diff)
+		}
+	}
+	_, err := Parse("f", fmt.Appendf(nil, doc, `, "shouldExist": false, "number": 1`, "", ""), "h")
+	if err == nil || !strings.Contains(err.Error(), "removing a partition (shouldExist: false) is not supported") {
+		t.Errorf("a partition that must not exist: %v", err)
 	}
 }
 

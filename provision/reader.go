@@ -28,7 +28,7 @@ const (
 
 // Parse reads a program for the named host. The error is manifest.Problems.
 func Parse(file string, data []byte, hostname string) (*Program, error) {
-	r := &reader{file: file}
+	r := &reader{filename: file}
 	if len(data) > maxSize {
 		r.fail(nil, "the file has %d bytes; at most %d are read", len(data), maxSize)
 		return nil, r.problems.Err()
@@ -37,9 +37,9 @@ func Parse(file string, data []byte, hostname string) (*Program, error) {
 	var p *Program
 	switch {
 	case strings.HasPrefix(text, "#cloud-config"):
-		p = r.cloudConfig(r.document(text))
+		p = (&cloudReader{reader: r}).program(r.document(text))
 	case strings.HasPrefix(strings.TrimSpace(text), "{"):
-		p = r.ignition(r.document(text))
+		p = (&ignitionReader{reader: r}).program(r.document(text))
 	default:
 		r.fail(nil, "the file begins neither with #cloud-config nor, like Ignition, with {; other formats (MIME parts, scripts, gzip) are not supported")
 	}
@@ -49,14 +49,14 @@ func Parse(file string, data []byte, hostname string) (*Program, error) {
 	return p, nil
 }
 
-// reader collects all problems of a file.
+// reader reads values of a file, and collects all problems. Each format has a reader of its own on top of it.
 type reader struct {
-	file     string
+	filename string
 	problems manifest.Problems
 }
 
 func (r *reader) fail(n *yaml.Node, format string, args ...any) {
-	p := manifest.Problem{File: r.file, Message: fmt.Sprintf(format, args...)}
+	p := manifest.Problem{File: r.filename, Message: fmt.Sprintf(format, args...)}
 	if n != nil {
 		p.Line, p.Column = n.Line, n.Column
 	}
@@ -188,12 +188,16 @@ func (r *reader) texts(into *[]string) func(*yaml.Node) {
 			}
 			return
 		}
-		r.list("this", func(n *yaml.Node) {
-			var one string
-			r.text(&one)(n)
-			*into = append(*into, one)
-		})(n)
+		r.textList("this", into)(n)
 	}
+}
+
+func (r *reader) textList(what string, into *[]string) func(*yaml.Node) {
+	return r.list(what, func(n *yaml.Node) {
+		var one string
+		r.text(&one)(n)
+		*into = append(*into, one)
+	})
 }
 
 // ignored accepts a value without effect.
@@ -243,9 +247,7 @@ func accountName(s string) bool {
 func (r *reader) account(into *string) func(*yaml.Node) {
 	return func(n *yaml.Node) {
 		r.text(into)(n)
-		if !accountName(*into) {
-			r.fail(n, "invalid user or group name %q", *into)
-		}
+		r.accounts(n, *into)
 	}
 }
 

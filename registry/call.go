@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"os"
@@ -72,9 +73,7 @@ func (r *repo) attempt(ctx context.Context, q request) (answer, error) {
 	if err != nil {
 		return answer{}, fmt.Errorf("the registry returned an invalid address: %w", err)
 	}
-	for k, v := range q.header {
-		req.Header[k] = v
-	}
+	maps.Copy(req.Header, q.header)
 	src := &source{open: q.body, moved: dog.reset}
 	if q.body != nil && q.size > 0 {
 		req.Body, req.GetBody, req.ContentLength = unused{}, src.body, q.size

@@ -76,7 +76,7 @@ func (s *session) explainAnswer(repo string, te *transport.Error) error {
 		return e
 	}
 	switch {
-	case te.StatusCode == http.StatusUnauthorized && !(repo != "" && s.user != "" && s.loggedIn.Load() && s.rt.usesTokens()):
+	case te.StatusCode == http.StatusUnauthorized && !(repo != "" && s.account.Username != "" && s.loggedIn.Load() && s.rt.usesTokens()):
 		e.text, e.class, e.fatal = s.loginText(te), ErrLogin, true
 	case te.StatusCode == http.StatusForbidden || te.StatusCode == http.StatusUnauthorized: // with tokens, 401 may be about permissions, too
 		e.text = fmt.Sprintf("%s may not push to %s%s: request push permission there; where projects must be created first (Harbor), %q must exist", s.who(), where, reason(te), project)
@@ -137,17 +137,17 @@ func (s *session) loginText(te *transport.Error) string {
 	if service := s.rt.tokenService(); service != s.host {
 		at += " (through " + service + ")"
 	}
-	if s.user == "" {
+	if s.account.Username == "" {
 		return fmt.Sprintf("registry %s requires a login and there is none%s: use --username and --password-stdin, or run docker login %s", at, reason(te), s.host)
 	}
-	return fmt.Sprintf("registry %s rejects user %q%s: check user and password (--username, --password-stdin) or log in again with docker login %s", at, s.user, reason(te), s.host)
+	return fmt.Sprintf("registry %s rejects user %q%s: check user and password (--username, --password-stdin) or log in again with docker login %s", at, s.account.Username, reason(te), s.host)
 }
 
 func (s *session) who() string {
-	if s.user == "" {
+	if s.account.Username == "" {
 		return "the anonymous user"
 	}
-	return fmt.Sprintf("user %q", s.user)
+	return fmt.Sprintf("user %q", s.account.Username)
 }
 
 func (s *session) explainNetwork(err error) error {

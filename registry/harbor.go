@@ -4,12 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"net/http"
 	"slices"
 	"strings"
 
-	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/opencontainers/go-digest"
 
 	"github.com/kkbundle/kkbundle/registry/harbor"
@@ -52,8 +52,14 @@ type HarborResult struct {
 	Robot    *HarborRobot    `json:"robot,omitempty"`
 }
 
-// A harborSite is Harbor's state during one push.
+// A harborSite prepares Harbor for one push.
 type harborSite struct {
+	session *session
+	jobs    []*job
+	dryRun  bool
+	logger  *slog.Logger
+	warn    func(text string)
+
 	client  *harbor.Client
 	options HarborOptions
 	result  HarborResult
@@ -69,89 +75,75 @@ func projectOf(repository string) string {
 // isNew reports whether a repository is certainly empty.
 func (s *session) isNew(r *repo) bool { return s.harbor != nil && s.harbor.fresh[projectOf(r.name)] }
 
-// prepareHarbor creates projects and account for the push, if the registry is Harbor. It checks everything first: its
-// error lists all problems, and then nothing was created.
-func (p *pusher) prepareHarbor(ctx context.Context) error {
-	if p.options.Harbor == nil {
-		return nil
-	}
-	client, err := p.harborClient(ctx)
-	if err != nil {
-		return err
-	}
+// prepare creates projects and account for the push, if the registry is Harbor. It checks everything first: its error
+// lists all problems, and then nothing was created.
+func (h *harborSite) prepare(ctx context.Context) error {
+	login := h.session.account
+	h.client = &harbor.Client{URL: h.session.url(""), HTTP: h.session.rt, Username: login.Username, Password: login.Password}
 	var info harbor.Info
-	err = p.harborCall(ctx, "look for Harbor", func(ctx context.Context) (err error) { info, err = client.Info(ctx); return err })
+	err := h.call(ctx, "look for Harbor", func(ctx context.Context) (err error) { info, err = h.client.Info(ctx); return err })
 	_, answered := errors.AsType[*harbor.Error](err) // a proxy before another registry may answer anything for a foreign path
 	switch {
 	case errors.Is(err, harbor.ErrNotHarbor), answered:
-		if p.options.Harbor.Robot != "" {
-			return fmt.Errorf("%s is not Harbor: it has no robot accounts", p.session.host)
+		if h.options.Robot != "" {
+			return fmt.Errorf("%s is not Harbor: it has no robot accounts", h.session.host)
 		}
 		return nil
 	case err != nil:
-		return p.explainHarbor(err)
+		return h.explain(err)
 	case info.ReadOnly:
-		return fmt.Errorf("Harbor at %s is in read-only mode: an administrator turns it off under Configuration > System Settings", p.session.host) //nolint:staticcheck // a name
+		return fmt.Errorf("Harbor at %s is in read-only mode: an administrator turns it off under Configuration > System Settings", h.session.host) //nolint:staticcheck // a name
 	}
-	site := &harborSite{client: client, options: *p.options.Harbor, fresh: map[string]bool{}, refused: map[string]error{}}
-	site.result.Version = info.Version
-	needs, err := p.harborNeeds()
+	h.result.Version = info.Version
+	needs, err := h.needs()
 	if err != nil {
 		return err
 	}
-	if err := p.lookAtProjects(ctx, site, needs); err != nil {
+	if err := h.look(ctx, needs); err != nil {
 		return err
 	}
-	p.session.harbor = site
-	if p.options.DryRun {
+	h.session.harbor = h
+	if h.dryRun {
 		return nil
 	}
-	return p.createProjects(ctx, site)
+	return h.createProjects(ctx)
 }
 
-func (p *pusher) harborClient(ctx context.Context) (*harbor.Client, error) {
-	login, err := authn.Authorization(ctx, p.session.auth)
-	if err != nil {
-		return nil, fmt.Errorf("find the login for registry %s: %w", p.session.host, err)
-	}
-	return &harbor.Client{URL: p.session.url(""), HTTP: p.session.rt, Username: login.Username, Password: login.Password}, nil
-}
-
-// harborCall retries f while its failure may be temporary.
-func (p *pusher) harborCall(ctx context.Context, what string, f func(context.Context) error) error {
+// call retries f while its failure may be temporary.
+func (h *harborSite) call(ctx context.Context, what string, f func(context.Context) error) error {
 	later := func(err error) bool {
 		e, answered := errors.AsType[*harbor.Error](err)
 		return answered && e.Temporary() || !answered && passing(err)
 	}
-	return p.session.retry.do(ctx, what, later, func() error {
-		ctx, cancel := context.WithTimeoutCause(ctx, p.session.stall, errStalled) // requests and answers are short
+	return h.session.retry.do(ctx, what, later, func() error {
+		ctx, cancel := context.WithTimeoutCause(ctx, h.session.stall, errStalled) // requests and answers are short
 		defer cancel()
 		return f(ctx)
 	})
 }
 
-// explainHarbor explains an error, except Harbor's own.
-func (p *pusher) explainHarbor(err error) error {
+// explain explains an error, except Harbor's own.
+func (h *harborSite) explain(err error) error {
 	if e, answered := errors.AsType[*harbor.Error](err); answered {
 		if e.Status == http.StatusUnauthorized {
 			return &plainError{text: fmt.Sprintf("%v: its API requires the user and password of an account: use --username and --password-stdin", e), class: ErrLogin, cause: err, fatal: true}
 		}
 		return err
 	}
-	return p.session.explain("", err)
+	return h.session.explain("", err)
 }
 
-// harborNeeds returns the most bytes that each project will hold. The error lists every name that Harbor does not
+// needs returns the most bytes that each project will hold. The error lists every name that Harbor does not
 // allow.
-func (p *pusher) harborNeeds() (map[string]int64, error) {
+func (h *harborSite) needs() (map[string]int64, error) {
 	needs, seen := map[string]int64{}, map[string]map[digest.Digest]bool{}
 	var errs []error
-	for _, j := range p.jobs {
+	for _, j := range h.jobs {
 		if j.dest == nil || j.err != nil {
 			continue
 		}
 		if err := harbor.CheckRepository(j.repo.name); err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w: give it another name with --rename, or one project for all with --registry %s/PROJECT", j.item, err, p.session.host))
+			errs = append(errs, fmt.Errorf("%s: %w: give it another name with --rename, or one project for all with --registry %s/PROJECT", j.item, err, h.session.host))
 			continue
 		}
 		project := projectOf(j.repo.name)
@@ -165,51 +157,45 @@ func (p *pusher) harborNeeds() (map[string]int64, error) {
 			}
 		}
 	}
-	if len(errs) > 0 {
-		return nil, fmt.Errorf("nothing was pushed: %w", errors.Join(errs...))
-	}
-	return needs, nil
+	return needs, nothingPushed(errs)
 }
 
-// lookAtProjects checks which projects exist and can hold the content.
-func (p *pusher) lookAtProjects(ctx context.Context, site *harborSite, needs map[string]int64) error {
+// look checks which projects exist and can hold the content.
+func (h *harborSite) look(ctx context.Context, needs map[string]int64) error {
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(needs)) {
 		var project harbor.Project
-		err := p.harborCall(ctx, "look at project "+name, func(ctx context.Context) (err error) { project, err = site.client.Project(ctx, name); return err })
+		err := h.call(ctx, "look at project "+name, func(ctx context.Context) (err error) { project, err = h.client.Project(ctx, name); return err })
 		found := HarborProject{Name: name, State: ProjectExists}
 		switch {
 		case errors.Is(err, harbor.ErrAbsent):
-			found.State, site.fresh[name] = ProjectMissing, true
+			found.State, h.fresh[name] = ProjectMissing, true
 		case errors.Is(err, harbor.ErrHidden):
 			found.State = ProjectUnknown
 		case err != nil:
-			return p.explainHarbor(err)
+			return h.explain(err)
 		case project.Proxy:
-			errs = append(errs, fmt.Errorf("project %s at %s is a proxy cache of another registry and does not accept pushes: use another project (--rename, or --registry %s/PROJECT)", name, p.session.host, p.session.host))
+			errs = append(errs, fmt.Errorf("project %s at %s is a proxy cache of another registry and does not accept pushes: use another project (--rename, or --registry %s/PROJECT)", name, h.session.host, h.session.host))
 		default:
-			if found.Quota, err = p.checkQuota(ctx, site, name, needs[name]); err != nil {
+			if found.Quota, err = h.checkQuota(ctx, name, needs[name]); err != nil {
 				errs = append(errs, err)
 			}
 		}
-		if quota := site.options.Quota; found.State == ProjectMissing && quota > 0 && needs[name] > quota {
+		if quota := h.options.Quota; found.State == ProjectMissing && quota > 0 && needs[name] > quota {
 			errs = append(errs, tooSmall(name, quota, needs[name]))
 		}
-		site.result.Projects = append(site.result.Projects, found)
+		h.result.Projects = append(h.result.Projects, found)
 	}
-	if len(errs) > 0 {
-		return fmt.Errorf("nothing was pushed: %w", errors.Join(errs...))
-	}
-	return nil
+	return nothingPushed(errs)
 }
 
 // checkQuota checks that the project's limit suffices. Existing content may be part of the needed content, so only the
 // limit counts.
-func (p *pusher) checkQuota(ctx context.Context, site *harborSite, name string, need int64) (int64, error) {
+func (h *harborSite) checkQuota(ctx context.Context, name string, need int64) (int64, error) {
 	var hard int64
-	err := p.harborCall(ctx, "quota of project "+name, func(ctx context.Context) (err error) { hard, _, err = site.client.Quota(ctx, name); return err })
+	err := h.call(ctx, "quota of project "+name, func(ctx context.Context) (err error) { hard, _, err = h.client.Quota(ctx, name); return err })
 	if err != nil { // not every user may see it; a push reports an exceeded quota
-		p.options.Logger.DebugContext(ctx, "the project's quota is unknown", "project", name, "error", p.explainHarbor(err))
+		h.logger.DebugContext(ctx, "the project's quota is unknown", "project", name, "error", h.explain(err))
 		return 0, nil
 	}
 	if hard > 0 && need > hard {
@@ -223,29 +209,29 @@ func tooSmall(project string, quota, need int64) error {
 }
 
 // createProjects creates the missing projects.
-func (p *pusher) createProjects(ctx context.Context, site *harborSite) error {
-	for i := range site.result.Projects {
-		project := &site.result.Projects[i]
+func (h *harborSite) createProjects(ctx context.Context) error {
+	for i := range h.result.Projects {
+		project := &h.result.Projects[i]
 		if project.State != ProjectMissing && project.State != ProjectUnknown {
 			continue
 		}
-		ask := harbor.Project{Name: project.Name, Public: site.options.Public, Quota: site.options.Quota}
-		err := p.harborCall(ctx, "create project "+project.Name, func(ctx context.Context) error { return site.client.CreateProject(ctx, ask) })
+		ask := harbor.Project{Name: project.Name, Public: h.options.Public, Quota: h.options.Quota}
+		err := h.call(ctx, "create project "+project.Name, func(ctx context.Context) error { return h.client.CreateProject(ctx, ask) })
 		switch {
 		case errors.Is(err, harbor.ErrExists):
-			project.State, site.fresh[project.Name] = ProjectExists, false
+			project.State, h.fresh[project.Name] = ProjectExists, false
 		case errors.Is(err, harbor.ErrDenied) && project.State == ProjectUnknown:
-			site.refused[project.Name] = err
+			h.refused[project.Name] = err
 		case errors.Is(err, harbor.ErrDenied):
-			return errors.New(p.session.mayNotCreate(project.Name, err))
+			return errors.New(h.session.mayNotCreate(project.Name, err))
 		case err != nil:
-			return p.explainHarbor(err)
+			return h.explain(err)
 		default:
-			project.State, site.fresh[project.Name] = ProjectCreated, true
-			p.checkNewQuota(ctx, site, project)
+			project.State, h.fresh[project.Name] = ProjectCreated, true
+			h.checkNewQuota(ctx, project)
 		}
 	}
-	for _, j := range p.jobs {
+	for _, j := range h.jobs {
 		if j.repo != nil {
 			j.repo.forgetToken() // a token issued before the project existed allows nothing
 		}
@@ -259,17 +245,15 @@ func (s *session) mayNotCreate(project string, err error) string {
 }
 
 // checkNewQuota warns if Harbor ignored the quota, which it honours only for administrators.
-func (p *pusher) checkNewQuota(ctx context.Context, site *harborSite, project *HarborProject) {
-	want := site.options.Quota
+func (h *harborSite) checkNewQuota(ctx context.Context, project *HarborProject) {
+	want := h.options.Quota
 	if want == 0 {
 		return
 	}
 	var hard int64
-	err := p.harborCall(ctx, "quota of project "+project.Name, func(ctx context.Context) (err error) { hard, _, err = site.client.Quota(ctx, project.Name); return err })
+	err := h.call(ctx, "quota of project "+project.Name, func(ctx context.Context) (err error) { hard, _, err = h.client.Quota(ctx, project.Name); return err })
 	if project.Quota = hard; err == nil && hard != max(want, -1) {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		p.warnings = append(p.warnings, fmt.Sprintf("project %s has a storage quota of %d bytes, not the requested %d: only system administrators of Harbor can set it", project.Name, hard, want))
+		h.warn(fmt.Sprintf("project %s has a storage quota of %d bytes, not the requested %d: only system administrators of Harbor can set it", project.Name, hard, want))
 	}
 }
 
@@ -281,23 +265,22 @@ func harborWords(err error) string {
 }
 
 // makeRobot creates the account with which hosts pull.
-func (p *pusher) makeRobot(ctx context.Context) error {
-	site := p.session.harbor
-	if site == nil || site.options.Robot == "" || p.options.DryRun {
+func (h *harborSite) makeRobot(ctx context.Context) error {
+	if h.options.Robot == "" || h.dryRun {
 		return nil
 	}
 	var projects []string
-	for _, project := range site.result.Projects {
+	for _, project := range h.result.Projects {
 		projects = append(projects, project.Name)
 	}
-	robot, err := site.client.GrantPull(ctx, site.options.Robot, projects) // no retry: the secret of a first attempt would be lost
+	robot, err := h.client.GrantPull(ctx, h.options.Robot, projects) // no retry: the secret of a first attempt would be lost
 	if errors.Is(err, harbor.ErrDenied) {
 		return fmt.Errorf("%s may not create robot account %s at %s%s: an account for several projects requires a system administrator, for a single project its administrator",
-			p.session.who(), site.options.Robot, p.session.host, harborWords(err))
+			h.session.who(), h.options.Robot, h.session.host, harborWords(err))
 	}
 	if err != nil {
-		return p.explainHarbor(err)
+		return h.explain(err)
 	}
-	site.result.Robot = &HarborRobot{Name: robot.Name, Secret: robot.Secret}
+	h.result.Robot = &HarborRobot{Name: robot.Name, Secret: robot.Secret}
 	return nil
 }

@@ -37,7 +37,7 @@ func (p *pusher) lookAt(ctx context.Context, j *job, n *node) {
 	if err != nil {
 		if _, answered := asRegistryError(err); !answered && ctx.Err() == nil {
 			if err = p.session.explain(j.repo.name, err); isFatal(err) {
-				p.abort(err)
+				p.tally.abort(err)
 			}
 		}
 		return

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
@@ -13,20 +14,22 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// manifests pushes an item's manifests, children first, and the root under its tag (or its digest if it has none). It
-// returns the registry's resulting descriptor, as queried.
-func (p *pusher) manifests(ctx context.Context, j *job) (ocispec.Descriptor, error) {
-	m := manifestPusher{pusher: p, job: j, there: map[*node]ocispec.Descriptor{}}
-	return m.put(ctx, j.root, j.dest.Identifier())
-}
-
+// A manifestPusher pushes an item's manifests, children first, and the root under its tag (or its digest if it has
+// none).
 type manifestPusher struct {
-	*pusher
-	job   *job
-	there map[*node]ocispec.Descriptor // results of put
+	bundle  origin
+	session *session
+	logger  *slog.Logger
+	tally   *tally
+	job     *job
+	there   map[*node]ocispec.Descriptor // results of put
 }
 
-// put makes sure, once, that the registry has n under reference. The result differs from n.desc only for an index that
+func (p *pusher) manifestsOf(j *job) manifestPusher {
+	return manifestPusher{p.bundle, p.session, p.options.Logger, p.tally, j, map[*node]ocispec.Descriptor{}}
+}
+
+// put makes sure, once, that the registry has n under reference, and returns its descriptor, as queried. The result differs from n.desc only for an index that
 // the registry refused because of missing children.
 func (m manifestPusher) put(ctx context.Context, n *node, reference string) (ocispec.Descriptor, error) {
 	d, ok := m.there[n]
@@ -85,7 +88,7 @@ func (m manifestPusher) putNew(ctx context.Context, n *node, reference string) (
 	if len(n.absent) == 0 || !refused(err) {
 		return ocispec.Descriptor{}, fmt.Errorf("manifest %s: %w", n.desc.Digest, m.session.explain(m.job.repo.name, err))
 	}
-	m.options.Logger.InfoContext(ctx, "registry refuses an index without all children", "item", m.job.item.String(), "error", m.session.explain(m.job.repo.name, err))
+	m.logger.InfoContext(ctx, "registry refuses an index without all children", "item", m.job.item.String(), "error", m.session.explain(m.job.repo.name, err))
 	return m.putReduced(ctx, n, reference, nil)
 }
 
@@ -96,7 +99,7 @@ func (m manifestPusher) send(ctx context.Context, reference string, d ocispec.De
 	if listed, err = repo.putManifest(ctx, reference, d.MediaType, content); err != nil {
 		return false, err
 	}
-	m.count(func(c *PushSummary) { c.ManifestsSent++; c.BytesSent += int64(len(content)); m.job.sent = true })
+	m.tally.count(func(c *PushSummary) { c.ManifestsSent++; c.BytesSent += int64(len(content)); m.job.sent = true })
 	if reference == d.Digest.String() && reference != m.job.dest.Identifier() {
 		return listed, nil // the answer had its digest, and its index or its tag follows
 	}
@@ -118,17 +121,8 @@ func blobsLost(err error) bool {
 
 // sendAgain sends the blobs named by the registry, or all of the manifest, once, without querying them.
 func (m manifestPusher) sendAgain(ctx context.Context, n *node, cause error) error {
-	te, _ := asRegistryError(cause)
-	var named []digest.Digest
-	for _, d := range n.blobs {
-		if namedIn(te, d) {
-			named = append(named, d)
-		}
-	}
-	if len(named) == 0 {
-		named = n.blobs
-	}
-	m.options.Logger.WarnContext(ctx, "registry lost blobs; sending them again", "item", m.job.item.String(), "blobs", len(named))
+	named := lostOf(n.blobs, cause, func(d digest.Digest) digest.Digest { return d })
+	m.logger.WarnContext(ctx, "registry lost blobs; sending them again", "item", m.job.item.String(), "blobs", len(named))
 	for _, d := range named {
 		size, _ := m.bundle.Stat(d)
 		_, err := m.job.repo.sendBlob(ctx, ocispec.Descriptor{Digest: d, Size: size}, "", func(offset int64) (io.ReadCloser, error) {
@@ -137,7 +131,7 @@ func (m manifestPusher) sendAgain(ctx context.Context, n *node, cause error) err
 		if err != nil {
 			return fmt.Errorf("blob %s: %w", d, err)
 		}
-		m.count(func(c *PushSummary) { c.BlobsSent++; c.BytesSent += size })
+		m.tally.count(func(c *PushSummary) { c.BlobsSent++; c.BytesSent += size })
 	}
 	return nil
 }
@@ -210,7 +204,7 @@ func (m manifestPusher) putReduced(ctx context.Context, n *node, reference strin
 }
 
 func (m manifestPusher) warnReduced(n *node, d ocispec.Descriptor) {
-	m.warn(m.job, fmt.Sprintf("the registry requires all platforms of an index and the bundle lacks some, so %s has index %s of the existing platforms, instead of %s: pulls by tag work, pulls and signatures by the upstream index's digest do not",
+	m.tally.warn(m.job.item.String() + ": " + fmt.Sprintf("the registry requires all platforms of an index and the bundle lacks some, so %s has index %s of the existing platforms, instead of %s: pulls by tag work, pulls and signatures by the upstream index's digest do not",
 		m.job.dest.Name(), d.Digest, n.desc.Digest))
 }
 

@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -145,9 +146,7 @@ func (t target) image(it bundle.Item) (name.Reference, error) {
 	if r.digest != "" && r.tag == "" {
 		return repo.Digest(string(r.digest)), nil
 	}
-	if r.tag == "" {
-		r.tag = defaultTag
-	}
+	r.tag = cmp.Or(r.tag, defaultTag)
 	return repo.Tag(r.tag), nil
 }
 
@@ -207,9 +206,7 @@ func (t target) file(it bundle.Item) (name.Reference, error) {
 	}
 	version := it.Version
 	if p := bundle.PlatformString(it.Descriptor.Platform); p != "" && isLocal(it.Ref) {
-		if version == "" {
-			version = defaultTag
-		}
+		version = cmp.Or(version, defaultTag)
 		version += "-" + strings.ReplaceAll(p, "/", "-")
 	}
 	return repo.Tag(tagOf(version)), nil
@@ -229,9 +226,7 @@ func urlPath(ref string) string {
 		return joinComponents(localHost, ref)
 	}
 	host := u.Host
-	if host == "" {
-		host = localHost
-	}
+	host = cmp.Or(host, localHost)
 	path := u.Path
 	if u.Opaque != "" {
 		path = u.Opaque

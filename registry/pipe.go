@@ -58,7 +58,6 @@ func newPipe(s *bundle.Stream, memory int64) *pipe {
 	return &pipe{Stream: s, memory: memory, passing: map[digest.Digest]*passingBlob{}}
 }
 
-// Blob implements origin.
 func (p *pipe) Blob(ctx context.Context, d digest.Digest, offset int64) (io.ReadCloser, error) {
 	var content []byte
 	var err error
@@ -135,7 +134,7 @@ func (p *pusher) arrivals(ctx context.Context, from *pipe) error {
 	case ctx.Err() != nil:
 		return nil //nolint:nilerr // the run says why it was stopped
 	case err != nil && len(blobs) > 0:
-		p.abort(err) // items without their blobs have not failed, but are incomplete
+		p.tally.abort(err) // items without their blobs have not failed, but are incomplete
 		return nil
 	}
 	for d, b := range blobs { // empty if the stream is whole
@@ -179,20 +178,20 @@ func (p *pusher) placeLarge(ctx context.Context, pipe *pipe, b *sharedBlob, sb *
 	}
 	for _, pl := range b.places {
 		switch {
-		case !p.wanted(pl):
-			p.advance(b.desc.Size)
+		case !p.tally.wanted(pl):
+			p.tally.advance(b.desc.Size)
 		case pl.err != nil:
 			p.settleAll(ctx, []*place{pl}, pl.err)
 		case pl.have:
-			p.count(func(c *PushSummary) { c.BlobsPresent++ })
-			p.advance(b.desc.Size)
+			p.tally.count(func(c *PushSummary) { c.BlobsPresent++ })
+			p.tally.advance(b.desc.Size)
 			p.settleAll(ctx, []*place{pl}, nil)
 		default:
 			lacking = append(lacking, pl)
 		}
 	}
 	var later []*place
-	if len(lacking) > 1 && p.mounts() {
+	if len(lacking) > 1 && p.tally.mounts() {
 		later, lacking = lacking[1:], lacking[:1]
 	}
 	t := &tee{pusher: p, desc: b.desc, memory: pipe.memory}
@@ -207,10 +206,10 @@ func (p *pusher) placeLarge(ctx context.Context, pipe *pipe, b *sharedBlob, sb *
 }
 
 // mounts reports whether the registry has mounted a blob in this run.
-func (p *pusher) mounts() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.counts.BlobsMounted > 0
+func (t *tally) mounts() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.counts.BlobsMounted > 0
 }
 
 // A tee sends one blob to several places at once. All request bodies are in memory: none waits for the pipe, or for
@@ -234,7 +233,7 @@ type pipeUpload struct {
 // begin opens an upload for each place, unless the registry mounts the blob from another repository.
 func (t *tee) begin(ctx context.Context, places []*place, from string) {
 	for _, pl := range places {
-		u := &pipeUpload{upload: &upload{repo: pl.repo, desc: t.desc}, place: pl, meter: &meter{advance: t.pusher.advance}}
+		u := &pipeUpload{upload: &upload{repo: pl.repo, desc: t.desc}, place: pl, meter: &meter{advance: t.pusher.tally.advance}}
 		mounted := false
 		err := pl.repo.retry.do(ctx, "upload of "+t.desc.Digest.String()+" to "+pl.repo.name, passingUpload, func() (err error) {
 			mounted, err = u.start(ctx, from)
@@ -244,7 +243,7 @@ func (t *tee) begin(ctx context.Context, places []*place, from string) {
 		case err != nil:
 			t.settle(ctx, u, err)
 		case mounted:
-			t.arrived(u.place, t.desc, true)
+			t.pusher.tally.arrived(u.place, t.desc, true)
 			t.settle(ctx, u, nil)
 		default:
 			t.uploads = append(t.uploads, u)
@@ -406,7 +405,7 @@ func (t *tee) end(ctx context.Context, u *pipeUpload) error {
 		return u.finish(ctx, 0)
 	})
 	if err == nil {
-		t.pusher.arrived(u.place, t.desc, false)
+		t.pusher.tally.arrived(u.place, t.desc, false)
 	}
 	return err
 }

@@ -29,7 +29,7 @@ type job struct {
 	blobs  []ocispec.Descriptor // all blobs below root, each once
 	wave   int                  // its manifests follow those of all lower waves
 
-	// The rest is guarded by pusher.mu.
+	// The rest is guarded by tally.mu.
 	pending int // blobs not yet at the destination
 	sent    bool
 	ended   bool
@@ -62,8 +62,22 @@ type place struct {
 	err  error // the error of the query
 }
 
+// A planner turns the items of a bundle into jobs.
+type planner struct {
+	bundle    origin
+	target    target
+	choose    func(bundle.Item) bool
+	platforms []string
+	repo      func(name string) *repo
+
+	jobs  []*job
+	blobs []*sharedBlob
+	items int   // jobs that are not skipped
+	total int64 // bytes of all blobs
+}
+
 // plan reads the manifests of all items. Its error means that nothing can be sent; an item's own error is in its job.
-func (p *pusher) plan(ctx context.Context) error {
+func (p *planner) plan(ctx context.Context) error {
 	for _, it := range p.bundle.Index().Items {
 		j := p.newJob(it)
 		p.jobs = append(p.jobs, j)
@@ -81,7 +95,7 @@ func (p *pusher) plan(ctx context.Context) error {
 			p.items++
 		}
 	}
-	if err := p.collisions(); err != nil {
+	if err := collisions(p.jobs); err != nil {
 		return err
 	}
 	p.share()
@@ -89,8 +103,8 @@ func (p *pusher) plan(ctx context.Context) error {
 }
 
 // read collects everything below an item. An image without a selected platform is not pushed.
-func (p *pusher) read(ctx context.Context, j *job) {
-	w := walker{bundle: p.bundle, job: j, platforms: p.options.Platforms, seen: map[digest.Digest]bool{}, nodes: map[digest.Digest]*node{}}
+func (p *planner) read(ctx context.Context, j *job) {
+	w := walker{bundle: p.bundle, job: j, platforms: p.platforms, seen: map[digest.Digest]bool{}, nodes: map[digest.Digest]*node{}}
 	j.root, j.err = w.walk(ctx, j.item.Descriptor, 0)
 	if j.err == nil && len(j.root.children) == 0 && len(j.root.absent) > 0 {
 		j.skip()
@@ -98,21 +112,19 @@ func (p *pusher) read(ctx context.Context, j *job) {
 	j.pending = len(j.blobs)
 }
 
-func (j *job) skip() {
-	j.dest, j.result.Destination, j.result.State = nil, "", StateSkipped
-}
+func (j *job) skip() { j.dest, j.result.Destination, j.result.State = nil, "", StateSkipped }
 
-func (p *pusher) newJob(it bundle.Item) *job {
+func (p *planner) newJob(it bundle.Item) *job {
 	j := &job{item: it, result: ItemResult{Kind: it.Kind, Ref: it.Ref, Platform: bundle.PlatformString(it.Descriptor.Platform)}}
 	follows := it.Kind == bundle.KindReferrer // selected with its subject
-	if !pushable(it.Kind) || !follows && !p.options.Select(it) || !selected(p.options.Platforms, it.Descriptor.Platform) {
+	if !pushable(it.Kind) || !follows && !p.choose(it) || !selected(p.platforms, it.Descriptor.Platform) {
 		j.result.State = StateSkipped
 		return j
 	}
 	if j.dest, j.err = p.target.destination(it); j.err != nil {
 		return j
 	}
-	j.repo = p.session.repo(j.dest.Context().RepositoryStr())
+	j.repo = p.repo(j.dest.Context().RepositoryStr())
 	j.result.Destination = j.dest.Name()
 	if it.Kind == bundle.KindImage {
 		_, pin, pinned := strings.Cut(it.Ref, "@")
@@ -139,10 +151,10 @@ func pushable(kind string) bool {
 }
 
 // collisions fails if two items with different content have the same destination.
-func (p *pusher) collisions() error {
+func collisions(jobs []*job) error {
 	var errs []error
 	first := map[string]*job{}
-	for _, j := range p.jobs {
+	for _, j := range jobs {
 		if j.dest == nil {
 			continue
 		}
@@ -153,14 +165,18 @@ func (p *pusher) collisions() error {
 			errs = append(errs, fmt.Errorf("%s and %s would both be %s: push them under different prefixes, or leave one out", other.item, j.item, j.dest.Name()))
 		}
 	}
-	if len(errs) > 0 {
-		return fmt.Errorf("nothing was pushed: %w", errors.Join(errs...))
+	return nothingPushed(errs)
+}
+
+func nothingPushed(errs []error) error {
+	if len(errs) == 0 {
+		return nil
 	}
-	return nil
+	return fmt.Errorf("nothing was pushed: %w", errors.Join(errs...))
 }
 
 // share assigns blobs to repositories in the order of the items, so that items are completed one by one.
-func (p *pusher) share() {
+func (p *planner) share() {
 	index := map[digest.Digest]*sharedBlob{}
 	for _, j := range p.jobs {
 		if j.dest == nil || j.err != nil {

@@ -268,12 +268,7 @@ func (p *publisher) put(ctx context.Context, tag string) error {
 
 // sendLost sends, once and without querying them, the blobs that the registry reported present and then missed.
 func (p *publisher) sendLost(ctx context.Context, cause error) error {
-	te, _ := asRegistryError(cause)
-	lost := slices.Clone(p.blobs)
-	lost = slices.DeleteFunc(lost, func(b publishedBlob) bool { return !namedIn(te, b.Digest) })
-	if len(lost) == 0 {
-		lost = p.blobs
-	}
+	lost := lostOf(p.blobs, cause, func(b publishedBlob) digest.Digest { return b.Digest })
 	p.repo.logger.WarnContext(ctx, "registry lost blobs; sending them again", "blobs", len(lost))
 	for _, b := range lost {
 		if err := p.send(ctx, b); err != nil {
@@ -283,9 +278,17 @@ func (p *publisher) sendLost(ctx context.Context, cause error) error {
 	return nil
 }
 
-// namedIn reports whether an answer's details contain a digest.
-func namedIn(te *transport.Error, d digest.Digest) bool {
-	return slices.ContainsFunc(te.Errors, func(e transport.Diagnostic) bool { return strings.Contains(fmt.Sprint(e.Detail), d.String()) })
+// lostOf returns the blobs whose digest the details of an answer contain, or all if there are none.
+func lostOf[T any](all []T, cause error, digestOf func(T) digest.Digest) []T {
+	te, _ := asRegistryError(cause)
+	lost := slices.DeleteFunc(slices.Clone(all), func(b T) bool {
+		named := func(e transport.Diagnostic) bool { return strings.Contains(fmt.Sprint(e.Detail), digestOf(b).String()) }
+		return !slices.ContainsFunc(te.Errors, named)
+	})
+	if len(lost) == 0 {
+		return all
+	}
+	return lost
 }
 
 // count updates the counters and reports them.

@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,9 +28,16 @@ type pusher struct {
 	options PushOptions
 	jobs    []*job // one for each item of the bundle, in its order
 	blobs   []*sharedBlob
-	items   int // jobs that are not skipped
-	total   int64
-	abort   context.CancelCauseFunc
+	tally   *tally
+}
+
+// A tally counts what a push did, and records the outcome of each item.
+type tally struct {
+	progress func(Event) // nil reports nothing
+	dryRun   bool
+	items    int // jobs that are not skipped
+	total    int64
+	abort    context.CancelCauseFunc
 
 	mu       sync.Mutex
 	done     int64
@@ -44,18 +52,24 @@ func (p *pusher) push(ctx context.Context) (PushSummary, error) {
 		if err := p.session.login(ctx, p.jobs[i].repo); err != nil {
 			return p.summary(), fmt.Errorf("push to %s: %w", p.target, err)
 		}
-		if err := p.prepareHarbor(ctx); err != nil {
-			return p.summary(), fmt.Errorf("push to %s: %w", p.target, err)
+		if p.options.Harbor != nil {
+			site := &harborSite{
+				session: p.session, jobs: p.jobs, options: *p.options.Harbor, dryRun: p.options.DryRun, logger: p.options.Logger,
+				warn: p.tally.warn, fresh: map[string]bool{}, refused: map[string]error{},
+			}
+			if err := site.prepare(ctx); err != nil {
+				return p.summary(), fmt.Errorf("push to %s: %w", p.target, err)
+			}
 		}
 	}
 	inner, abort := context.WithCancelCause(ctx)
 	defer abort(nil)
-	p.abort = abort
+	p.tally.abort = abort
 	p.look(inner)
 	broken := p.run(inner)
 	err := errors.Join(p.failure(ctx, context.Cause(inner)), broken)
-	if err == nil {
-		err = p.makeRobot(ctx)
+	if site := p.session.harbor; err == nil && site != nil {
+		err = site.makeRobot(ctx)
 	}
 	return p.summary(), err
 }
@@ -69,7 +83,7 @@ func (p *pusher) run(ctx context.Context) (broken error) {
 		switch {
 		case j.result.State == StateSkipped:
 		case j.err != nil:
-			p.end(j, j.err)
+			p.tally.end(j, j.err)
 		case j.pending == 0 && j.wave == 0:
 			g.Go(func() error { p.finish(ctx, j); return nil })
 		}
@@ -107,18 +121,18 @@ func (p *pusher) place(ctx context.Context, b *sharedBlob) {
 		}
 	}
 	for _, pl := range b.places {
-		if !p.wanted(pl) {
-			p.advance(b.desc.Size)
+		if !p.tally.wanted(pl) {
+			p.tally.advance(b.desc.Size)
 			continue
 		}
 		err := pl.err
 		switch {
 		case err != nil:
 		case pl.have:
-			p.count(func(c *PushSummary) { c.BlobsPresent++ })
-			p.advance(b.desc.Size)
+			p.tally.count(func(c *PushSummary) { c.BlobsPresent++ })
+			p.tally.advance(b.desc.Size)
 		case p.options.DryRun:
-			p.miss(pl, b.desc, from)
+			p.tally.miss(pl, b.desc, from)
 		case broken != nil:
 			err = broken
 		default:
@@ -129,9 +143,7 @@ func (p *pusher) place(ctx context.Context, b *sharedBlob) {
 		} else if errors.Is(err, bundle.ErrDamaged) {
 			broken = err
 		}
-		for _, j := range pl.jobs {
-			p.settle(ctx, j, err)
-		}
+		p.settleAll(ctx, []*place{pl}, err)
 	}
 }
 
@@ -140,7 +152,7 @@ func (p *pusher) has(ctx context.Context, pl *place, d ocispec.Descriptor) (bool
 	if pl.repo.holds(d.Digest) {
 		return true, nil
 	}
-	if !p.wanted(pl) || p.session.isNew(pl.repo) {
+	if !p.tally.wanted(pl) || p.session.isNew(pl.repo) {
 		return false, nil
 	}
 	have, err := pl.repo.hasBlob(ctx, d)
@@ -151,12 +163,12 @@ func (p *pusher) has(ctx context.Context, pl *place, d ocispec.Descriptor) (bool
 }
 
 // miss counts content that a dry run would send.
-func (p *pusher) miss(pl *place, d ocispec.Descriptor, from string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+func (t *tally) miss(pl *place, d ocispec.Descriptor, from string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	if from == "" {
-		p.counts.BlobsMissing++
-		p.counts.BytesMissing += d.Size
+		t.counts.BlobsMissing++
+		t.counts.BytesMissing += d.Size
 	}
 	for _, j := range pl.jobs {
 		j.sent = true
@@ -164,9 +176,9 @@ func (p *pusher) miss(pl *place, d ocispec.Descriptor, from string) {
 }
 
 // wanted reports whether an item that has not failed needs the place.
-func (p *pusher) wanted(pl *place) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+func (t *tally) wanted(pl *place) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	return slices.ContainsFunc(pl.jobs, func(j *job) bool { return !j.ended })
 }
 
@@ -188,26 +200,26 @@ func (p *pusher) sendFrom(ctx context.Context, pl *place, d ocispec.Descriptor, 
 }
 
 func (p *pusher) sendBlob(ctx context.Context, pl *place, d ocispec.Descriptor, from string, open opener) error {
-	m := &meter{advance: p.advance}
+	m := &meter{advance: p.tally.advance}
 	mounted, err := pl.repo.sendBlob(ctx, d, from, m.opener(open))
 	if err != nil {
 		m.end(0)
 		return err
 	}
 	m.end(d.Size)
-	p.arrived(pl, d, mounted)
+	p.tally.arrived(pl, d, mounted)
 	return nil
 }
 
 // arrived counts a blob that a place now has.
-func (p *pusher) arrived(pl *place, d ocispec.Descriptor, mounted bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+func (t *tally) arrived(pl *place, d ocispec.Descriptor, mounted bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	if mounted {
-		p.counts.BlobsMounted++
+		t.counts.BlobsMounted++
 	} else {
-		p.counts.BlobsSent++
-		p.counts.BytesSent += d.Size
+		t.counts.BlobsSent++
+		t.counts.BytesSent += d.Size
 	}
 	for _, j := range pl.jobs {
 		j.sent = true
@@ -217,13 +229,13 @@ func (p *pusher) arrived(pl *place, d ocispec.Descriptor, mounted bool) {
 // settle counts one blob of an item as done, or fails the item; the manifests follow the last blob.
 func (p *pusher) settle(ctx context.Context, j *job, err error) {
 	if err != nil {
-		p.end(j, err)
+		p.tally.end(j, err)
 		return
 	}
-	p.mu.Lock()
+	p.tally.mu.Lock()
 	j.pending--
 	ready := j.pending == 0 && !j.ended && j.wave == 0
-	p.mu.Unlock()
+	p.tally.mu.Unlock()
 	if ready {
 		p.finish(ctx, j)
 	}
@@ -236,7 +248,7 @@ func (p *pusher) finish(ctx context.Context, j *job) {
 	}
 	if j.wave > 0 {
 		if err := p.subjectLost(j); err != nil {
-			p.end(j, err)
+			p.tally.end(j, err)
 			return
 		}
 	}
@@ -244,95 +256,95 @@ func (p *pusher) finish(ctx context.Context, j *job) {
 		p.finishDry(ctx, j)
 		return
 	}
-	final, err := p.manifests(ctx, j)
+	final, err := p.manifestsOf(j).put(ctx, j.root, j.dest.Identifier())
 	if err != nil {
-		p.end(j, p.session.explain(j.repo.name, err))
+		p.tally.end(j, p.session.explain(j.repo.name, err))
 		return
 	}
-	p.mu.Lock()
+	p.tally.mu.Lock()
 	j.result.Digest, j.result.Reduced = final.Digest, final.Digest != j.item.Descriptor.Digest
-	p.mu.Unlock()
-	p.end(j, nil)
+	p.tally.mu.Unlock()
+	p.tally.end(j, nil)
 }
 
 // finishDry counts the manifests that would be sent.
 func (p *pusher) finishDry(ctx context.Context, j *job) {
-	m := manifestPusher{pusher: p, job: j, there: map[*node]ocispec.Descriptor{}}
+	m := p.manifestsOf(j)
 	for _, n := range j.nodes {
 		there := n.have == n.desc.Digest
 		if !there && len(n.absent) > 0 {
 			_, there, _ = m.alreadyReduced(ctx, n, n.have) // an unknown manifest would be sent
 		}
 		if !there {
-			p.count(func(c *PushSummary) { c.BytesMissing += n.desc.Size; j.sent = true })
+			p.tally.count(func(c *PushSummary) { c.BytesMissing += n.desc.Size; j.sent = true })
 		}
 	}
-	p.count(func(*PushSummary) { j.result.Digest = j.item.Descriptor.Digest })
-	p.end(j, nil)
+	p.tally.count(func(*PushSummary) { j.result.Digest = j.item.Descriptor.Digest })
+	p.tally.end(j, nil)
 }
 
 // end records the outcome of an item, once. An error that concerns all items ends the run.
-func (p *pusher) end(j *job, err error) {
-	p.mu.Lock()
+func (t *tally) end(j *job, err error) {
+	t.mu.Lock()
 	if j.ended {
-		p.mu.Unlock()
+		t.mu.Unlock()
 		return
 	}
 	j.ended, j.err = true, err
-	p.ended++
+	t.ended++
 	switch {
 	case err != nil:
 		j.result.State = StateFailed
-	case j.sent && p.options.DryRun:
+	case j.sent && t.dryRun:
 		j.result.State = StateMissing
 	case j.sent:
 		j.result.State = StatePushed
 	default:
 		j.result.State = StatePresent
 	}
-	p.event(j.item.String(), err)
-	p.mu.Unlock()
+	t.event(j.item.String(), err)
+	t.mu.Unlock()
 	if isFatal(err) {
-		p.abort(err)
+		t.abort(err)
 	}
 }
 
-func (p *pusher) count(add func(*PushSummary)) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	add(&p.counts)
+func (t *tally) count(add func(*PushSummary)) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	add(&t.counts)
 }
 
-func (p *pusher) warn(j *job, text string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.warnings = append(p.warnings, j.item.String()+": "+text)
+func (t *tally) warn(text string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.warnings = append(t.warnings, text)
 }
 
-func (p *pusher) advance(n int64) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.done += n
-	p.event("", nil)
+func (t *tally) advance(n int64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.done += n
+	t.event("", nil)
 }
 
-// event reports; p.mu is held, so events come one at a time and in order.
-func (p *pusher) event(finished string, err error) {
-	if p.options.Progress == nil {
+// event reports; t.mu is held, so events come one at a time and in order.
+func (t *tally) event(finished string, err error) {
+	if t.progress == nil {
 		return
 	}
-	p.options.Progress(Event{Done: p.done, Total: p.total, ItemsDone: p.ended, Items: p.items, Finished: finished, Err: err})
+	t.progress(Event{Done: t.done, Total: t.total, ItemsDone: t.ended, Items: t.items, Finished: finished, Err: err})
 }
 
 func (p *pusher) summary() PushSummary {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	s := p.counts
+	p.tally.mu.Lock()
+	defer p.tally.mu.Unlock()
+	s := p.tally.counts
 	s.Registry, s.Bundle = p.target.String(), p.bundle.Digest()
 	if p.session.harbor != nil {
 		s.Harbor = &p.session.harbor.result
 	}
-	s.Warnings = slices.Sorted(slices.Values(p.warnings))
+	s.Warnings = slices.Sorted(slices.Values(p.tally.warnings))
 	for _, j := range p.jobs {
 		r := j.result
 		switch {
@@ -366,7 +378,7 @@ func (p *pusher) failure(ctx context.Context, cause error) error {
 		case j.err == nil || isFatal(j.err) || errors.Is(j.err, context.Canceled):
 			open++
 		default:
-			errs = append(errs, fmt.Errorf("%s to %s: %w", j.item, p.where(j), j.err))
+			errs = append(errs, fmt.Errorf("%s to %s: %w", j.item, cmp.Or(j.result.Destination, p.target.String()), j.err))
 		}
 	}
 	if open == 0 {
@@ -376,13 +388,6 @@ func (p *pusher) failure(ctx context.Context, cause error) error {
 		cause = context.Cause(ctx)
 	}
 	return errors.Join(append([]error{fmt.Errorf("push to %s: %w; %d items are incomplete, and running it again continues", p.target, cause, open)}, errs...)...)
-}
-
-func (p *pusher) where(j *job) string {
-	if j.dest == nil {
-		return p.target.String()
-	}
-	return j.dest.Name()
 }
 
 // A meter counts the bytes of one blob over all attempts.

@@ -28,7 +28,7 @@ type spot struct {
 
 // chooseReferrers selects the referrers of each selected image, to be pushed after it. Select decides about referrers
 // whose subject is not in the bundle.
-func (p *pusher) chooseReferrers() {
+func (p *planner) chooseReferrers() {
 	waves := map[spot]int{}
 	hold := func(j *job) {
 		for _, n := range j.nodes {
@@ -63,7 +63,7 @@ func (p *pusher) chooseReferrers() {
 		open = later
 	}
 	for _, j := range open {
-		if _, held := p.bundle.Stat(subjectOf(j)); held || !p.options.Select(j.item) {
+		if _, held := p.bundle.Stat(subjectOf(j)); held || !p.choose(j.item) {
 			j.skip()
 		}
 	}
@@ -80,8 +80,8 @@ func subjectOf(j *job) digest.Digest {
 // subjectLost returns an error if an item's subject should have been pushed to the same repository and failed.
 func (p *pusher) subjectLost(j *job) error {
 	subject := subjectOf(j)
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	p.tally.mu.Lock()
+	defer p.tally.mu.Unlock()
 	var lost error
 	for _, other := range p.jobs {
 		if other == j || other.dest == nil || other.repo != j.repo {

@@ -10,6 +10,7 @@
 package registry
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -115,7 +116,6 @@ func Push(ctx context.Context, b *bundle.Reader, o PushOptions) (PushSummary, er
 // parallel (distribution specification, "Pushing blobs"). If the registry refuses one, blame finds the cause.
 type file struct{ *bundle.Reader }
 
-// Blob implements origin.
 func (f file) Blob(ctx context.Context, d digest.Digest, offset int64) (io.ReadCloser, error) {
 	return f.Unhashed(ctx, d, offset)
 }
@@ -144,8 +144,11 @@ func pushFrom(ctx context.Context, b origin, o PushOptions) (PushSummary, error)
 	if err != nil {
 		return PushSummary{}, err
 	}
-	p := &pusher{bundle: b, session: s, target: t, options: o}
-	if err := p.plan(ctx); err != nil {
+	plan := planner{bundle: b, target: t, choose: o.Select, platforms: o.Platforms, repo: s.repo}
+	err = plan.plan(ctx)
+	p := &pusher{bundle: b, session: s, target: t, options: o, jobs: plan.jobs, blobs: plan.blobs}
+	p.tally = &tally{progress: o.Progress, dryRun: o.DryRun, items: plan.items, total: plan.total}
+	if err != nil {
 		return p.summary(), err
 	}
 	return p.push(ctx)
@@ -155,15 +158,11 @@ func (o PushOptions) withDefaults() PushOptions {
 	if o.Jobs <= 0 {
 		o.Jobs = defaultJobs
 	}
-	if o.Retries == 0 {
-		o.Retries = defaultRetries
-	}
+	o.Retries = cmp.Or(o.Retries, defaultRetries)
 	if o.StallTimeout <= 0 {
 		o.StallTimeout = defaultStall
 	}
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	if o.Select == nil {
 		o.Select = func(bundle.Item) bool { return true }
 	}

@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -128,14 +129,7 @@ func isFull(te *transport.Error) bool {
 }
 
 func hasCode(te *transport.Error, codes ...transport.ErrorCode) bool {
-	for _, d := range te.Errors {
-		for _, c := range codes {
-			if d.Code == c {
-				return true
-			}
-		}
-	}
-	return false
+	return slices.ContainsFunc(te.Errors, func(d transport.Diagnostic) bool { return slices.Contains(codes, d.Code) })
 }
 
 // isNetwork reports whether the request or its answer was lost in transit.

@@ -24,7 +24,7 @@ type session struct {
 	host      string
 	rt        *authTransport
 	auth      authn.Authenticator
-	user      string // for messages; "" if anonymous
+	account   authn.AuthConfig // empty if anonymous
 	stall     time.Duration
 	retry     retrier
 	logger    *slog.Logger
@@ -72,7 +72,7 @@ func newSession(ctx context.Context, t target, o PushOptions) (*session, error) 
 	if err != nil {
 		return nil, fmt.Errorf("find the login for registry %s: %w", s.host, err)
 	}
-	s.auth, s.user = auth, config.Username
+	s.auth, s.account = auth, *config
 	return s, nil
 }
 

@@ -103,7 +103,6 @@ type authTransport struct {
 	token bool
 }
 
-// RoundTrip implements http.RoundTripper.
 func (g *authTransport) RoundTrip(in *http.Request) (*http.Response, error) {
 	req := in.Clone(in.Context())
 	if in.GetBody != nil {

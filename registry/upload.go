@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -150,9 +151,7 @@ func (u *upload) transfer(ctx context.Context) (size int64, err error) {
 	if u.whole = chunk == 0 && u.offset == 0; u.whole {
 		return u.desc.Size, u.finish(ctx, u.desc.Size)
 	}
-	if chunk == 0 {
-		chunk = inOnePatch
-	}
+	chunk = cmp.Or(chunk, inOnePatch)
 	for u.offset < u.desc.Size {
 		size = min(max(chunk, u.minChunk), u.desc.Size-u.offset)
 		if err := u.patch(ctx, size); err != nil {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -131,11 +130,11 @@ func checkWhole(ctx context.Context, r *bundle.Reader, d digest.Digest) error {
 	return errors.Join(err, rc.Close())
 }
 
-// FileName returns the name of a file or chart, without directories: the names in a bundle are not trusted.
+// FileName returns the name of a file or chart, without directories and not hidden: the names in a bundle are not trusted.
 func FileName(item bundle.Item) string {
-	name := filepath.Base(filepath.Clean("/" + item.Name))
+	name := PlainName(item.Name)
 	if item.Kind == bundle.KindChart {
-		name += "-" + filepath.Base(filepath.Clean("/"+item.Version)) + ".tgz"
+		name += "-" + PlainName(item.Version) + ".tgz"
 	}
 	return name
 }

@@ -33,3 +33,23 @@ func TestTreePaths(t *testing.T) {
 		seen[strings.ToLower(p)] = true
 	}
 }
+
+// TestFileNameIsPlain: the name of an item that a stranger made is no hidden file and no path.
+func TestFileNameIsPlain(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		item bundle.Item
+		want string
+	}{
+		{bundle.Item{Kind: bundle.KindFile, Name: ".bashrc"}, "bashrc"},
+		{bundle.Item{Kind: bundle.KindFile, Name: "a/../../.ssh/authorized_keys"}, "authorized_keys"},
+		{bundle.Item{Kind: bundle.KindFile, Name: ".."}, "unnamed"},
+		{bundle.Item{Kind: bundle.KindChart, Name: ".web", Version: "../.1"}, "web-1.tgz"},
+		{bundle.Item{Kind: bundle.KindFile, Name: "kubeadm"}, "kubeadm"},
+		{bundle.Item{Kind: bundle.KindFile, Name: "line\nbreak"}, "line_break"},
+	} {
+		if got := FileName(c.item); got != c.want {
+			t.Errorf("%q: %q, want %q", c.item.Name, got, c.want)
+		}
+	}
+}

@@ -194,14 +194,6 @@ type remedy struct {
 
 func (r *remedy) Unwrap() error { return r.cause }
 
-// A haveError means that a bundle of Options.Have is damaged.
-type haveError struct{ error }
-
-func (e *haveError) Unwrap() error { return e.error }
-
-// Hint returns the remedy.
-func (e *haveError) Hint() string { return "run the command again without --have for that bundle" }
-
 // A pulling is one attempt; a damaged cache causes another one.
 type pulling struct {
 	*puller
@@ -234,7 +226,7 @@ func (p *pulling) run(ctx context.Context) (Result, error) {
 	defer stop()
 	sum, err := bundle.Create(ctx, p.output, p.local, x, bundle.WriteOptions{PartSize: p.PartSize, Recipients: p.Recipients, Progress: set})
 	if errors.Is(err, bundle.ErrDamaged) {
-		err = &haveError{err}
+		err = plain.Advise(err, "run the command again without --have for that bundle")
 	}
 	r := Result{
 		Version: 1, Path: p.output, Manifest: p.artifact.Digest, Digest: sum.Digest, Size: sum.Size, Parts: sum.Parts, Items: len(x.Items),

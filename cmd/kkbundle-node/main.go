@@ -28,6 +28,7 @@ const usage = `usage: kkbundle-node facts            < probe.json > facts.json
        kkbundle-node reach            (speaks to kkbundle)
        kkbundle-node expires DAYS PATH...   (prints the certificates that end within DAYS; exit code 3: there are none)
        kkbundle-node serves HOST:PORT CAFILE   (exit code 1: the registry there does not serve)
+       kkbundle-node volume write|read POD-UID DIR TEXT   (writes TEXT to the pod's volume at DIR, or compares and removes it)
        kkbundle-node version`
 
 func main() {
@@ -78,12 +79,24 @@ func run(ctx context.Context, args []string, in io.Reader, out io.Writer) error 
 		return expires(out, args[1], args[2:])
 	case len(args) == 3 && args[0] == "serves":
 		return node.Serves(ctx, args[1], args[2])
+	case len(args) == 5 && args[0] == "volume":
+		return volume(args[1], node.VolumeProof{Proc: "/proc", PodUID: args[2], Dir: args[3], Text: args[4]})
 	case len(args) == 1 && args[0] == "version":
 		_, err := fmt.Fprintf(out, "kkbundle-node facts %d, protocol %d\n", node.FactsVersion, node.ProtocolVersion)
 		return err
 	default:
 		return errors.New(usage)
 	}
+}
+
+func volume(verb string, p node.VolumeProof) error {
+	switch verb {
+	case "write":
+		return p.Write()
+	case "read":
+		return p.Read()
+	}
+	return errors.New(usage)
 }
 
 func expires(out io.Writer, days string, paths []string) error {

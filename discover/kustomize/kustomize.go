@@ -3,6 +3,7 @@
 package kustomize
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -159,9 +160,7 @@ func (d *disk) ReadFile(name string) ([]byte, error) {
 }
 
 func (d *disk) refuse(err error) error {
-	if d.refused == nil {
-		d.refused = err
-	}
+	d.refused = cmp.Or(d.refused, err)
 	return err
 }
 

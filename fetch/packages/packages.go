@@ -75,9 +75,7 @@ func isWord(s string) bool {
 }
 
 // IsCapability reports whether s can be a provided or required name, or a path.
-func IsCapability(s string) bool {
-	return s != "" && !strings.ContainsFunc(s, unicode.IsControl)
-}
+func IsCapability(s string) bool { return s != "" && !strings.ContainsFunc(s, unicode.IsControl) }
 
 // Join returns the address of a file of a repository: a URL if base is one, else a path.
 func Join(base, file string) string {

@@ -1,6 +1,7 @@
 package packages
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -151,9 +152,7 @@ func (s *solver) take(p *Package) error {
 		return nil
 	}
 	if have := s.chosen[p.Name]; have != nil {
-		if s.blocked == nil {
-			s.blocked = p
-		}
+		s.blocked = cmp.Or(s.blocked, p)
 		return fmt.Errorf("version %[2]s of %[1]s is needed, but something else needs %[3]s", p.Name, p.Version, have.Version)
 	}
 	own, err := s.of(p)
@@ -250,10 +249,8 @@ func (s *solver) meet(d Dependency) error {
 	if d.If != nil && !s.there(*d.If) {
 		return nil
 	}
-	for _, r := range d.AnyOf {
-		if s.has(r) {
-			return nil
-		}
+	if slices.ContainsFunc(d.AnyOf, s.has) {
+		return nil
 	}
 	if !s.request.Full {
 		for _, r := range d.AnyOf {
@@ -271,9 +268,7 @@ func (s *solver) meet(d Dependency) error {
 			if err == nil {
 				return nil
 			}
-			if first == nil {
-				first = err
-			}
+			first = cmp.Or(first, err)
 		}
 	}
 	if first != nil {

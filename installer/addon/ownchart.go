@@ -1,6 +1,7 @@
 package addon
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"path"
@@ -55,15 +56,9 @@ func OwnCharts(c *manifest.Cluster) map[string]OwnChart {
 	}
 	charts := map[string]OwnChart{}
 	for _, o := range list {
-		if o.chart == "" {
-			o.chart = o.component
-		}
-		if o.Release == "" {
-			o.Release = o.component
-		}
-		if o.Namespace == "" {
-			o.Namespace = kube.SystemNamespace
-		}
+		o.chart = cmp.Or(o.chart, o.component)
+		o.Release = cmp.Or(o.Release, o.component)
+		o.Namespace = cmp.Or(o.Namespace, kube.SystemNamespace)
 		charts[o.component] = o
 	}
 	return charts
@@ -155,9 +150,7 @@ func pickImages(c *manifest.Cluster, component string, names ...string) ([]image
 
 // value returns an image in the form of most charts. Charts that use digests by default must switch them off: the
 // bundle has the tag, and its digest is in the lock.
-func (i imageName) value() map[string]any {
-	return map[string]any{"repository": i.full, "tag": i.tag}
-}
+func (i imageName) value() map[string]any { return map[string]any{"repository": i.full, "tag": i.tag} }
 
 // OwnNamespaces returns the namespaces with pods of kkbundle's installation, which must be ready.
 func OwnNamespaces(c *manifest.Cluster) []string {

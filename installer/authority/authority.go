@@ -13,6 +13,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/pki"
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 // An ownCA is a certificate authority that the operator provides, under kubeadm's name for it.
@@ -57,7 +58,7 @@ func ownAuthorities(r *task.Site) ([]task.File, error) {
 		files = append(files, task.File{Path: to + ".key", Mode: 0o600, Data: key}, task.File{Path: to + ".crt", Mode: 0o644, Data: cert})
 	}
 	if err := errors.Join(errs...); err != nil {
-		return nil, &authorityError{err}
+		return nil, plain.Advise(err, "a bundle does not contain keys: name the cluster file with -c, and keep the PEM files at the paths in it")
 	}
 	return files, nil
 }
@@ -77,17 +78,6 @@ func CheckTask() task.Task {
 			return err
 		},
 	}
-}
-
-// An authorityError is an error in an operator's authority.
-type authorityError struct{ error }
-
-// Unwrap returns the reason.
-func (e *authorityError) Unwrap() error { return e.error }
-
-// Hint returns the remedy.
-func (e *authorityError) Hint() string {
-	return "a bundle does not contain keys: name the cluster file with -c, and keep the PEM files at the paths in it"
 }
 
 // checkAuthority refuses authorities that kubeadm accepts but that break a cluster.

@@ -149,42 +149,14 @@ func containerdConfig(c *manifest.Cluster) ([]byte, error) {
 	if v.Major() < 2 {
 		format = containerdVersion2
 	}
-	return fmt.Appendf(nil, format, pause), nil
+	return fmt.Appendf(nil, hostfile.Mark+"\n"+format, pause), nil
 }
 
-const containerdVersion3 = hostfile.Mark + `
-version = 3
+//go:embed configs/containerd-3.toml
+var containerdVersion3 string
 
-[plugins.'io.containerd.cri.v1.images'.pinned_images]
-  sandbox = "%s"
-
-[plugins.'io.containerd.cri.v1.images'.registry]
-  config_path = "/etc/containerd/certs.d"
-
-[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]
-  runtime_type = "io.containerd.runc.v2"
-
-[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]
-  BinaryName = "/usr/local/sbin/runc"
-  SystemdCgroup = true
-`
-
-const containerdVersion2 = hostfile.Mark + `
-version = 2
-
-[plugins."io.containerd.grpc.v1.cri"]
-  sandbox_image = "%s"
-
-[plugins."io.containerd.grpc.v1.cri".registry]
-  config_path = "/etc/containerd/certs.d"
-
-[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
-  runtime_type = "io.containerd.runc.v2"
-
-[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
-  BinaryName = "/usr/local/sbin/runc"
-  SystemdCgroup = true
-`
+//go:embed configs/containerd-2.toml
+var containerdVersion2 string
 
 const containerdUnitText = hostfile.Mark + `
 [Unit]

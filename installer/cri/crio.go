@@ -2,6 +2,7 @@ package cri
 
 import (
 	"context"
+	_ "embed"
 	"fmt"
 
 	"github.com/kkbundle/kkbundle/hostfile"
@@ -72,7 +73,7 @@ func crioSetting(_ context.Context, t *task.Host) (task.Setting, error) {
 	files := []task.File{
 		{Path: CRIOConfigFile, Mode: 0o644, Data: fmt.Appendf(nil, crioConfig, pause)},
 		{Path: CRIOPolicy, Mode: 0o644, Data: []byte(`{"default": [{"type": "insecureAcceptAnything"}]}` + "\n")},
-		{Path: "/etc/systemd/system/" + crioUnit, Mode: 0o644, Data: []byte(crioUnitText)},
+		{Path: "/etc/systemd/system/" + crioUnit, Mode: 0o644, Data: []byte(hostfile.Mark + "\n" + crioUnitText)},
 	}
 	mirrors, err := MirrorFiles(mirror.RuntimeCRIO, access, t.Site.Upstreams())
 	if err != nil {
@@ -126,30 +127,6 @@ monitor_cgroup = "pod"
 `
 
 // From the archive's crio.service.
-const crioUnitText = hostfile.Mark + `
-[Unit]
-Description=Container Runtime Interface for OCI (CRI-O)
-Documentation=https://github.com/cri-o/cri-o
-Wants=network-online.target
-Before=kubelet.service
-After=network-online.target
-
-[Service]
-Type=notify
-ExecStartPre=-/sbin/modprobe overlay
-ExecStart=/usr/local/bin/crio
-ExecReload=/bin/kill -s HUP $MAINPID
-Environment=GOTRACEBACK=crash
-Environment=PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
-TasksMax=infinity
-LimitNOFILE=1048576
-LimitNPROC=1048576
-LimitCORE=infinity
-OOMScoreAdjust=-999
-TimeoutStartSec=0
-Restart=on-failure
-RestartSec=10
-
-[Install]
-WantedBy=multi-user.target
-`
+//
+//go:embed units/crio.service
+var crioUnitText string

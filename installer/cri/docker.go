@@ -3,6 +3,7 @@ package cri
 import (
 	"bytes"
 	"context"
+	_ "embed"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 // Docker's units, and paths on the host.
@@ -122,18 +124,10 @@ func DockerFiles() []task.Place {
 	return files
 }
 
-// A ForeignDockerError means that the host has a Docker that kkbundle did not install.
-type ForeignDockerError struct {
-	Host, Found string
-}
-
-func (e *ForeignDockerError) Error() string {
-	return fmt.Sprintf("%s has a Docker that kkbundle did not install (%s); other containers may depend on it", e.Host, e.Found)
-}
-
-// Hint returns the remedy.
-func (e *ForeignDockerError) Hint() string {
-	return "use another host, or move these containers elsewhere, remove Docker with the system's packages and move " + DockerConfig + " away"
+// foreignDocker returns the error of a host with a Docker that kkbundle did not install.
+func foreignDocker(t *task.Host, found string) error {
+	return plain.Advise(fmt.Errorf("%s has a Docker that kkbundle did not install (%s); other containers may depend on it", t.Name, found),
+		"use another host, or move these containers elsewhere, remove Docker with the system's packages and move "+DockerConfig+" away")
 }
 
 // refuseForeignDocker protects the programs and configuration of another Docker. It runs before the first file is
@@ -148,7 +142,7 @@ func refuseForeignDocker(ctx context.Context, t *task.Host) error {
 		if err != nil && !errors.Is(err, fs.ErrNotExist) || err == nil && bytes.HasPrefix(unit, []byte(hostfile.Mark)) {
 			return err
 		}
-		return &ForeignDockerError{t.Name, "/etc/systemd/system/" + DockerUnit}
+		return foreignDocker(t, "/etc/systemd/system/"+DockerUnit)
 	}
 	for _, file := range []string{
 		"/usr/bin/dockerd", "/usr/sbin/dockerd", "/usr/local/bin/dockerd", "/snap/bin/docker",
@@ -159,7 +153,7 @@ func refuseForeignDocker(ctx context.Context, t *task.Host) error {
 			return err
 		}
 		if there {
-			return &ForeignDockerError{t.Name, file}
+			return foreignDocker(t, file)
 		}
 	}
 	return refuseForeignConfig(ctx, t)
@@ -178,7 +172,7 @@ func refuseForeignConfig(ctx context.Context, t *task.Host) error {
 	if err != nil || bytes.Equal(have, want) {
 		return err
 	}
-	return &ForeignDockerError{t.Name, DockerConfig}
+	return foreignDocker(t, DockerConfig)
 }
 
 func dockerSetting(_ context.Context, t *task.Host) (task.Setting, error) {
@@ -188,7 +182,7 @@ func dockerSetting(_ context.Context, t *task.Host) (task.Setting, error) {
 	}
 	files := []task.File{
 		{Path: DockerConfig, Mode: 0o644, Data: daemon},
-		{Path: "/etc/systemd/system/" + DockerUnit, Mode: 0o644, Data: []byte(DockerUnitText)},
+		{Path: "/etc/systemd/system/" + DockerUnit, Mode: 0o644, Data: []byte(DockerUnitText())},
 	}
 	units := []string{DockerUnit}
 	if t.Site.Cluster.ImageRegistry.Type == manifest.RegistryNone {
@@ -218,34 +212,12 @@ func DockerDaemon() ([]byte, error) {
 	return append(data, '\n'), err
 }
 
-// DockerUnitText is upstream's contrib/init/systemd/docker.service without socket activation. Docker starts its own
+//go:embed units/docker.service
+var dockerUnitText string
+
+// DockerUnitText returns upstream's contrib/init/systemd/docker.service without socket activation. Docker starts its own
 // containerd.
-const DockerUnitText = hostfile.Mark + `
-[Unit]
-Description=Docker Application Container Engine
-Documentation=https://docs.docker.com
-Wants=network-online.target
-After=network-online.target firewalld.service
-
-[Service]
-Type=notify
-ExecStart=/usr/local/bin/dockerd
-ExecReload=/bin/kill -s HUP $MAINPID
-Environment=PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
-TimeoutSec=0
-RestartSec=2
-Restart=always
-LimitNOFILE=infinity
-LimitNPROC=infinity
-LimitCORE=infinity
-TasksMax=infinity
-Delegate=yes
-KillMode=process
-OOMScoreAdjust=-500
-
-[Install]
-WantedBy=multi-user.target
-`
+func DockerUnitText() string { return hostfile.Mark + "\n" + dockerUnitText }
 
 func criDockerSetting(_ context.Context, t *task.Host) (task.Setting, error) {
 	c := t.Site.Cluster
@@ -254,7 +226,7 @@ func criDockerSetting(_ context.Context, t *task.Host) (task.Setting, error) {
 		return task.Setting{}, err
 	}
 	files := []task.File{
-		{Path: "/etc/systemd/system/" + criDockerUnit, Mode: 0o644, Data: fmt.Appendf(nil, criDockerUnitText, RuntimeOf(c).Socket, pause)},
+		{Path: "/etc/systemd/system/" + criDockerUnit, Mode: 0o644, Data: fmt.Appendf(nil, hostfile.Mark+"\n"+criDockerUnitText, RuntimeOf(c).Socket, pause)},
 	}
 	login, err := kubeletLogin(t.Site)
 	if err != nil {
@@ -278,29 +250,6 @@ func kubeletLogin(s *task.Site) ([]task.File, error) {
 }
 
 // From upstream's packaging/systemd/cri-docker.service, without socket activation.
-const criDockerUnitText = hostfile.Mark + `
-[Unit]
-Description=CRI Interface for Docker Application Container Engine
-Documentation=https://docs.mirantis.com
-Wants=network-online.target
-After=network-online.target firewalld.service docker.service
-Requires=docker.service
-
-[Service]
-Type=notify
-ExecStart=/usr/local/bin/cri-dockerd --container-runtime-endpoint=%s --pod-infra-container-image=%s --network-plugin=cni --cni-bin-dir=/opt/cni/bin --cni-conf-dir=/etc/cni/net.d
-ExecReload=/bin/kill -s HUP $MAINPID
-Environment=PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
-TimeoutSec=0
-RestartSec=2
-Restart=always
-LimitNOFILE=infinity
-LimitNPROC=infinity
-LimitCORE=infinity
-TasksMax=infinity
-Delegate=yes
-KillMode=process
-
-[Install]
-WantedBy=multi-user.target
-`
+//
+//go:embed units/cri-docker.service
+var criDockerUnitText string

@@ -3,6 +3,7 @@ package endpoint
 import (
 	"bytes"
 	"context"
+	_ "embed"
 	"fmt"
 	"net"
 	"strconv"
@@ -75,7 +76,7 @@ func haproxySetting(_ context.Context, t *task.Host) (task.Setting, error) {
 func HAProxyConfig(r *task.Site) ([]byte, error) {
 	var b bytes.Buffer
 	own := r.Loopback().String()
-	fmt.Fprintf(&b, haproxyText, net.JoinHostPort(own, strconv.Itoa(haproxyHealth)), net.JoinHostPort(own, strconv.Itoa(manifest.DefaultPort)))
+	fmt.Fprintf(&b, hostfile.Mark+"\n"+haproxyText, net.JoinHostPort(own, strconv.Itoa(haproxyHealth)), net.JoinHostPort(own, strconv.Itoa(manifest.DefaultPort)))
 	for _, t := range r.WithRole(manifest.RoleControlPlane) {
 		if !t.IP.IsValid() {
 			return nil, &task.AddressError{Host: t.Name}
@@ -87,36 +88,9 @@ func HAProxyConfig(r *task.Site) ([]byte, error) {
 
 // Timeouts: a lost API server is dropped well within a kubelet's lease of 40 seconds. Watches last half an hour to an
 // hour, but carry data about every minute.
-const haproxyText = hostfile.Mark + `
-global
-    log stdout format raw local0 notice
-    maxconn 4096
-    hard-stop-after 2s
-
-defaults
-    log global
-    mode tcp
-    option dontlognull
-    timeout connect 5s
-    timeout check 5s
-    timeout client 10m
-    timeout server 10m
-
-frontend health
-    bind %s
-    mode http
-    monitor-uri /healthz
-
-frontend api
-    bind %s
-    default_backend api
-
-backend api
-    balance leastconn
-    option httpchk GET /readyz
-    http-check expect status 200
-    default-server check check-ssl verify required verifyhost kubernetes ca-file /usr/local/etc/haproxy/ca.crt inter 2s fall 2 rise 1 on-marked-down shutdown-sessions
-`
+//
+//go:embed configs/haproxy.cfg
+var haproxyText string
 
 // HAProxyPod renders haproxy's static pod.
 func HAProxyPod(r *task.Site, config []byte) ([]byte, error) {

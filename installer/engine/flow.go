@@ -89,8 +89,7 @@ func (r *Run) Group(ctx context.Context, phase string, group []task.Task) (goesO
 			continue
 		}
 		t.Failed = true
-		var held *heldError
-		if errors.As(found[i], &held) {
+		if held, ok := errors.AsType[*heldError](found[i]); ok {
 			r.Tell(task.Event{Phase: phase, Task: step.Name, Host: t.Name, State: task.Skipped, Message: held.Error()})
 			continue
 		}

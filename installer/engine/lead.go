@@ -10,6 +10,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/member"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 // FindLead selects once per run the control plane that speaks for the cluster: the first in the inventory that is a node and
@@ -67,23 +68,7 @@ func Answers(ctx context.Context, t *task.Host) bool {
 	return err == nil
 }
 
-// A LostError means that the cluster may be on unreached control planes: no reached one is a node of it.
-type LostError struct {
-	Cluster string
-	Hosts   []string // unreached control planes
-}
-
-// Error names the cluster and the hosts.
-func (e *LostError) Error() string {
-	return fmt.Sprintf("no reachable control plane has joined cluster %s; it may be running on %s, which cannot be reached", e.Cluster, strings.Join(e.Hosts, ", "))
-}
-
-// Hint returns the remedy.
-func (e *LostError) Hint() string {
-	return "bring one of these hosts back, or remove those that will never come back from the inventory"
-}
-
-// lost returns a LostError if control planes were not reached.
+// lostError returns an error if control planes were not reached: no reached one is a node, so the cluster may be on them.
 func (r *Run) lostError() error {
 	var hosts []string
 	for _, t := range r.WithRole(manifest.RoleControlPlane) {
@@ -94,7 +79,9 @@ func (r *Run) lostError() error {
 	if len(hosts) == 0 {
 		return nil
 	}
-	return &LostError{Cluster: member.Identity(r.Site).String(), Hosts: hosts}
+	return plain.Advise(
+		fmt.Errorf("no reachable control plane has joined cluster %s; it may be running on %s, which cannot be reached", member.Identity(r.Site), strings.Join(hosts, ", ")),
+		"bring one of these hosts back, or remove those that will never come back from the inventory")
 }
 
 // CanSpare reports whether the run continues without a host. With --limit, one control plane and one of two registry hosts

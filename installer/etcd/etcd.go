@@ -234,6 +234,4 @@ func Endpoint(t *task.Host) string {
 }
 
 // PeerURL returns the URL of the host's member for other members.
-func PeerURL(t *task.Host) string {
-	return "https://" + net.JoinHostPort(t.IP.String(), etcdPeerPort)
-}
+func PeerURL(t *task.Host) string { return "https://" + net.JoinHostPort(t.IP.String(), etcdPeerPort) }

@@ -14,6 +14,7 @@ import (
 	"github.com/kkbundle/kkbundle/hostfile"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 const (
@@ -35,15 +36,10 @@ type Member struct {
 // HexID returns the member's ID as etcdctl takes it.
 func (m Member) HexID() string { return strconv.FormatUint(m.ID, 16) }
 
-// A QuorumError means that a change would cost etcd its quorum or its data.
-type QuorumError struct{ Host, Reason string }
-
-// Error names the host and the reason.
-func (e *QuorumError) Error() string { return "etcd on " + e.Host + ": " + e.Reason }
-
-// Hint returns the remedy.
-func (e *QuorumError) Hint() string {
-	return "start the members that are down (systemctl start etcd on their hosts) and run again; if more than half are lost for good, restore a backup with kkbundle etcd restore"
+// quorumError returns the error of a change that would cost etcd its quorum or its data.
+func quorumError(t *task.Host, reason string) error {
+	return plain.Advise(errors.New("etcd on "+t.Name+": "+reason),
+		"start the members that are down (systemctl start etcd on their hosts) and run again; if more than half are lost for good, restore a backup with kkbundle etcd restore")
 }
 
 // CtlArgs returns etcdctl's command line with endpoints and certificates.
@@ -132,7 +128,7 @@ func RunMember(ctx context.Context, t *task.Host) error {
 	case !formed && (listed != nil || unknown != nil):
 		err = form(ctx, t)
 	case unknown != nil && !data:
-		return &QuorumError{t.Name, "the member has no data, and the other members do not answer: " + unknown.Error()}
+		return quorumError(t, "the member has no data, and the other members do not answer: "+unknown.Error())
 	case unknown != nil:
 		err = Start(ctx, t) // harmless, and the others may be waiting for this member
 	case data && listed != nil && listed.Name != "":
@@ -241,7 +237,7 @@ func checkStop(ctx context.Context, t *task.Host, members []Member) error {
 		}
 	}
 	if need := len(voters)/2 + 1; others < need {
-		return &QuorumError{t.Name, fmt.Sprintf("the member cannot be stopped: %d of the other %d members are healthy, %d must be", others, len(voters)-1, need)}
+		return quorumError(t, fmt.Sprintf("the member cannot be stopped: %d of the other %d members are healthy, %d must be", others, len(voters)-1, need))
 	}
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/pki"
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 // Paths in the work directory.
@@ -136,6 +137,12 @@ func MemberFiles(ctx context.Context, t *task.Host) ([]task.File, error) {
 	return files, nil
 }
 
+// clientFileError returns the error of a client file for a provided etcd that cannot be read.
+func clientFileError(path string, err error) error {
+	return plain.Advise(fmt.Errorf("%s, for your etcd: %w", path, err),
+		"a bundle does not contain the client's key: name the cluster file with -c, and keep ca, cert and key at the paths in it, relative to it")
+}
+
 // providedEtcdClient returns the operator's client files for a provided etcd.
 func providedEtcdClient(_ context.Context, r *task.Site) ([]task.File, error) {
 	e, f := r.Cluster.Etcd, etcdClientFiles()
@@ -146,30 +153,13 @@ func providedEtcdClient(_ context.Context, r *task.Site) ([]task.File, error) {
 		mode     fs.FileMode
 	}{{e.CA, f.ca, certMode}, {e.Cert, f.Cert, certMode}, {e.Key, f.Key, keyMode}} {
 		if r.Values == nil {
-			return nil, &clientFileError{Path: one.from, Err: fs.ErrNotExist}
+			return nil, clientFileError(one.from, fs.ErrNotExist)
 		}
 		data, err := r.Values(one.from)
 		if err != nil {
-			return nil, &clientFileError{Path: one.from, Err: err}
+			return nil, clientFileError(one.from, err)
 		}
 		files = append(files, task.File{Path: one.to, Mode: one.mode, Data: data})
 	}
 	return files, nil
-}
-
-// A clientFileError is a client file for a provided etcd that cannot be read.
-type clientFileError struct {
-	Path string
-	Err  error
-}
-
-// Error names the file.
-func (e *clientFileError) Error() string { return fmt.Sprintf("%s, for your etcd: %s", e.Path, e.Err) }
-
-// Unwrap returns the reason.
-func (e *clientFileError) Unwrap() error { return e.Err }
-
-// Hint returns the remedy.
-func (e *clientFileError) Hint() string {
-	return "a bundle does not contain the client's key: name the cluster file with -c, and keep ca, cert and key at the paths in it, relative to it"
 }

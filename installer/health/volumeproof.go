@@ -2,7 +2,6 @@ package health
 
 import (
 	"context"
-	_ "embed"
 	"errors"
 	"fmt"
 	"strings"
@@ -28,8 +27,8 @@ const (
 )
 
 // VolumesTask proves that a volume of the default storage class is bound, and that a second pod reads the data of the
-// first. The pods only hold the volume, because no image that every cluster has can write: the host writes through the
-// pod's own view of the volume. The proof runs once for a class.
+// first. The pods only hold the volume, because no image that every cluster has can write: the helper on the host writes
+// through the pod's own view of the volume. The proof runs once for a class.
 func VolumesTask() task.Task {
 	return task.Task{
 		Name:  "verify-volumes",
@@ -77,23 +76,20 @@ func defaultClass(ctx context.Context, t *task.Host) (string, error) {
 	return strings.Join(s.defaults()[:min(1, len(s.defaults()))], ""), err
 }
 
-//go:embed scripts/volume-proof.sh
-var volumeProofScript string
-
 func proveVolume(ctx context.Context, t *task.Host, class string) error {
 	image, err := catalog.ImageRef(t.Site.Cluster, "pause")
 	if err != nil {
 		return err
 	}
 	mark := task.RandomHex(8)
-	at := "/kkbundle-" + mark // identifies the pod's processes in any runtime
+	at := "/kkbundle-" + mark
 	for i, verb := range []string{"write", "read"} {
 		name := fmt.Sprintf("volume-%d", i)
 		if err := t.ApplyObjects(ctx, volumeObjects(name, class, image, at)...); err != nil {
 			return err
 		}
 		if err := task.Eventually(ctx, volumeWait, func(ctx context.Context) error {
-			return runOnNode(ctx, t, name, host.Script("volume-proof.sh", volumeProofScript, at, mark, verb)...)
+			return runOnNode(ctx, t, name, func(uid string) []string { return []string{host.HelperPath, "volume", verb, uid, at, mark} })
 		}); err != nil {
 			return err
 		}
@@ -104,8 +100,8 @@ func proveVolume(ctx context.Context, t *task.Host, class string) error {
 	return nil
 }
 
-// runOnNode runs a command on the node of a pod.
-func runOnNode(ctx context.Context, t *task.Host, name string, args ...string) error {
+// runOnNode runs a command for a pod's UID on the node of the pod.
+func runOnNode(ctx context.Context, t *task.Host, name string, command func(uid string) []string) error {
 	pods, err := t.Kube().Pods(ctx, "--namespace="+volumeNamespace, "--field-selector=metadata.name="+name)
 	if err != nil {
 		return err
@@ -121,7 +117,7 @@ func runOnNode(ctx context.Context, t *task.Host, name string, args ...string) e
 		if node.Name != pods[0].Spec.NodeName {
 			continue
 		}
-		return node.Run(ctx, args...)
+		return node.Run(ctx, command(string(pods[0].UID))...)
 	}
 	return nil // the run is not connected to the node: a bound and mounted volume is the only proof
 }

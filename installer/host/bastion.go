@@ -96,31 +96,6 @@ func (e *BastionError) Hint() string {
 	return "check that the bastion is up, and that its address and port in the inventory are right"
 }
 
-// A ForwardingError means a bastion forbids forwarding, or this connection.
-type ForwardingError struct {
-	// User is our user on the bastion, Address the destination.
-	User, Address string
-}
-
-// Error names the forbidden connection.
-func (e *ForwardingError) Error() string {
-	return "it does not let " + e.User + " connect to " + e.Address + " (AllowTcpForwarding no, DisableForwarding, PermitOpen or a restricted key)"
-}
-
-// Hint returns the remedy.
-func (e *ForwardingError) Hint() string {
-	return "allow it in the bastion's sshd_config (AllowTcpForwarding local for " + e.User + ", and " + e.Address + " in PermitOpen if that is set), go by another bastion, or run kkbundle on the bastion"
-}
-
-// A behindError means the bastion cannot reach a host.
-type behindError struct{ reason string }
-
-func (e *behindError) Error() string { return e.reason }
-
-func (e *behindError) Hint() string {
-	return "check on the bastion that the host is up and can be reached from there: its name is looked up there, and firewalls are between those two"
-}
-
 // A hop is one bastion.
 type hop struct {
 	options SSHOptions
@@ -197,16 +172,23 @@ func (h *hop) failed(err error) error {
 	return &BastionError{Bastion: h.options.Name, Address: h.options.address(), Err: err}
 }
 
+// behind returns the error of a host that the bastion cannot reach.
+func behind(reason string) error {
+	return plain.Advise(errors.New(reason), "check on the bastion that the host is up and can be reached from there: its name is looked up there, and firewalls are between those two")
+}
+
 // explain returns the reason that the bastion did not make a connection.
 func (h *hop) explain(err error, address string) error {
 	var refused *ssh.OpenChannelError
 	switch {
 	case errors.As(err, &refused) && (refused.Reason == ssh.Prohibited || refused.Reason == ssh.UnknownChannelType):
-		return &ForwardingError{User: h.options.User, Address: address}
+		return plain.Advise(
+			errors.New("it does not let "+h.options.User+" connect to "+address+" (AllowTcpForwarding no, DisableForwarding, PermitOpen or a restricted key)"),
+			"allow it in the bastion's sshd_config (AllowTcpForwarding local for "+h.options.User+", and "+address+" in PermitOpen if that is set), go by another bastion, or run kkbundle on the bastion")
 	case errors.As(err, &refused):
-		return &behindError{strings.ToLower(oneLine(plain.Strip(refused.Message)))}
+		return behind(strings.ToLower(oneLine(plain.Strip(refused.Message))))
 	case errors.Is(err, context.DeadlineExceeded):
-		return &behindError{fmt.Sprintf("no answer within %s", dialTimeout)}
+		return behind(fmt.Sprintf("no answer within %s", dialTimeout))
 	case h.conn.isLost():
 		return h.conn.why()
 	}

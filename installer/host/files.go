@@ -42,8 +42,7 @@ func ReadFile(ctx context.Context, h Host, name string, most int) ([]byte, error
 	}
 	out := capped.Buffer{Most: most}
 	err := h.Run(ctx, Cmd{Args: Script("read-file.sh", readFileScript, name, strconv.Itoa(absentCode)), Stdout: &out})
-	var exit *ExitError
-	if errors.As(err, &exit) && exit.Code == absentCode {
+	if exit, ok := errors.AsType[*ExitError](err); ok && exit.Code == absentCode {
 		return nil, fmt.Errorf("%s: %s: %w", h, name, fs.ErrNotExist)
 	}
 	if err != nil {

@@ -99,8 +99,7 @@ type HelperError struct {
 func (e *HelperError) Error() string { return fmt.Sprintf("%v: the helper %s", e.Err, e.failure()) }
 
 func (e *HelperError) failure() string {
-	var exit *ExitError
-	if errors.As(e.Err, &exit) && exit.Args[0] == e.Path {
+	if exit, ok := errors.AsType[*ExitError](e.Err); ok && exit.Args[0] == e.Path {
 		return "does not run"
 	}
 	return "could not be put there"

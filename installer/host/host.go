@@ -35,7 +35,7 @@ type Cmd struct {
 	// Args is the program, a path or a name to look up in /usr/local/sbin, /usr/local/bin, /usr/sbin, /usr/bin, /sbin
 	// and /bin, and its arguments. They can hold any byte but 0.
 	Args []string
-	// Env has NAME=value entries in addition to LC_ALL=C and PATH; a later entry wins.
+	// Env has NAME=value entries in addition to LC_ALL=C, HOME and PATH, and to nothing of the login's; a later entry wins.
 	Env []string
 	// Stdin is the command's input; nil is empty. A ClosableReader is closed when the command no longer reads.
 	Stdin io.Reader
@@ -189,7 +189,7 @@ type Secret func(ctx context.Context) (string, error)
 // environment is the environment of every command: messages that programs can parse, and the directories of installed
 // programs, which sudo and sshd may leave out.
 func environment() []string {
-	return []string{"LC_ALL=C", "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+	return []string{"LC_ALL=C", "HOME=/root", "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 }
 
 // check refuses values that no transport can carry, or that env would misinterpret.

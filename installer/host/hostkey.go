@@ -166,8 +166,7 @@ func (k knownKeys) algorithms(address string) []string {
 
 // of returns the keys known for an address, and those that may sign its key.
 func (k knownKeys) of(address string) (known, authorities []knownhosts.KnownKey) {
-	var wrong *knownhosts.KeyError
-	if errors.As(k.check(address, noAddr{}, noKey{}), &wrong) {
+	if wrong, ok := errors.AsType[*knownhosts.KeyError](k.check(address, noAddr{}, noKey{})); ok {
 		return k.sort(wrong.Want)
 	}
 	return nil, nil

@@ -25,9 +25,7 @@ type LocalOptions struct {
 
 // Local returns the machine that this program runs on. The error is a *SudoError if commands cannot become root.
 func Local(ctx context.Context, o LocalOptions) (Host, error) {
-	if o.Name == "" {
-		o.Name = "localhost"
-	}
+	o.Name = cmp.Or(o.Name, "localhost")
 	name := "this user"
 	if u, err := user.Current(); err == nil {
 		name = u.Username

@@ -1,6 +1,7 @@
 package host
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -92,9 +93,7 @@ func (c *connection) keepAlive(interval time.Duration) {
 func (c *connection) setReason(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.reason == nil {
-		c.reason = err
-	}
+	c.reason = cmp.Or(c.reason, err)
 }
 
 // why returns why the connection was lost.
@@ -290,9 +289,7 @@ func (p *pool) startFirst(ctx context.Context, args []string, stdout, stderr io.
 // A sessionError means a host allows no further session on a connection.
 type sessionError struct{}
 
-func (*sessionError) Error() string {
-	return "the host's SSH server allows no session (MaxSessions 0)"
-}
+func (*sessionError) Error() string { return "the host's SSH server allows no session (MaxSessions 0)" }
 
 func (*sessionError) Hint() string {
 	return "set MaxSessions in the host's sshd_config to 10, its default"

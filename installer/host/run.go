@@ -2,6 +2,7 @@ package host
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	_ "embed" // scripts
@@ -57,9 +58,10 @@ func (m *machine) Close() error { return m.start.close() }
 //go:embed scripts/launch.sh
 var launchScript string
 
-// launched is a command as it is started: the line that the launcher begins with is its mark.
+// launched is a command as it is started: the line that the launcher begins with is its mark. Nothing of the login's environment reaches
+// it: a proxy of /etc/environment would lead kubectl and kubeadm's static pods astray.
 func (m *machine) launched(r *run) []string {
-	return slices.Concat(m.root.prefix(r.prompt), Script(r.mark, launchScript, "env"), environment(), r.cmd.Env, r.cmd.Args)
+	return slices.Concat(m.root.prefix(r.prompt), Script(r.mark, launchScript, "env", "-i"), environment(), r.cmd.Env, r.cmd.Args)
 }
 
 // Run runs a command as root.
@@ -211,9 +213,7 @@ func (r *run) cancelled(ctx context.Context) error {
 	return fmt.Errorf("%s: %s: %w", r.machine.name, commandLine(r.cmd.Args), context.Cause(ctx))
 }
 
-func (r *run) sudoError(reason string) error {
-	return r.machine.sudoError(reason, r.stderr.preamble())
-}
+func (r *run) sudoError(reason string) error { return r.machine.sudoError(reason, r.stderr.preamble()) }
 
 //go:embed scripts/kill-group.sh
 var killGroupScript string
@@ -279,9 +279,7 @@ type stream struct {
 const maxPrompts = 16
 
 func newStream(mark, prompt string, to io.Writer) *stream {
-	if to == nil {
-		to = io.Discard
-	}
+	to = cmp.Or(to, io.Discard)
 	return &stream{
 		mark: mark, prompt: prompt, to: to,
 		started: make(chan struct{}), broken: make(chan struct{}),

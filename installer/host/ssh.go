@@ -1,6 +1,7 @@
 package host
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -56,24 +57,14 @@ const (
 
 // withDefaults fills in defaults.
 func (o SSHOptions) withDefaults() SSHOptions {
-	if o.Name == "" {
-		o.Name = o.Address
-	}
-	if o.Port == 0 {
-		o.Port = defaultPort
-	}
-	if o.User == "" {
-		o.User = defaultUser
-	}
+	o.Name = cmp.Or(o.Name, o.Address)
+	o.Port = cmp.Or(o.Port, defaultPort)
+	o.User = cmp.Or(o.User, defaultUser)
 	if o.Net == nil {
 		o.Net = (&net.Dialer{Timeout: dialTimeout}).DialContext
 	}
-	if o.Keepalive == 0 {
-		o.Keepalive = defaultKeepalive
-	}
-	if o.Patience == 0 {
-		o.Patience = firstTimeout
-	}
+	o.Keepalive = cmp.Or(o.Keepalive, defaultKeepalive)
+	o.Patience = cmp.Or(o.Patience, firstTimeout)
 	// Further connections to the host must not ask again.
 	o.Password, o.SudoPassword = remember(o.Password), remember(o.SudoPassword)
 	if ask := o.Passphrase; ask != nil {

@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -94,6 +95,32 @@ func TestSSHDHost(t *testing.T) {
 			}
 			suite(t, dial(t, o))
 		})
+	}
+}
+
+// TestEnvironment: variables of the login, such as proxies of /etc/environment, do not reach commands.
+func TestEnvironment(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	for _, name := range []string{"http_proxy", "HTTPS_PROXY", "KUBECONFIG", "TZ"} {
+		t.Setenv(name, "x")
+	}
+	h, err := host.Local(t.Context(), host.LocalOptions{Patience: patience})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	if err := h.Run(t.Context(), host.Cmd{Args: []string{"env"}, Env: []string{"MINE=1"}, Stdout: &out}); err != nil {
+		t.Fatal(err)
+	}
+	got := strings.Fields(out.String())
+	slices.Sort(got)
+	if err := h.Close(); err != nil {
+		t.Error(err)
+	}
+	if want := []string{"HOME=/root", "LC_ALL=C", "MINE=1", "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}; !slices.Equal(got, want) {
+		t.Errorf("the environment is %q, want %q", got, want)
 	}
 }
 

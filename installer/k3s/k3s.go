@@ -91,9 +91,7 @@ func Task(c *manifest.Cluster, name string, where task.Where, role manifest.Role
 				machine.DropSets("KUBE-"), machine.DropSets("inet6:KUBE-"), // k3s' network policies
 			),
 		},
-	}, func(ctx context.Context, t *task.Host) (task.Setting, error) {
-		return Setting(ctx, t, unit)
-	})
+	}, func(ctx context.Context, t *task.Host) (task.Setting, error) { return Setting(ctx, t, unit) })
 	isServer := func(t *task.Host) bool { return t.Is(manifest.RoleControlPlane) }
 	done, do := step.Done, step.Do
 	step.Done = func(ctx context.Context, t *task.Host) (bool, error) {
@@ -220,7 +218,7 @@ func serverConfig(t *task.Host, d kube.Document) (kube.Document, []task.File, er
 	if !c.Storage.Local {
 		disabled = append(disabled, "local-storage")
 	}
-	for name, value := range (kube.Document{
+	maps.Copy(d, kube.Document{
 		"agent-token-file":      agentTokenFile,
 		"advertise-address":     t.IP.String(),
 		"cluster-cidr":          c.Kubernetes.PodCIDR.String(),
@@ -230,9 +228,7 @@ func serverConfig(t *task.Host, d kube.Document) (kube.Document, []task.File, er
 		"disable":               disabled,
 		"tls-san":               []any{host},
 		"write-kubeconfig-mode": "0600",
-	}) {
-		d[name] = value
-	}
+	})
 	if !c.BringsNetwork() {
 		d["flannel-backend"], d["disable-network-policy"] = "none", true
 	}

@@ -2,6 +2,7 @@ package kubeadm
 
 import (
 	"context"
+	_ "embed"
 	"errors"
 	"fmt"
 	"slices"
@@ -44,7 +45,7 @@ func KubeletTask(c *manifest.Cluster) task.Task {
 	}, func(context.Context, *task.Host) (task.Setting, error) {
 		return task.Setting{
 			Files: []task.File{
-				{Path: "/etc/systemd/system/kubelet.service", Mode: 0o644, Data: fmt.Appendf(nil, kubeletUnit, cri.RuntimeOf(c).After())},
+				{Path: "/etc/systemd/system/kubelet.service", Mode: 0o644, Data: fmt.Appendf(nil, hostfile.Mark+"\n"+kubeletUnit, cri.RuntimeOf(c).After())},
 				{Path: "/etc/systemd/system/kubelet.service.d/10-kubeadm.conf", Mode: 0o644, Data: []byte(kubeletDropIn)},
 			},
 			Apply: func(ctx context.Context, t *task.Host) error {
@@ -60,23 +61,8 @@ func KubeletTask(c *manifest.Cluster) task.Task {
 	})
 }
 
-const kubeletUnit = hostfile.Mark + `
-[Unit]
-Description=kubelet: The Kubernetes Node Agent
-Documentation=https://kubernetes.io/docs/
-Wants=network-online.target
-After=network-online.target %s
-
-[Service]
-ExecStart=/usr/local/bin/kubelet
-Environment=PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
-Restart=always
-StartLimitInterval=0
-RestartSec=10
-
-[Install]
-WantedBy=multi-user.target
-`
+//go:embed units/kubelet.service
+var kubeletUnit string
 
 // The operator's environment files are those of kubeadm's Debian and Red Hat packages.
 // https://github.com/kubernetes/release/blob/master/cmd/krel/templates/latest/kubeadm/10-kubeadm.conf
@@ -142,9 +128,7 @@ func JoinTask(name string, where task.Where, role manifest.Role) task.Task {
 }
 
 // ConfigOf returns the kubeadm configuration of the site's cluster.
-func ConfigOf(r *task.Site) (Config, error) {
-	return NewConfig(r.Cluster, r.Endpoint(), Parts(r)...)
-}
+func ConfigOf(r *task.Site) (Config, error) { return NewConfig(r.Cluster, r.Endpoint(), Parts(r)...) }
 
 // NodeOf returns the configuration of a host's node, with a new token.
 func NodeOf(t *task.Host) (Node, error) {
@@ -213,9 +197,7 @@ func Run(ctx context.Context, t *task.Host, config []byte, args ...string) (err 
 	if err := t.Write(ctx, task.File{Path: ConfigFile, Mode: 0o600, Data: config}); err != nil {
 		return err
 	}
-	defer func() {
-		err = errors.Join(err, t.Run(context.WithoutCancel(ctx), "rm", "-f", ConfigFile))
-	}()
+	defer func() { err = errors.Join(err, t.Run(context.WithoutCancel(ctx), "rm", "-f", ConfigFile)) }()
 	return t.Run(ctx, slices.Concat([]string{"kubeadm"}, args, []string{"--config=" + ConfigFile})...)
 }
 

@@ -118,12 +118,9 @@ func limitsAnonymous(r *task.Site) bool {
 		return false
 	}
 	component, _ := r.Cluster.Kubernetes.Kubeadm[apiServer].(map[string]any)
-	for _, a := range argsOf(component["extraArgs"]) {
-		if a.name == "anonymous-auth" || a.name == "authentication-config" || strings.HasPrefix(a.name, "oidc-") {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(argsOf(component["extraArgs"]), func(a argument) bool {
+		return a.name == "anonymous-auth" || a.name == "authentication-config" || strings.HasPrefix(a.name, "oidc-")
+	})
 }
 
 // isOlder reports whether the cluster's Kubernetes is older than a minor release.

@@ -49,7 +49,7 @@ func LinksTask(c *manifest.Cluster, network []string) task.Task {
 		if runs, err := t.Test(ctx, "systemctl", "is-active", "--quiet", "NetworkManager.service"); err != nil {
 			return s, err
 		} else if runs {
-			text := hostfile.Author + ": the pods' interfaces.\n[keyfile]\nunmanaged-devices=interface-name:" + strings.Join(patterns, ";interface-name:") + "\n"
+			text := hostfile.Author + ": the pods' interfaces.\n[keyfile]\nunmanaged-devices+=interface-name:" + strings.Join(patterns, ";interface-name:") + "\n"
 			s.Files = append(s.Files, task.File{Path: NetworkManagerFile, Mode: 0o644, Data: []byte(text)})
 			reload = append(reload, []string{"systemctl", "reload", "NetworkManager.service"})
 		}

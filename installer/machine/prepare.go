@@ -100,8 +100,11 @@ func WithBlock(file []byte, lines []string) []byte {
 
 // Files of the kernel's modules and parameters, and the parameters before the installation.
 const (
-	ModulesPath  = "/etc/modules-load.d/kkbundle.conf"
-	SysctlPath   = "/etc/sysctl.d/99-kkbundle.conf"
+	ModulesPath = "/etc/modules-load.d/kkbundle.conf"
+	// SysctlPath comes after 99-sysctl.conf, a link to /etc/sysctl.conf on many hosts: at boot the last file of a parameter wins
+	// (sysctl.d(5)). EarlierSysctlPath is the path of releases that lost against it.
+	SysctlPath        = "/etc/sysctl.d/99-zz-kkbundle.conf"
+	EarlierSysctlPath = "/etc/sysctl.d/99-kkbundle.conf"
 	SysctlBefore = task.BeforeDir + "/sysctl.conf"
 )
 
@@ -229,6 +232,9 @@ func setKernel(ctx context.Context, t *task.Host, c *manifest.Cluster, before ma
 		if err := loadModule(ctx, t, m); err != nil {
 			return err
 		}
+	}
+	if err := t.Run(ctx, "rm", "-f", EarlierSysctlPath); err != nil {
+		return err
 	}
 	// parametersBefore ran before br_netfilter was loaded, so its parameters are missing there. The kernel's default
 	// for them is 1, the wanted value.

@@ -9,32 +9,34 @@ import (
 	"strings"
 )
 
-// certificates reads the files in Probe.Certificates.
-func (c *collector) certificates() {
+// certificates reads PEM files, and those in directories.
+func certificates(s *system, names []string) []Certificate {
 	const most = 200
-	for _, name := range c.probe.Certificates {
+	var list []Certificate
+	for _, name := range names {
 		files := []string{name}
-		if info, err := os.Stat(c.path(name)); err != nil {
-			c.problem(name, err)
+		if info, err := os.Stat(s.path(name)); err != nil {
+			s.problem(name, err)
 			continue
 		} else if info.IsDir() {
-			files = c.list(name)
+			files = s.list(name)
 			files = slices.DeleteFunc(files, func(f string) bool { return filepath.Ext(f) != ".crt" && filepath.Ext(f) != ".pem" })
 			for i := range files {
 				files[i] = filepath.Join(name, files[i])
 			}
 		}
 		for _, file := range files {
-			info, err := os.Stat(c.path(file))
-			if err != nil || !info.Mode().IsRegular() || len(c.facts.Certificates) == most {
+			info, err := os.Stat(s.path(file))
+			if err != nil || !info.Mode().IsRegular() || len(list) == most {
 				continue
 			}
-			one, ok := certificate([]byte(c.text(file)))
+			one, ok := certificate([]byte(s.text(file)))
 			if one.Path = file; ok {
-				c.facts.Certificates = append(c.facts.Certificates, one)
+				list = append(list, one)
 			}
 		}
 	}
+	return list
 }
 
 // certificate reads the first certificate of a PEM file; ok is false if the file has none, for example a key.
@@ -66,16 +68,14 @@ func certificate(data []byte) (Certificate, bool) {
 }
 
 // exports reads the exports of an NFS server.
-func (c *collector) exports() {
+func exports(s *system) []string {
 	const most = 200
-	for _, pattern := range []string{"/etc/exports", "/etc/exports.d/*.exports"} {
-		for _, text := range c.texts(pattern) {
-			for line := range strings.Lines(text) {
-				line, _, _ = strings.Cut(line, "#")
-				if line = strings.TrimSpace(line); line != "" && len(c.facts.Exports) < most {
-					c.facts.Exports = append(c.facts.Exports, line)
-				}
-			}
+	var list []string
+	s.lines(func(line string) {
+		line, _, _ = strings.Cut(line, "#")
+		if line = strings.TrimSpace(line); line != "" && len(list) < most {
+			list = append(list, line)
 		}
-	}
+	}, "/etc/exports", "/etc/exports.d/*.exports")
+	return list
 }

@@ -1,14 +1,13 @@
 package node
 
 import (
-	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -24,7 +23,7 @@ import (
 // Probe asks. Facts that cannot be read are listed in Facts.Problems. The error is ctx's, or that the Probe asks for
 // too much.
 func Collect(ctx context.Context, p Probe) (Facts, error) {
-	return (&collector{root: "/", probe: p, run: runProgram}).collect(ctx)
+	return (&survey{system: system{root: "/", run: runProgram}, probe: p}).collect(ctx)
 }
 
 // maxAsked bounds each list of a Probe.
@@ -44,51 +43,55 @@ func ReadProbe(r io.Reader) (Probe, error) {
 	return p, nil
 }
 
-// A collector collects facts below a root, which is / except in tests.
-type collector struct {
-	root  string
+// A survey has the questions and answers that the collectors of all areas share. Each fact has one writer.
+type survey struct {
+	system
 	probe Probe
-	run   func(ctx context.Context, args ...string) ([]byte, error)
 	facts Facts
-	// mounted are the devices of mounted filesystems, as major:minor and by their names.
-	mounted map[string]bool
-	// mu guards facts.Problems; everything else is written by one goroutine.
-	mu sync.Mutex
 }
 
-func (c *collector) collect(ctx context.Context) (Facts, error) {
-	if err := c.probe.check(); err != nil {
+// Collectors of facts by area.
+type (
+	machineCollector  struct{ *survey } // firmware, processors, memory, distribution, users, environment
+	kernelCollector   struct{ *survey } // configuration, modules, settings, packet filter
+	networkCollector  struct{ *survey } // interfaces, routes, names, ports, other machines
+	softwareCollector struct{ *survey } // packages, programs, services, files
+	timeCollector     struct{ *system } // time daemons and their servers
+	storageCollector  struct {
+		*survey
+		mounted map[string]bool // the devices of mounted filesystems, as major:minor and by their names
+	}
+)
+
+func (s *survey) collect(ctx context.Context) (Facts, error) {
+	if err := s.probe.check(); err != nil {
 		return Facts{}, err
 	}
 	began := time.Now()
-	c.facts = Facts{Version: FactsVersion, UID: os.Geteuid()}
-	c.machine()
-	c.osRelease()
-	c.memory()
-	c.limits()
-	c.mounts()
-	c.disks()
-	c.cgroups()
-	c.kernel()
-	c.network()
-	c.names()
-	c.security()
-	c.environment()
-	c.files()
-	c.users()
-	c.certificates()
-	c.exports()
-	c.ports()
-	c.clock()
+	s.facts = Facts{Version: FactsVersion, UID: os.Geteuid()}
+	machine, kernel, network, software, storage := machineCollector{s}, kernelCollector{s}, networkCollector{s}, softwareCollector{s}, &storageCollector{survey: s}
+	for _, collect := range []func(){
+		machine.machine, machine.osRelease, machine.memory, machine.limits, storage.mounts, storage.disks, machine.cgroups, kernel.kernel,
+		network.network, network.names, machine.security, machine.environment, software.files, machine.users,
+	} {
+		collect()
+	}
+	s.facts.Certificates, s.facts.Exports = certificates(&s.system, s.probe.Certificates), exports(&s.system)
+	network.ports()
+	s.facts.Time = timeCollector{&s.system}.clock()
 	var all sync.WaitGroup // tasks that wait for programs or for other machines
-	for _, look := range []func(context.Context){c.dirs, c.services, c.programs, c.packages, c.sshd, c.resolve, c.virtualization, c.internet, c.vacant} {
+	for _, look := range []func(context.Context){
+		storage.dirs, software.services, software.programs, software.packages, software.sshd, network.resolve, machine.virtualization,
+		network.internet, network.vacant,
+	} {
 		all.Go(func() { look(ctx) })
 	}
-	c.packetFilter(ctx)
+	kernel.packetFilter(ctx)
 	all.Wait()
-	c.sync(ctx) // alone: nothing else may use the disk
-	c.facts.Took, c.facts.Clock = time.Since(began).Nanoseconds(), time.Now().UnixNano()
-	return c.facts, ctx.Err()
+	storage.sync(ctx) // alone: nothing else may use the disk
+	s.facts.Problems = s.problems
+	s.facts.Took, s.facts.Clock = time.Since(began).Nanoseconds(), time.Now().UnixNano()
+	return s.facts, ctx.Err()
 }
 
 // check refuses a probe that asks for too much.
@@ -107,55 +110,7 @@ func (p Probe) check() error {
 	return nil
 }
 
-// problem records a failure to read something. A missing file is not a problem.
-func (c *collector) problem(what string, err error) {
-	const most = 100
-	if err == nil || isAbsent(err) {
-		return
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if len(c.facts.Problems) < most {
-		c.facts.Problems = append(c.facts.Problems, what+": "+err.Error())
-	}
-}
-
-func (c *collector) path(name string) string { return filepath.Join(c.root, name) }
-
-// maxText bounds the files to read: all are far smaller.
-const maxText = 4 << 20
-
-// text reads a small file; "" if there is none.
-func (c *collector) text(name string) string {
-	f, err := os.Open(c.path(name))
-	if err != nil {
-		c.problem(name, err)
-		return ""
-	}
-	defer func() { _ = f.Close() }() // only read
-	data, err := io.ReadAll(io.LimitReader(f, maxText))
-	c.problem(name, err)
-	return strings.ToValidUTF8(string(data), "\uFFFD")
-}
-
-// quiet reads a small file that may be unreadable for some users or in some states; then it returns "".
-func (c *collector) quiet(name string) string {
-	f, err := os.Open(c.path(name))
-	if err != nil {
-		return ""
-	}
-	defer func() { _ = f.Close() }() // only read
-	data, err := io.ReadAll(io.LimitReader(f, maxText))
-	if err != nil {
-		return ""
-	}
-	return strings.TrimSpace(strings.ToValidUTF8(string(data), "\uFFFD"))
-}
-
-// line reads a file of one line.
-func (c *collector) line(name string) string { return strings.TrimSpace(c.text(name)) }
-
-func (c *collector) osRelease() {
+func (c machineCollector) osRelease() {
 	text := c.text("/etc/os-release")
 	if text == "" {
 		text = c.text("/usr/lib/os-release")
@@ -197,7 +152,7 @@ func unquote(s string) string {
 	return b.String()
 }
 
-func (c *collector) memory() {
+func (c machineCollector) memory() {
 	const kibi = 1024
 	for line := range strings.Lines(c.text("/proc/meminfo")) {
 		if fields := strings.Fields(line); len(fields) > 1 && fields[0] == "MemTotal:" {
@@ -252,7 +207,7 @@ func pseudo(kind string) bool {
 // maxMounts bounds the list of mounts: a machine with many containers has thousands.
 const maxMounts = 1000
 
-func (c *collector) mounts() {
+func (c *storageCollector) mounts() {
 	c.mounted = map[string]bool{}
 	for line := range strings.Lines(c.text("/proc/self/mountinfo")) {
 		left, right, ok := strings.Cut(strings.TrimSpace(line), " - ")
@@ -274,7 +229,7 @@ func (c *collector) mounts() {
 }
 
 // usage reads the usage of a filesystem, unless another machine might have to answer.
-func (c *collector) usage(m *Mount) {
+func (c *storageCollector) usage(m *Mount) {
 	local := []string{"btrfs", "overlay", "tmpfs", "zfs"}
 	if !slices.Contains(local, m.Type) && (!strings.HasPrefix(m.Source, "/dev/") || strings.HasPrefix(m.Type, "fuse")) {
 		return
@@ -298,7 +253,7 @@ func space(fsys unix.Statfs_t) (total, free, inodes int64) {
 // dirTimeout bounds the wait for a directory's filesystem: that of another machine may never answer.
 const dirTimeout = 5 * time.Second
 
-func (c *collector) dirs(ctx context.Context) {
+func (c *storageCollector) dirs(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, dirTimeout)
 	defer cancel()
 	for _, name := range c.probe.Dirs {
@@ -331,7 +286,7 @@ func answered[T any](ctx context.Context, ask func() (T, error)) (T, error) {
 }
 
 // dir inspects the filesystem of a directory or, if it does not exist, of its nearest existing parent.
-func (c *collector) dir(name string) (Dir, error) {
+func (c *storageCollector) dir(name string) (Dir, error) {
 	d := Dir{Path: name, Exists: true}
 	at := filepath.Clean("/" + name)
 	var st unix.Stat_t
@@ -368,7 +323,7 @@ func within(name, dir string) bool {
 	return name == dir || strings.HasPrefix(name, strings.TrimSuffix(dir, "/")+"/")
 }
 
-func (c *collector) cgroups() {
+func (c machineCollector) cgroups() {
 	const base = "/sys/fs/cgroup"
 	g := &c.facts.Cgroups
 	if text := c.line(base + "/cgroup.controllers"); text != "" {
@@ -384,7 +339,7 @@ func (c *collector) cgroups() {
 	}
 }
 
-func (c *collector) security() {
+func (c machineCollector) security() {
 	switch c.line("/sys/fs/selinux/enforce") {
 	case "1":
 		c.facts.SELinux = "enforcing"
@@ -400,16 +355,13 @@ func (c *collector) security() {
 }
 
 // files looks up the paths of the probe, and the package manager.
-func (c *collector) files() {
+func (c softwareCollector) files() {
 	for _, name := range c.probe.Paths {
 		c.facts.Paths = append(c.facts.Paths, c.look(name))
 	}
 	for _, name := range c.probe.Executables {
 		if found := c.find(name); found != "" {
-			if c.facts.Executables == nil {
-				c.facts.Executables = map[string]string{}
-			}
-			c.facts.Executables[name] = found
+			put(&c.facts.Executables, name, found)
 		}
 	}
 	for _, m := range []struct{ program, name string }{
@@ -422,72 +374,25 @@ func (c *collector) files() {
 	}
 }
 
-// find looks for a program in the directories of root's PATH.
-func (c *collector) find(name string) string {
-	if name == "" || strings.Contains(name, "/") {
-		return ""
+// put sets a key of a map that is nil while it is empty.
+func put[V any](m *map[string]V, key string, value V) {
+	if *m == nil {
+		*m = map[string]V{}
 	}
-	for _, dir := range []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"} {
-		full := filepath.Join(dir, name)
-		info, err := os.Stat(c.path(full))
-		if err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o111 != 0 {
-			return full
-		}
-	}
-	return ""
-}
-
-// maxEntries bounds the listed names of a directory.
-const maxEntries = 100
-
-func (c *collector) look(name string) Path {
-	p := Path{Path: name}
-	info, err := os.Stat(c.path(name))
-	switch {
-	case err != nil:
-		c.problem(name, err)
-	case info.IsDir():
-		p.Type = "dir"
-		p.Entries = c.list(name)
-	case info.Mode().IsRegular():
-		p.Type, p.Size = "file", info.Size()
-	default:
-		p.Type = "other"
-	}
-	return p
-}
-
-func (c *collector) list(name string) []string {
-	dir, err := os.Open(c.path(name))
-	if err != nil {
-		c.problem(name, err)
-		return nil
-	}
-	defer func() { _ = dir.Close() }() // only read
-	names, err := dir.Readdirnames(maxEntries)
-	if err != nil && !errors.Is(err, io.EOF) {
-		c.problem(name, err)
-	}
-	slices.Sort(names)
-	return names
+	(*m)[key] = value
 }
 
 // environment finds the proxies that programs here would use.
-func (c *collector) environment() {
+func (c machineCollector) environment() {
 	values := shellValues(c.text("/etc/environment"))
 	for _, name := range []string{"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY"} {
 		for _, n := range []string{name, strings.ToLower(name)} {
 			value := os.Getenv(n)
-			if value == "" {
-				value = values[n]
-			}
+			value = cmp.Or(value, values[n])
 			if value == "" {
 				continue
 			}
-			if c.facts.Proxies == nil {
-				c.facts.Proxies = map[string]string{}
-			}
-			c.facts.Proxies[name] = withoutLogin(value)
+			put(&c.facts.Proxies, name, withoutLogin(value))
 		}
 	}
 	for line := range strings.Lines(c.text("/proc/self/status")) {
@@ -496,9 +401,7 @@ func (c *collector) environment() {
 		}
 	}
 	c.facts.SearchPath = strings.TrimPrefix(setting(c.text("/etc/login.defs"), "ENV_SUPATH"), "PATH=")
-	if c.facts.SearchPath == "" {
-		c.facts.SearchPath = values["PATH"]
-	}
+	c.facts.SearchPath = cmp.Or(c.facts.SearchPath, values["PATH"])
 	c.facts.SecurePath = securePath(c.quiet("/etc/sudoers"))
 }
 
@@ -536,21 +439,4 @@ func withoutLogin(value string) string {
 		return value[i+1:]
 	}
 	return scheme + "://" + value[i+1:]
-}
-
-// scan calls f for each line of a file of any size with lines of bounded length.
-func (c *collector) scan(name string, f func(line string)) {
-	file, err := os.Open(c.path(name))
-	if err != nil {
-		c.problem(name, err)
-		return
-	}
-	defer func() { _ = file.Close() }() // only read
-	lines := bufio.NewScanner(file)
-	for lines.Scan() {
-		f(lines.Text())
-	}
-	if err := lines.Err(); err != nil && !errors.Is(err, fs.ErrClosed) {
-		c.problem(name, err)
-	}
 }

@@ -76,40 +76,40 @@ func TestCollect(t *testing.T) {
 		"/usr/sbin/sshd":                      "",
 		"/etc/kubernetes/manifests/etcd.yaml": "x",
 	})
-	c := &collector{
-		root: root,
+	c := &survey{
+		system: system{root: root},
 		probe: Probe{
 			Units: []string{"kubelet.service", "etcd.service"}, Executables: []string{"mount", "losetup", "../etc/environment"},
 			Paths: []string{"/etc/kubernetes/manifests", "/etc/hosts", "/none"}, Sysctls: []string{"net.ipv4.ip_forward", "no.such", "../x"},
 			Modules: []string{"br_netfilter", "overlay", "vxlan"}, Dirs: []string{"/var/lib/etcd"},
 			Packages: []string{"socat", "ipset", "--eval"}, Users: []string{"kube", "etcd", "short"},
 		},
-		run: func(_ context.Context, args ...string) ([]byte, error) {
-			switch line := strings.Join(args, " "); {
-			case line == "systemctl --version":
-				return []byte("systemd 252 (252-32)\n+PAM"), nil
-			case strings.HasSuffix(line, "-- kubelet.service etcd.service"):
-				return []byte("LoadState=loaded\nActiveState=active\nUnitFileState=enabled\n\nLoadState=not-found\nActiveState=inactive\nUnitFileState=\n"), nil
-			case strings.Contains(line, "firewalld"):
-				return []byte("LoadState=loaded\nActiveState=active\n\nLoadState=loaded\nActiveState=active\n\nLoadState=not-found\nActiveState=inactive\n"), nil
-			case strings.HasPrefix(line, "timedatectl"):
-				return []byte("no\n"), nil
-			case line == "/usr/local/bin/kubelet --version":
-				return []byte("Kubernetes v1.34.3\n"), nil
-			case line == "/usr/bin/docker --version":
-				return []byte("Docker version 28.2.2, build e6534b4\n"), nil
-			case line == "/usr/bin/docker compose version":
-				return []byte("docker: 'compose' is not a docker command.\n"), errors.New("exit status 1")
-			case strings.HasPrefix(line, "rpm --query") && strings.HasSuffix(line, "-- socat ipset"):
-				return []byte("rpm\tsocat\t1.7.4.1-5.el9\npackage ipset is not installed\n"), exitCode(1)
-			case line == "hostname -f":
-				return []byte("cp1.site\n"), nil
-			case strings.HasPrefix(line, "/usr/sbin/sshd -T"):
-				return []byte("port 22\nciphers a,b\nmacs m\nallowtcpforwarding no\n"), nil
-			}
-			t.Errorf("unexpected %v", args)
-			return nil, errors.New("unexpected")
-		},
+	}
+	c.run = func(_ context.Context, args ...string) ([]byte, error) {
+		switch line := strings.Join(args, " "); {
+		case line == "systemctl --version":
+			return []byte("systemd 252 (252-32)\n+PAM"), nil
+		case strings.HasSuffix(line, "-- kubelet.service etcd.service"):
+			return []byte("LoadState=loaded\nActiveState=active\nUnitFileState=enabled\n\nLoadState=not-found\nActiveState=inactive\nUnitFileState=\n"), nil
+		case strings.Contains(line, "firewalld"):
+			return []byte("LoadState=loaded\nActiveState=active\n\nLoadState=loaded\nActiveState=active\n\nLoadState=not-found\nActiveState=inactive\n"), nil
+		case strings.HasPrefix(line, "timedatectl"):
+			return []byte("no\n"), nil
+		case line == "/usr/local/bin/kubelet --version":
+			return []byte("Kubernetes v1.34.3\n"), nil
+		case line == "/usr/bin/docker --version":
+			return []byte("Docker version 28.2.2, build e6534b4\n"), nil
+		case line == "/usr/bin/docker compose version":
+			return []byte("docker: 'compose' is not a docker command.\n"), errors.New("exit status 1")
+		case strings.HasPrefix(line, "rpm --query") && strings.HasSuffix(line, "-- socat ipset"):
+			return []byte("rpm\tsocat\t1.7.4.1-5.el9\npackage ipset is not installed\n"), exitCode(1)
+		case line == "hostname -f":
+			return []byte("cp1.site\n"), nil
+		case strings.HasPrefix(line, "/usr/sbin/sshd -T"):
+			return []byte("port 22\nciphers a,b\nmacs m\nallowtcpforwarding no\n"), nil
+		}
+		t.Errorf("unexpected %v", args)
+		return nil, errors.New("unexpected")
 	}
 	c.facts.Kernel = "5.14.0"
 	got, err := c.collect(t.Context())
@@ -245,9 +245,9 @@ func TestKernelConfig(t *testing.T) {
 	if err := errors.Join(z.Close(), f.Close()); err != nil {
 		t.Fatal(err)
 	}
-	c := &collector{root: root, probe: Probe{KernelConfig: []string{"CONFIG_A", "CONFIG_B"}, Modules: []string{"overlay", "vxlan", "br_netfilter", "ip-vs"}}}
+	c := &survey{system: system{root: root}, probe: Probe{KernelConfig: []string{"CONFIG_A", "CONFIG_B"}, Modules: []string{"overlay", "vxlan", "br_netfilter", "ip-vs"}}}
 	c.facts.Kernel = "6.1.0"
-	c.kernel()
+	kernelCollector{c}.kernel()
 	if a, b := c.facts.KernelConfig["CONFIG_A"], c.facts.KernelConfig["CONFIG_B"]; a != "n" || b != "m" {
 		t.Errorf("configuration: %v", c.facts.KernelConfig)
 	}

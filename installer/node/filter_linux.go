@@ -18,7 +18,7 @@ const maxChains = 100
 
 // packetFilter reads the chains of nftables, which iptables-nft uses as well, and of legacy iptables. Each is queried
 // only if its modules are in the kernel: a query would load them.
-func (c *collector) packetFilter(ctx context.Context) {
+func (c kernelCollector) packetFilter(ctx context.Context) {
 	f := &c.facts.PacketFilter
 	if c.facts.UID != 0 || c.root != "/" {
 		return // only root may query the kernel
@@ -59,7 +59,7 @@ func (c *collector) packetFilter(ctx context.Context) {
 }
 
 // inKernel reports whether a module is loaded or built in.
-func (c *collector) inKernel(module, option string) bool {
+func (c kernelCollector) inKernel(module, option string) bool {
 	found := false
 	c.scan("/proc/modules", func(line string) {
 		name, _, _ := strings.Cut(line, " ")

@@ -11,7 +11,7 @@ import (
 )
 
 // kernel reads the kernel's configuration, modules and settings.
-func (c *collector) kernel() {
+func (c kernelCollector) kernel() {
 	if len(c.probe.KernelConfig) > 0 || len(c.probe.Modules) > 0 {
 		c.facts.KernelConfig = c.kernelConfig()
 	}
@@ -26,10 +26,7 @@ func (c *collector) kernel() {
 		if _, err := os.Stat(c.path(name)); err != nil {
 			continue
 		}
-		if c.facts.Sysctls == nil {
-			c.facts.Sysctls = map[string]string{}
-		}
-		c.facts.Sysctls[key] = strings.Join(strings.Fields(c.line(name)), " ")
+		put(&c.facts.Sysctls, key, strings.Join(strings.Fields(c.line(name)), " "))
 	}
 }
 
@@ -53,7 +50,7 @@ func moduleOption(module string) string {
 }
 
 // kernelConfig reads the requested options; nil if there is no configuration.
-func (c *collector) kernelConfig() map[string]string {
+func (c kernelCollector) kernelConfig() map[string]string {
 	asked := slices.Clone(c.probe.KernelConfig)
 	for _, m := range c.probe.Modules {
 		if option := moduleOption(m); option != "" {
@@ -64,7 +61,7 @@ func (c *collector) kernelConfig() map[string]string {
 }
 
 // readAnyConfig reads options from the first available configuration; nil if there is none.
-func (c *collector) readAnyConfig(asked []string) map[string]string {
+func (c kernelCollector) readAnyConfig(asked []string) map[string]string {
 	release := c.facts.Kernel
 	for _, name := range []string{
 		"/proc/config.gz", "/boot/config-" + release, "/usr/lib/modules/" + release + "/config", "/lib/modules/" + release + "/config",
@@ -76,7 +73,7 @@ func (c *collector) readAnyConfig(asked []string) map[string]string {
 	return nil
 }
 
-func (c *collector) readConfig(name string, asked []string) map[string]string {
+func (c kernelCollector) readConfig(name string, asked []string) map[string]string {
 	file, err := os.Open(c.path(name))
 	if err != nil {
 		return nil
@@ -117,7 +114,7 @@ func (c *collector) readConfig(name string, asked []string) map[string]string {
 }
 
 // modules finds out whether modules are loaded, built in or loadable.
-func (c *collector) modules() {
+func (c kernelCollector) modules() {
 	states := map[string]Module{}
 	c.facts.Modules = states
 	for _, m := range c.probe.Modules {

@@ -13,7 +13,7 @@ import (
 )
 
 // machine reads name and processors of the machine.
-func (c *collector) machine() {
+func (c machineCollector) machine() {
 	f := &c.facts
 	var u unix.Utsname
 	c.problem("uname", unix.Uname(&u))
@@ -56,7 +56,7 @@ func ranges(list string) int {
 }
 
 // limits reads the limits shared by all programs.
-func (c *collector) limits() {
+func (c machineCollector) limits() {
 	at := func(name string) int64 { return number(c.quiet("/proc/sys/" + name)) }
 	c.facts.Limits = Limits{
 		InotifyInstances: at("fs/inotify/max_user_instances"), InotifyWatches: at("fs/inotify/max_user_watches"),
@@ -65,7 +65,7 @@ func (c *collector) limits() {
 }
 
 // disks lists block devices, except those backed by files or memory.
-func (c *collector) disks() {
+func (c *storageCollector) disks() {
 	const most, sector = 200, 512
 	entries, err := os.ReadDir(c.path("/sys/block"))
 	c.problem("/sys/block", err)
@@ -99,7 +99,7 @@ func isBackedElsewhere(disk string) bool {
 }
 
 // isUsed reports whether a device is mounted, used for swap, or part of another one.
-func (c *collector) isUsed(dir, name string) bool {
+func (c *storageCollector) isUsed(dir, name string) bool {
 	holders, err := os.ReadDir(c.path(dir + "/holders"))
 	if (err == nil && len(holders) > 0) || c.mounted[c.quiet(dir+"/dev")] || c.mounted["/dev/"+name] {
 		return true
@@ -108,21 +108,18 @@ func (c *collector) isUsed(dir, name string) bool {
 }
 
 // users looks up local users: users of a directory service cannot own kubeadm's files before the network is up.
-func (c *collector) users() {
+func (c machineCollector) users() {
 	for line := range strings.Lines(c.text("/etc/passwd")) {
 		f := strings.Split(strings.TrimSpace(line), ":")
 		if len(f) != 7 || !slices.Contains(c.probe.Users, f[0]) {
 			continue
 		}
-		if c.facts.Users == nil {
-			c.facts.Users = map[string]User{}
-		}
-		c.facts.Users[f[0]] = User{UID: int(number(f[2])), GID: int(number(f[3])), Home: f[5], Shell: f[6]}
+		put(&c.facts.Users, f[0], User{UID: int(number(f[2])), GID: int(number(f[3])), Home: f[5], Shell: f[6]})
 	}
 }
 
 // virtualization asks systemd or, without it, checks the firmware's name of the machine.
-func (c *collector) virtualization(ctx context.Context) {
+func (c machineCollector) virtualization(ctx context.Context) {
 	if c.find("systemd-detect-virt") != "" {
 		out, _ := c.run(ctx, "systemd-detect-virt") // "none" comes with exit code 1
 		if word := strings.TrimSpace(string(out)); word != "" && !strings.ContainsAny(word, " \n") {
@@ -133,7 +130,7 @@ func (c *collector) virtualization(ctx context.Context) {
 	c.facts.Virtualization = c.firmware()
 }
 
-func (c *collector) firmware() string {
+func (c machineCollector) firmware() string {
 	if name := c.quiet("/run/systemd/container"); name != "" {
 		return name
 	}

@@ -10,13 +10,14 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-func (c *collector) network() {
+func (c networkCollector) network() {
 	interfaces, err := net.Interfaces()
 	c.problem("interfaces", err)
 	kinds, err := interfaceKinds()
@@ -179,7 +180,7 @@ func address6(digits string) (netip.Addr, bool) {
 }
 
 // names reads the name resolution settings.
-func (c *collector) names() {
+func (c networkCollector) names() {
 	c.facts.DNS = resolvConf(c.text("/etc/resolv.conf"))
 	d := &c.facts.DNS
 	if link, err := os.Readlink(c.path("/etc/resolv.conf")); err == nil {
@@ -230,7 +231,7 @@ func resolvConf(text string) DNS {
 const resolveTimeout = 2 * time.Second
 
 // resolve resolves the machine's own name.
-func (c *collector) resolve(ctx context.Context) {
+func (c networkCollector) resolve(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, resolveTimeout)
 	defer cancel()
 	c.facts.HostnameAddresses = c.hostAddresses(c.facts.Hostname)
@@ -251,7 +252,7 @@ func (c *collector) resolve(ctx context.Context) {
 }
 
 // hostAddresses returns a name's addresses in /etc/hosts.
-func (c *collector) hostAddresses(name string) []netip.Addr {
+func (c networkCollector) hostAddresses(name string) []netip.Addr {
 	var list []netip.Addr
 	for _, h := range c.facts.Hosts {
 		a, err := netip.ParseAddr(h.Address)
@@ -269,18 +270,13 @@ const (
 )
 
 // internet tries whether addresses can be reached. No data is sent.
-func (c *collector) internet(ctx context.Context) {
+func (c networkCollector) internet(ctx context.Context) {
 	answers := make([]Dialled, len(c.probe.Internet))
-	done := make(chan struct{})
+	var all sync.WaitGroup
 	for i, address := range c.probe.Internet {
-		go func() {
-			answers[i] = dialOnce(ctx, address)
-			done <- struct{}{}
-		}()
+		all.Go(func() { answers[i] = dialOnce(ctx, address) })
 	}
-	for range answers {
-		<-done
-	}
+	all.Wait()
 	if len(answers) > 0 {
 		c.facts.Internet = answers
 	}

@@ -8,7 +8,7 @@ import (
 )
 
 // packages queries the package manager for Probe.Packages.
-func (c *collector) packages(ctx context.Context) {
+func (c softwareCollector) packages(ctx context.Context) {
 	names := slices.DeleteFunc(slices.Clone(c.probe.Packages), func(n string) bool { return !isPackageName(n) })
 	if len(names) == 0 {
 		return
@@ -36,7 +36,7 @@ func (c *collector) packages(ctx context.Context) {
 }
 
 // installed parses lines of a state, a name and a version.
-func (c *collector) installed(text, state string, err error) map[string]string {
+func (c softwareCollector) installed(text, state string, err error) map[string]string {
 	if err != nil {
 		c.problem("packages", err)
 		return nil
@@ -67,7 +67,7 @@ func isPackageName(name string) bool {
 }
 
 // sshd queries the SSH server's configuration, as it applies to root from anywhere.
-func (c *collector) sshd(ctx context.Context) {
+func (c softwareCollector) sshd(ctx context.Context) {
 	program := c.find("sshd")
 	if program == "" || c.facts.UID != 0 {
 		return // only root can read its keys, without which it prints nothing

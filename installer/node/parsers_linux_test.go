@@ -45,16 +45,14 @@ func TestCertificates(t *testing.T) {
 	end := time.Date(2027, 1, 2, 3, 4, 5, 0, time.UTC)
 	key := pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: []byte("x")})
 	cert := string(testCertificate(t, end))
-	c := &collector{
+	c := &system{
 		root: makeRoot(t, map[string]string{
 			"/pki/apiserver.crt": cert, "/pki/apiserver.key": "x", "/pki/both.pem": string(key) + cert, "/pki/key.pem": string(key),
 			"/pki/broken.crt": "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", "/pki/empty.crt": "", "/pki/etcd/ca.crt": cert,
 		}),
-		probe: Probe{Certificates: []string{"/pki", "/pki/etcd/ca.crt", "/none"}},
 	}
-	c.certificates()
 	var got []string
-	for _, one := range c.facts.Certificates {
+	for _, one := range certificates(c, []string{"/pki", "/pki/etcd/ca.crt", "/none"}) {
 		got = append(got, fmt.Sprintf("%s %s %v %v %v", one.Path, one.Subject, one.Names, one.NotAfter.Equal(end), one.Problem != ""))
 	}
 	good := " CN=kube-apiserver [kubernetes 10.96.0.1] true false"
@@ -64,8 +62,8 @@ func TestCertificates(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("certificates:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
-	if len(c.facts.Problems) > 0 {
-		t.Errorf("problems: %v", c.facts.Problems)
+	if len(c.problems) > 0 {
+		t.Errorf("problems: %v", c.problems)
 	}
 }
 
@@ -78,7 +76,7 @@ func TestSync(t *testing.T) {
 		t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	}
 	for _, dir := range dirs {
-		c := &collector{root: "/", probe: Probe{Sync: dir + "/etcd"}}
+		c := &storageCollector{survey: &survey{system: system{root: "/"}, probe: Probe{Sync: dir + "/etcd"}}}
 		c.mounts()
 		c.sync(t.Context())
 		s := c.facts.Sync
@@ -89,7 +87,7 @@ func TestSync(t *testing.T) {
 			t.Errorf("left behind: %v, %v", entries, err)
 		}
 	}
-	c := &collector{root: "/", probe: Probe{Sync: "/proc/none"}}
+	c := &storageCollector{survey: &survey{system: system{root: "/"}, probe: Probe{Sync: "/proc/none"}}}
 	if c.sync(t.Context()); c.facts.Sync.Problem == "" {
 		t.Errorf("where nothing can be written: %+v", c.facts.Sync)
 	}

@@ -111,13 +111,19 @@ func (p ListenPort) check() error {
 	return nil
 }
 
-// AskListen starts an attempt on a host over the streams of `kkbundle-node listen`. It listens until s is closed.
-func AskListen(s io.ReadWriter, l Listen) (Listening, error) {
-	var answer Listening
-	if err := writeMessage(s, l); err != nil {
+// ask sends a question and reads its answer.
+func ask[T any](s io.ReadWriter, question any) (answer T, err error) {
+	if err := writeMessage(s, question); err != nil {
 		return answer, err
 	}
-	if err := readMessage(s, &answer, maxAnswer); err != nil {
+	err = readMessage(s, &answer, maxAnswer)
+	return answer, err
+}
+
+// AskListen starts an attempt on a host over the streams of `kkbundle-node listen`. It listens until s is closed.
+func AskListen(s io.ReadWriter, l Listen) (Listening, error) {
+	answer, err := ask[Listening](s, l)
+	if err != nil {
 		return answer, err
 	}
 	if len(answer.Ports) != len(l.Ports) {
@@ -128,11 +134,8 @@ func AskListen(s io.ReadWriter, l Listen) (Listening, error) {
 
 // AskReach dials over the streams of `kkbundle-node reach`.
 func AskReach(s io.ReadWriter, r Reach) (Reached, error) {
-	var answer Reached
-	if err := writeMessage(s, r); err != nil {
-		return answer, err
-	}
-	if err := readMessage(s, &answer, maxAnswer); err != nil {
+	answer, err := ask[Reached](s, r)
+	if err != nil {
 		return answer, err
 	}
 	if len(answer.Targets) != len(r.Targets) {

@@ -361,6 +361,4 @@ func (u *until) Read(p []byte) (int, error) {
 }
 
 // isAbsent reports whether an error means a missing path.
-func isAbsent(err error) bool {
-	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR)
-}
+func isAbsent(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) }

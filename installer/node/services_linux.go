@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -42,7 +43,7 @@ func runProgram(ctx context.Context, args ...string) ([]byte, error) {
 }
 
 // ports tries each port by listening on it, like the program that needs it.
-func (c *collector) ports() {
+func (c networkCollector) ports() {
 	for _, port := range c.probe.Ports {
 		c.facts.Ports = append(c.facts.Ports, tryPort("tcp", port))
 	}
@@ -63,17 +64,15 @@ func tryPort(network string, port int) Port {
 		return p
 	}
 	address := ":" + strconv.Itoa(port)
+	var l io.Closer
 	var err error
 	if network == "udp" {
-		var conn net.PacketConn
-		if conn, err = net.ListenPacket(network, address); err == nil {
-			err = conn.Close()
-		}
+		l, err = net.ListenPacket(network, address)
 	} else {
-		var l net.Listener
-		if l, err = net.Listen(network, address); err == nil {
-			err = l.Close()
-		}
+		l, err = net.Listen(network, address)
+	}
+	if err == nil {
+		err = l.Close()
 	}
 	switch {
 	case err == nil:
@@ -85,7 +84,7 @@ func tryPort(network string, port int) Port {
 }
 
 // listener returns the name of the program that listens on a port, "" if unknown.
-func (c *collector) listener(network string, port int) string {
+func (c networkCollector) listener(network string, port int) string {
 	inodes := map[string]bool{}
 	for _, file := range []string{"/proc/net/" + network, "/proc/net/" + network + "6"} {
 		c.scan(file, func(line string) {
@@ -120,7 +119,7 @@ func (c *collector) listener(network string, port int) string {
 }
 
 // services queries systemd.
-func (c *collector) services(ctx context.Context) {
+func (c softwareCollector) services(ctx context.Context) {
 	s := &c.facts.Systemd
 	s.Init = c.line("/proc/1/comm") == "systemd"
 	if !s.Init {
@@ -151,7 +150,7 @@ func (c *collector) services(ctx context.Context) {
 }
 
 // units queries the state of units; systemctl answers in the order of the query, with an empty line between.
-func (c *collector) units(ctx context.Context, names []string) []Unit {
+func (c softwareCollector) units(ctx context.Context, names []string) []Unit {
 	if len(names) == 0 {
 		return nil
 	}
@@ -177,46 +176,33 @@ func (c *collector) units(ctx context.Context, names []string) []Unit {
 }
 
 // programs finds runtimes and parts of Kubernetes and queries their versions.
-func (c *collector) programs(ctx context.Context) {
-	asked := []struct {
-		name string
-		args []string
-	}{
-		{"containerd", []string{"--version"}},
-		{"cri-dockerd", []string{"--version"}},
-		{"crictl", []string{"--version"}},
-		{"crio", []string{"--version"}},
-		{"docker", []string{"--version"}},
-		{"docker compose", []string{"version"}}, // an optional plugin of docker
-		{"docker-compose", []string{"--version"}},
-		{"etcd", []string{"--version"}},
-		{"k3s", []string{"--version"}},
-		{"kubeadm", []string{"version", "-o", "short"}},
-		{"kubectl", []string{"version", "--client"}},
-		{"kubelet", []string{"--version"}},
-		{"podman", []string{"--version"}},
-		{"rke2", []string{"--version"}},
-		{"runc", []string{"--version"}},
+func (c softwareCollector) programs(ctx context.Context) {
+	asked := []string{
+		"containerd", "cri-dockerd", "crictl", "crio", "docker", "docker compose", "docker-compose", "etcd", "k3s", "kubeadm", "kubectl",
+		"kubelet", "podman", "rke2", "runc",
+	}
+	special := map[string][]string{ // docker compose is an optional plugin of docker
+		"docker compose": {"compose", "version"}, "kubeadm": {"version", "-o", "short"}, "kubectl": {"version", "--client"},
 	}
 	version := regexp.MustCompile(`\bv?[0-9]+\.[0-9]+\.[0-9]+[-+.0-9A-Za-z]*`)
 	found := make([]Program, len(asked))
 	var all sync.WaitGroup
-	for i, a := range asked {
-		name, plugin, _ := strings.Cut(a.name, " ")
-		path := c.find(name)
+	for i, name := range asked {
+		program, _, isPlugin := strings.Cut(name, " ")
+		path := c.find(program)
 		if path == "" {
 			continue
 		}
 		all.Go(func() {
-			args := []string{path}
-			if plugin != "" {
-				args = append(args, plugin)
+			args := special[name]
+			if args == nil {
+				args = []string{"--version"}
 			}
-			out, err := c.run(ctx, append(args, a.args...)...)
-			if err != nil && plugin != "" {
+			out, err := c.run(ctx, append([]string{path}, args...)...)
+			if err != nil && isPlugin {
 				return // the plugin is missing
 			}
-			found[i] = Program{Name: a.name, Path: path}
+			found[i] = Program{Name: name, Path: path}
 			if err == nil {
 				found[i].Version = version.FindString(string(out))
 			}

@@ -21,7 +21,7 @@ const (
 )
 
 // sync measures Probe.Sync.
-func (c *collector) sync(ctx context.Context) {
+func (c *storageCollector) sync(ctx context.Context) {
 	if c.probe.Sync == "" {
 		return
 	}
@@ -34,7 +34,7 @@ func (c *collector) sync(ctx context.Context) {
 	c.facts.Sync = &s
 }
 
-func (c *collector) measure(ctx context.Context, dir string) (SyncLatency, error) {
+func (c *storageCollector) measure(ctx context.Context, dir string) (SyncLatency, error) {
 	var s SyncLatency
 	d, err := c.dir(dir)
 	if err != nil {
@@ -50,7 +50,7 @@ func (c *collector) measure(ctx context.Context, dir string) (SyncLatency, error
 }
 
 // nearest returns the nearest existing parent of a directory, or the directory itself.
-func (c *collector) nearest(name string) string {
+func (c *storageCollector) nearest(name string) string {
 	at := filepath.Clean("/" + name)
 	for at != "/" {
 		if info, err := os.Stat(c.path(at)); err == nil && info.IsDir() {

@@ -10,14 +10,12 @@ import (
 )
 
 // clock finds the time daemons, and the kernel's state of the clock.
-func (c *collector) clock() {
-	t := &c.facts.Time
-	t.Daemons = c.timeDaemons()
-	t.Servers = c.timeServers()
+func (c timeCollector) clock() Time {
+	t := Time{Daemons: c.timeDaemons(), Servers: c.timeServers()}
 	var state unix.Timex // no modes: nothing is set
 	if _, err := unix.Adjtimex(&state); err != nil {
 		c.problem("adjtimex", err)
-		return
+		return t
 	}
 	const micro = 1000
 	unit := int64(micro)
@@ -26,10 +24,11 @@ func (c *collector) clock() {
 	}
 	t.Known, t.Synchronized = true, state.Status&unix.STA_UNSYNC == 0
 	t.Offset, t.MaxError = state.Offset*unit, state.Maxerror*micro
+	return t
 }
 
 // timeDaemons finds them among the processes, regardless of their service manager.
-func (c *collector) timeDaemons() []string {
+func (c timeCollector) timeDaemons() []string {
 	known := map[string]string{ // by the kernel's process name (15 bytes)
 		"chronyd": "chronyd", "ntpd": "ntpd", "openntpd": "openntpd", "systemd-timesyn": "systemd-timesyncd", "ptp4l": "ptp4l",
 	}
@@ -47,7 +46,7 @@ func (c *collector) timeDaemons() []string {
 }
 
 // timeServers reads the configuration of chrony, ntpd and systemd-timesyncd.
-func (c *collector) timeServers() []string {
+func (c timeCollector) timeServers() []string {
 	const most = 100
 	var list []string
 	add := func(names ...string) {
@@ -57,42 +56,17 @@ func (c *collector) timeServers() []string {
 			}
 		}
 	}
-	for _, pattern := range []string{
-		"/etc/chrony.conf", "/etc/chrony/chrony.conf", "/etc/chrony.d/*.conf", "/etc/chrony/conf.d/*.conf",
-		"/etc/chrony/sources.d/*.sources", "/etc/ntp.conf", "/etc/ntpsec/ntp.conf",
-	} {
-		for _, text := range c.texts(pattern) {
-			for line := range strings.Lines(text) {
-				f := strings.Fields(line)
-				if len(f) > 1 && slices.Contains([]string{"server", "pool", "peer"}, f[0]) {
-					add(f[1])
-				}
-			}
+	c.lines(func(line string) {
+		f := strings.Fields(line)
+		if len(f) > 1 && slices.Contains([]string{"server", "pool", "peer"}, f[0]) {
+			add(f[1])
 		}
-	}
-	for _, pattern := range []string{"/etc/systemd/timesyncd.conf", "/etc/systemd/timesyncd.conf.d/*.conf", "/run/systemd/timesyncd.conf.d/*.conf"} {
-		for _, text := range c.texts(pattern) {
-			for line := range strings.Lines(text) {
-				if names, ok := strings.CutPrefix(strings.TrimSpace(line), "NTP="); ok {
-					add(strings.Fields(names)...)
-				}
-			}
+	}, "/etc/chrony.conf", "/etc/chrony/chrony.conf", "/etc/chrony.d/*.conf", "/etc/chrony/conf.d/*.conf",
+		"/etc/chrony/sources.d/*.sources", "/etc/ntp.conf", "/etc/ntpsec/ntp.conf")
+	c.lines(func(line string) {
+		if names, ok := strings.CutPrefix(strings.TrimSpace(line), "NTP="); ok {
+			add(strings.Fields(names)...)
 		}
-	}
-	return list
-}
-
-// texts reads the small files that match a pattern, at most 100.
-func (c *collector) texts(pattern string) []string {
-	const most = 100
-	files, err := filepath.Glob(c.path(pattern))
-	c.problem(pattern, err)
-	var list []string
-	for _, file := range files[:min(len(files), most)] {
-		name, err := filepath.Rel(c.root, file)
-		if err == nil {
-			list = append(list, c.text("/"+name))
-		}
-	}
+	}, "/etc/systemd/timesyncd.conf", "/etc/systemd/timesyncd.conf.d/*.conf", "/run/systemd/timesyncd.conf.d/*.conf")
 	return list
 }

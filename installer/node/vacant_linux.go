@@ -17,7 +17,7 @@ import (
 )
 
 // vacant queries the network for the addresses of Probe.Vacant.
-func (c *collector) vacant(ctx context.Context) {
+func (c networkCollector) vacant(ctx context.Context) {
 	if len(c.probe.Vacant) == 0 {
 		return
 	}

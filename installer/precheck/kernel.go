@@ -48,9 +48,7 @@ func kernelChecks() []Check {
 	}
 }
 
-func hasKernel(s *Subject) Finding {
-	return atLeast(s.Facts.Kernel, s.Cluster.Precheck.MinKernel)
-}
+func hasKernel(s *Subject) Finding { return atLeast(s.Facts.Kernel, s.Cluster.Precheck.MinKernel) }
 
 // atLeast compares a host's kernel with the least one.
 func atLeast(have, least string) Finding {
@@ -130,12 +128,8 @@ func ciliumKernel(c *manifest.Cluster) string {
 
 // isMaintained reports whether a kernel is from an enterprise distribution, with more features than its number tells.
 func isMaintained(kernel string) bool {
-	for _, mark := range []string{".el8", ".el9", ".el10", ".oe1", ".oe2", ".ky10", ".ky11", ".uelc20", "-default"} {
-		if strings.Contains(kernel, mark) {
-			return true
-		}
-	}
-	return false
+	marks := []string{".el8", ".el9", ".el10", ".oe1", ".oe2", ".ky10", ".ky11", ".uelc20", "-default"}
+	return slices.ContainsFunc(marks, func(mark string) bool { return strings.Contains(kernel, mark) })
 }
 
 func isTestedKernel(s *Subject) Finding {

@@ -83,12 +83,8 @@ func isPodInterface(name string) bool {
 	if slices.Contains([]string{"cni0", "kube-ipvs0", "nodelocaldns", "kube-bridge", "ovn0", "mynet0", "vxlan.calico"}, name) {
 		return true
 	}
-	for _, prefix := range []string{"flannel.", "flannel-", "cali", "cilium_", "lxc_", "vxlan-v6.calico", "wireguard.cali"} {
-		if strings.HasPrefix(name, prefix) {
-			return true
-		}
-	}
-	return false
+	prefixes := []string{"flannel.", "flannel-", "cali", "cilium_", "lxc_", "vxlan-v6.calico", "wireguard.cali"}
+	return slices.ContainsFunc(prefixes, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
 }
 
 func hasNoOldNetwork(s *Subject) Finding {

@@ -1,6 +1,7 @@
 package precheck
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"slices"
@@ -131,9 +132,7 @@ func isSupportedOS(s *Subject) Finding {
 	if name == "" {
 		name = strings.TrimSpace(os.ID + " " + os.VersionID)
 	}
-	if name == "" {
-		name = "no /etc/os-release"
-	}
+	name = cmp.Or(name, "no /etc/os-release")
 	if s.Cluster.Precheck.AllowUnsupportedDistributions || slices.Contains(supported(), strings.ToLower(os.ID)) {
 		return pass(name)
 	}

@@ -5,6 +5,7 @@
 package precheck
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -228,9 +229,7 @@ type Report struct {
 
 // Evaluate applies all checks to all hosts and to the cluster. Its time grows linearly with the number of hosts.
 func Evaluate(in Input) Report {
-	if in.Cluster == nil {
-		in.Cluster = &manifest.Cluster{}
-	}
+	in.Cluster = cmp.Or(in.Cluster, &manifest.Cluster{})
 	on := in.Cluster.ForHosts(in.Inventory)
 	cluster, _ := on(manifest.Host{}) // a host without settings cannot be invalid
 	all := newFleet(&in, cluster)

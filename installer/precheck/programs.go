@@ -87,9 +87,7 @@ func optionalExecutables(c *manifest.Cluster) []string {
 	return list
 }
 
-func hasExecutables(s *Subject) Finding {
-	return s.hasAll(neededExecutables(s))
-}
+func hasExecutables(s *Subject) Finding { return s.hasAll(neededExecutables(s)) }
 
 // hasOptionalExecutables excludes the required ones.
 func hasOptionalExecutables(s *Subject) Finding {

@@ -13,6 +13,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/node"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 // A record is a file with the facts about one host. Version 1; keys may be added.
@@ -109,11 +110,11 @@ func (r *Recording) Host(h manifest.Host) Host {
 	one, err := parseRecord(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		known.Err = &recordError{fmt.Sprintf("there is no %s", path), "record the host's facts with kkbundle precheck --record, or by running kkbundle-node facts there"}
+		known.Err = plain.Advise(fmt.Errorf("there is no %s", path), "record the host's facts with kkbundle precheck --record, or by running kkbundle-node facts there")
 	case err != nil:
-		known.Err = &recordError{fmt.Sprintf("%s: %v", path, err), "record the host's facts again"}
+		known.Err = plain.Advise(fmt.Errorf("%s: %w", path, err), "record the host's facts again")
 	case one.Facts == nil:
-		known.Err = &recordError{one.Error, one.Hint}
+		known.Err = plain.Advise(errors.New(one.Error), one.Hint)
 	default:
 		known.Facts, known.SSH, known.Sent, known.Received, known.Space = one.Facts, one.SSH, one.Sent, one.Received, one.Space
 	}
@@ -161,15 +162,6 @@ func readRecord(path string) ([]byte, error) {
 	}
 	return data, err
 }
-
-// A recordError is the reason that a host has no facts.
-type recordError struct{ text, hint string }
-
-// Error returns the original error.
-func (e *recordError) Error() string { return e.text }
-
-// Hint returns the remedy.
-func (e *recordError) Hint() string { return e.hint }
 
 // hintOf returns an error's remedy, or "".
 func hintOf(err error) string {

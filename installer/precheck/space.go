@@ -1,6 +1,7 @@
 package precheck
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -136,9 +137,7 @@ func hasReserve(s *Subject) Finding {
 	for _, fs := range list {
 		left := fs.free - fs.need
 		least := int64(s.Cluster.Precheck.MinFree)
-		if least == 0 {
-			least = fs.total / 100 * percent
-		}
+		least = cmp.Or(least, fs.total/100*percent)
 		switch {
 		case left < 0:
 		case left < least:

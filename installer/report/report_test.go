@@ -1,9 +1,13 @@
 package report_test
 
 import (
+	"crypto/sha256"
+	"encoding/base64"
 	"fmt"
+	"html"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -57,6 +61,24 @@ func example(hosts int) report.Run {
 		report.Task{Phase: "install", Task: "kubelet" + hostile, Host: "node2", State: "failed", Start: after(60), Duration: 9 * time.Second, Message: hostile},
 		report.Task{Phase: "install", Task: "kubelet", Host: "node1", State: "started", Start: after(60)})
 	return r
+}
+
+// TestPageStyles holds that the page's policy names the hash of each of its styles, and no other.
+func TestPageStyles(t *testing.T) {
+	t.Parallel()
+	var text strings.Builder
+	if err := example(5).WriteHTML(&text); err != nil {
+		t.Fatal(err)
+	}
+	var want []string
+	for _, m := range regexp.MustCompile(`(?s)<style>(.*?)</style>`).FindAllStringSubmatch(text.String(), -1) {
+		sum := sha256.Sum256([]byte(m[1]))
+		want = append(want, "'sha256-"+base64.StdEncoding.EncodeToString(sum[:])+"'")
+	}
+	policy := regexp.MustCompile(`style-src ([^;]*)`).FindStringSubmatch(html.UnescapeString(text.String()))
+	if len(want) != 2 || len(policy) != 2 || policy[1] != strings.Join(want, " ") {
+		t.Errorf("policy %q, styles %q", policy, want)
+	}
 }
 
 // TestPageInBrowser holds that the page fits narrow windows and paper, that its own style is applied under its policy, and that

@@ -1,5 +1,6 @@
 #!/bin/sh
-# support-bundle.sh BYTES FILE: prints the end of what becomes a file of the support bundle. It only looks.
+# support-bundle.sh BYTES FILE [NAMESPACE...]: prints the end of what becomes a file of the support bundle, with logs of pods of these
+# namespaces, or of all. It only looks.
 answer() {
 	case $1 in
 	versions.txt)
@@ -27,13 +28,21 @@ answer() {
 			journalctl --no-pager --quiet --output=short-iso --lines=3000 --unit="$u" 2>/dev/null
 		done
 		;;
-	pods.log) find /var/log/pods -name '*.log' -exec tail -v -n 200 {} + 2>/dev/null ;;
+	pods.log) logs "$@" ;;
 	state.txt)
 		ls -laR /var/lib/kkbundle/applied /etc/kubernetes /etc/cni /opt/cni/bin /var/lib/kubelet/pki 2>/dev/null
 		cat /var/lib/kkbundle/applied/member 2>/dev/null
 		;;
 	configuration.txt) configuration 2>/dev/null ;;
 	esac
+}
+# The directory of a pod's logs is named NAMESPACE_POD_UID.
+logs() {
+	shift
+	[ $# -gt 0 ] || set -- '*'
+	for namespace; do
+		find /var/log/pods -path "/var/log/pods/${namespace}_*" -name '*.log' -exec tail -v -n 200 {} + 2>/dev/null
+	done
 }
 each() {
 	for c; do
@@ -45,7 +54,7 @@ each() {
 # Configuration, and nothing that is a key: names of files decide first, the scrubber afterwards.
 configuration() {
 	find /etc/kubernetes /var/lib/kubelet/config.yaml /var/lib/kubelet/kubeadm-flags.env /var/lib/kubelet/instance-config.yaml /etc/containerd /etc/kkbundle /etc/docker/daemon.json \
-		/etc/crio /etc/rancher /etc/cni/net.d /etc/default/kubelet /etc/sysconfig/kubelet /etc/sysctl.d/99-kkbundle.conf /etc/modules-load.d/kkbundle.conf /etc/systemd/system /etc/chrony /etc/chrony.conf -xdev -type f -size -256k \
+		/etc/crio /etc/rancher /etc/cni/net.d /etc/default/kubelet /etc/sysconfig/kubelet /etc/sysctl.d/99-zz-kkbundle.conf /etc/modules-load.d/kkbundle.conf /etc/systemd/system /etc/chrony /etc/chrony.conf -xdev -type f -size -256k \
 		! -name '*.key' ! -name '*.pem' ! -name '*.crt' ! -name '*.p12' ! -name 'htpasswd*' ! -name '*password*' ! -name '*secret*' ! -name '*token*' | sort | head -n 500 |
 		while IFS= read -r f; do
 			echo "==> $f <=="
@@ -53,5 +62,7 @@ configuration() {
 			echo
 		done
 }
-answer "$2" | tail -c "$1"
+bytes=$1
+shift
+answer "$@" | tail -c "$bytes"
 exit 0

@@ -22,6 +22,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
+	"github.com/kkbundle/kkbundle/plain"
 	"github.com/kkbundle/kkbundle/registry"
 	"github.com/kkbundle/kkbundle/registry/harbor"
 )
@@ -235,21 +236,11 @@ func awaitHarbor(ctx context.Context, t *task.Host) error {
 	}
 	err = client.CheckLogin(ctx)
 	if errors.Is(err, harbor.ErrDenied) {
-		return &HarborPasswordError{Host: t.Name}
+		return plain.Advise(
+			errors.New("the Harbor on "+t.Name+" rejects the administrator's password of the work directory; it keeps its first password, or a later change of it, in "+HarborData),
+			"put the password into WORKDIR/"+task.HarborAdminFile+", use the work directory of its installation, or delete Harbor's data (kkbundle reset --with-data)")
 	}
 	return err
-}
-
-// A HarborPasswordError means that Harbor has another administrator's password than the work directory.
-type HarborPasswordError struct{ Host string }
-
-func (e *HarborPasswordError) Error() string {
-	return "the Harbor on " + e.Host + " rejects the administrator's password of the work directory; it keeps its first password, or a later change of it, in " + HarborData
-}
-
-// Hint returns the remedy.
-func (e *HarborPasswordError) Hint() string {
-	return "put the password into WORKDIR/" + task.HarborAdminFile + ", use the work directory of its installation, or delete Harbor's data (kkbundle reset --with-data)"
 }
 
 // harborLoginTask creates the hosts' account, which can only pull: the administrator's password stays in the work

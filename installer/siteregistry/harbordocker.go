@@ -83,7 +83,7 @@ func separateDockerUnit() string {
 		"firewalld.service\n", "firewalld.service "+dockerContainerdUnit+"\nRequires="+dockerContainerdUnit+"\n",
 		"ExecStart=/usr/local/bin/dockerd", "ExecStart="+DockerDir+"/dockerd --containerd="+dockerContainerdSocket,
 		"PATH=", "PATH="+DockerDir+":",
-	).Replace(cri.DockerUnitText)
+	).Replace(cri.DockerUnitText())
 }
 
 // The directories are those of a containerd that Docker starts

@@ -15,6 +15,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 // Two registry hosts are both seeded from the bundle, and share an address. A separate keepalived assigns it to a host
@@ -101,26 +102,13 @@ func addressSetting(ctx context.Context, t *task.Host) (task.Setting, error) {
 // KeepalivedBinary is the path in the packages of Debian and Red Hat.
 const KeepalivedBinary = "/usr/sbin/keepalived"
 
-// A PackageMissingError means that a host lacks an operating system's program.
-type PackageMissingError struct {
-	Host, Program, Package string
-}
-
-func (e *PackageMissingError) Error() string {
-	return fmt.Sprintf("%s has no %s", e.Host, e.Program)
-}
-
-// Hint returns the remedy.
-func (e *PackageMissingError) Hint() string {
-	return "build the bundle with packages for the host's distribution (packages: in the manifest), or install the package " + e.Package + " there"
-}
-
 func checkKeepalived(ctx context.Context, t *task.Host) error {
 	there, err := t.Test(ctx, "test", "-x", KeepalivedBinary)
 	if err != nil || there {
 		return err
 	}
-	return &PackageMissingError{t.Name, KeepalivedBinary, "keepalived"}
+	return plain.Advise(fmt.Errorf("%s has no %s", t.Name, KeepalivedBinary),
+		"build the bundle with packages for the host's distribution (packages: in the manifest), or install the package keepalived there")
 }
 
 // keepalivedConfig returns keepalived's configuration for one of the hosts.
@@ -270,24 +258,11 @@ func CheckSharedAddress(ctx context.Context, s *task.Site) error {
 	}
 	switch all := len(hosts) == len(s.RegistryHosts()); {
 	case len(names) > 1:
-		return &SharedError{Address: vip.String(), Hosts: names}
+		return plain.Advise(
+			fmt.Errorf("%s have the address %s at once: they do not receive each other's VRRP adverts", strings.Join(names, " and "), vip),
+			"allow VRRP (IP protocol 112) between them, in both directions: firewall-cmd --add-rich-rule='rule protocol value=vrrp accept', or your firewall's equivalent")
 	case len(names) == 0 && all:
 		return fmt.Errorf("no registry host has the address %s: see journalctl --unit=%s on them", vip, AddressUnit)
 	}
 	return nil
-}
-
-// A SharedError means that several registry hosts have the shared address at once.
-type SharedError struct {
-	Address string
-	Hosts   []string
-}
-
-func (e *SharedError) Error() string {
-	return fmt.Sprintf("%s have the address %s at once: they do not receive each other's VRRP adverts", strings.Join(e.Hosts, " and "), e.Address)
-}
-
-// Hint returns the remedy.
-func (e *SharedError) Hint() string {
-	return "allow VRRP (IP protocol 112) between them, in both directions: firewall-cmd --add-rich-rule='rule protocol value=vrrp accept', or your firewall's equivalent"
 }

@@ -57,8 +57,7 @@ func (t *Host) Test(ctx context.Context, args ...string) (bool, error) {
 
 // Succeeded reports whether err is nil. It returns other errors than a command's exit code.
 func Succeeded(err error) (bool, error) {
-	var failed *host.ExitError
-	if errors.As(err, &failed) {
+	if _, ok := errors.AsType[*host.ExitError](err); ok {
 		return false, nil
 	}
 	return err == nil, err

@@ -26,6 +26,4 @@ type HostVolume struct {
 }
 
 // IsHardened reports whether the cluster has the hardened security profile.
-func IsHardened(c *manifest.Cluster) bool {
-	return c.Kubernetes.Security == manifest.SecurityHardened
-}
+func IsHardened(c *manifest.Cluster) bool { return c.Kubernetes.Security == manifest.SecurityHardened }

@@ -39,9 +39,7 @@ type LockedError struct {
 }
 
 // Error names the host and the other run.
-func (e *LockedError) Error() string {
-	return fmt.Sprintf("%s is locked by %s", e.Host, e.By)
-}
+func (e *LockedError) Error() string { return fmt.Sprintf("%s is locked by %s", e.Host, e.By) }
 
 // Hint returns the remedy.
 func (e *LockedError) Hint() string {

@@ -182,6 +182,4 @@ func fits(published []string, platform manifest.Platform) bool {
 	return len(published) == 0 || slices.ContainsFunc(manifest.RunsOn(platform), func(p manifest.Platform) bool { return slices.Contains(published, p) })
 }
 
-func names[T any](m map[string]T) string {
-	return strings.Join(slices.Sorted(maps.Keys(m)), ", ")
-}
+func names[T any](m map[string]T) string { return strings.Join(slices.Sorted(maps.Keys(m)), ", ") }

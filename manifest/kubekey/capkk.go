@@ -11,8 +11,11 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// inventoryCAPKK reads the instances of a KKCluster with the defaults and the validation of its webhook.
-func (r *reader) inventoryCAPKK(t tree) {
+// capkkReader reads a KKCluster, its KKMachineTemplates and the documents of Cluster API beside them.
+type capkkReader struct{ *documents }
+
+// inventory reads the instances of a KKCluster with the defaults and the validation of its webhook.
+func (r capkkReader) inventory(t tree) {
 	spec := r.object("", r.kinds["KKCluster"].Root).sub("spec")
 	if inventory := spec.take("inventory"); inventory != nil {
 		r.problem(inventory, "spec.inventory: a KKCluster of KubeKey v4 does not say which host does what; write an inventory")
@@ -21,7 +24,7 @@ func (r *reader) inventoryCAPKK(t tree) {
 	nodes := spec.sub("nodes")
 	auth := nodes.sub("auth")
 	vars := mapping(auth.node)
-	r.authCAPKK(auth, vars, true)
+	r.auth(auth, vars, true)
 	if len(vars.root.Content) > 0 {
 		t.put(vars.root, "vars")
 	}
@@ -39,7 +42,7 @@ func (r *reader) inventoryCAPKK(t tree) {
 			continue
 		}
 		hosts.put(r.instance(o), name.Value)
-		for _, role := range r.rolesCAPKK(o) {
+		for _, role := range r.roles(o) {
 			members[role] = append(members[role], name)
 		}
 		o.done()
@@ -54,7 +57,7 @@ func (r *reader) inventoryCAPKK(t tree) {
 	t.put(groups.root, "groups")
 }
 
-func (r *reader) instance(o *object) *yaml.Node {
+func (r capkkReader) instance(o *object) *yaml.Node {
 	t := mapping(o.node)
 	for _, one := range [][2]string{{"address", "address"}, {"internalAddress", ""}} {
 		n := o.scalar(one[0])
@@ -68,21 +71,21 @@ func (r *reader) instance(o *object) *yaml.Node {
 		if one[1] != "" {
 			t.set(one[1], n)
 		} else {
-			r.addresses(t, n)
+			setAddresses(t, n)
 		}
 	}
 	if o.take("address") == nil {
 		r.problem(o.node, "%s: address is missing", o.path)
 	}
-	r.authCAPKK(o.sub("auth"), t, false)
+	r.auth(o.sub("auth"), t, false)
 	o.drop("it is one for all hosts: name it in a KKMachineTemplate", "containerManager")
 	o.drop("install packages beforehand", "repository")
 	o.ignore("name", "arch", "bootstrap")
 	return t.root
 }
 
-// authCAPKK reads a login. The cluster needs one kind of credentials; an instance may have its own.
-func (r *reader) authCAPKK(o *object, t tree, needed bool) {
+// auth reads a login. The cluster needs one kind of credentials; an instance may have its own.
+func (r capkkReader) auth(o *object, t tree, needed bool) {
 	var ways []string
 	for _, name := range []string{"password", "privateKey", "privateKeyPath", "secret"} {
 		if o.take(name) != nil {
@@ -96,13 +99,13 @@ func (r *reader) authCAPKK(o *object, t tree, needed bool) {
 		r.problem(o.node, "%s has no way to log in: want one of password, privateKey, privateKeyPath or secret", o.path)
 	}
 	o.drop("secrets of the management cluster are not read; give the password with --ask-pass, or privateKeyPath", "secret")
-	r.login(o, t, "privateKeyPath", "privateKey")
+	setLogin(o, t, "privateKeyPath", "privateKey")
 	o.ignore("timeout")
 	o.done()
 }
 
-// rolesCAPKK returns the roles of an instance: both by default.
-func (r *reader) rolesCAPKK(o *object) []manifest.Role {
+// roles returns the roles of an instance: both by default.
+func (r capkkReader) roles(o *object) []manifest.Role {
 	entries := o.entries("roles")
 	if len(entries) == 0 {
 		return []manifest.Role{manifest.RoleControlPlane, manifest.RoleWorker}
@@ -125,9 +128,8 @@ func (r *reader) rolesCAPKK(o *object) []manifest.Role {
 	return roles
 }
 
-// clusterCAPKK reads the description of a cluster in a KKCluster, its KKMachineTemplates and the documents of Cluster
-// API beside them.
-func (r *reader) clusterCAPKK(t tree) {
+// cluster reads the description of a cluster.
+func (r capkkReader) cluster(t tree) {
 	at := r.first.Root
 	if d := r.kinds["KKCluster"]; d.Root != nil {
 		at = d.Root
@@ -141,7 +143,7 @@ func (r *reader) clusterCAPKK(t tree) {
 	r.defaults(t, at, [][2]string{{"cni.type", "none"}})
 }
 
-func (r *reader) kkCluster(top *object, t tree) {
+func (r capkkReader) kkCluster(top *object, t tree) {
 	top.ignore("apiVersion", "kind", "status")
 	meta := top.sub("metadata")
 	t.set("metadata.name", meta.scalar("name"))
@@ -168,7 +170,7 @@ func (r *reader) kkCluster(top *object, t tree) {
 	registry := spec.sub("registry")
 	auth := registry.sub("auth")
 	if address := registry.scalar("privateRegistry"); address != nil {
-		r.existing(t, address, auth.scalar("username"), auth.secretOf("password"), auth.scalar("caFile"))
+		setExistingRegistry(t, address, auth.scalar("username"), auth.secretOf("password"), auth.scalar("caFile"))
 	}
 	auth.ignore("username", "password", "caFile")
 	auth.drop("a registry without a certificate that is known is refused; name its authority in caFile", "insecureSkipVerify", "plainHTTP", "certsPath")
@@ -182,7 +184,7 @@ func (r *reader) kkCluster(top *object, t tree) {
 }
 
 // clusterAPI reads version and networks from Cluster API's documents.
-func (r *reader) clusterAPI(t tree) {
+func (r capkkReader) clusterAPI(t tree) {
 	for _, kind := range []string{"KubeadmControlPlane", "K3sControlPlane"} {
 		d := r.kinds[kind]
 		if d.Root == nil {
@@ -214,7 +216,7 @@ func (r *reader) clusterAPI(t tree) {
 }
 
 // machineTemplate reads the container runtime, with the webhook's defaults.
-func (r *reader) machineTemplate(top *object, t tree) {
+func (r capkkReader) machineTemplate(top *object, t tree) {
 	spec := top.sub("spec").sub("template").sub("spec")
 	manager := spec.sub("containerManager")
 	kind := first(manager.scalar("type"), text(manager.node, "containerd"))

@@ -45,11 +45,11 @@ func ReadInventory(file string, data []byte) (*manifest.Inventory, Notes, error)
 	t := newTree(r.first.Root, manifest.KindInventory)
 	switch {
 	case r.kinds["Inventory"].Root != nil:
-		r.inventoryV4(t)
+		v4Reader{r.reader}.inventory(r.kinds["Inventory"].Root, t)
 	case r.v3().Root != nil:
-		r.inventoryV3(t)
+		v3Reader{r.reader}.inventory(r.v3().Root, t)
 	case r.kinds["KKCluster"].Root != nil:
-		r.inventoryCAPKK(t)
+		capkkReader{r}.inventory(t)
 	default:
 		return nil, nil, r.refuse("there are no hosts in it")
 	}
@@ -74,11 +74,11 @@ func ReadCluster(file string, data []byte, settings ...string) (*manifest.Cluste
 	t := newTree(r.first.Root, manifest.KindCluster)
 	switch {
 	case r.kinds["Config"].Root != nil:
-		r.clusterV4(t)
+		v4Reader{r.reader}.cluster(r.kinds["Config"].Root, t)
 	case r.v3().Root != nil:
-		r.clusterV3(t)
+		v3Reader{r.reader}.cluster(r.v3().Root, t)
 	case r.kinds["KKCluster"].Root != nil, r.kinds["KKMachineTemplate"].Root != nil:
-		r.clusterCAPKK(t)
+		capkkReader{r}.cluster(t)
 	default:
 		return nil, nil, r.refuse("it does not describe a cluster")
 	}
@@ -94,18 +94,26 @@ func mayBeForeign(data []byte) bool {
 	return bytes.Contains(data, []byte(group)) || bytes.Contains(data, []byte(capkk))
 }
 
-// open sorts the documents of a file by kind. The reader is nil for a file of kkbundle's own.
-func open(file string, data []byte) (*reader, error) {
+// documents are the documents of a file, the first one of each kind.
+type documents struct {
+	*reader
+	first     manifest.Document
+	kinds     map[string]manifest.Document
+	templates []manifest.Document // the KKMachineTemplates
+}
+
+// open sorts the documents of a file by kind. The result is nil for a file of kkbundle's own.
+func open(file string, data []byte) (*documents, error) {
 	if !mayBeForeign(data) {
 		return nil, nil //nolint:nilnil // a file of our own is a normal case that callers branch on
 	}
-	documents, err := manifest.ParseDocuments(file, data)
+	list, err := manifest.ParseDocuments(file, data)
 	if err != nil {
 		return nil, err
 	}
-	r := &reader{file: file, kinds: map[string]manifest.Document{}}
+	r := &documents{reader: &reader{file: file}, kinds: map[string]manifest.Document{}}
 	ours := false
-	for _, d := range documents {
+	for _, d := range list {
 		head := r.peek(d.Root)
 		version, kind := head.text("apiVersion"), head.text("kind")
 		switch {
@@ -122,10 +130,10 @@ func open(file string, data []byte) (*reader, error) {
 			r.templates = append(r.templates, d)
 		}
 	}
-	if ours || len(documents) == 0 {
+	if ours || len(list) == 0 {
 		return nil, nil //nolint:nilnil // as above: a comment named KubeKey
 	}
-	r.first = documents[0]
+	r.first = list[0]
 	return r, nil
 }
 
@@ -147,7 +155,7 @@ func kindsOf(version string) []string {
 }
 
 // v3 returns the file's Cluster if it is KubeKey's and not Cluster API's.
-func (r *reader) v3() manifest.Document {
+func (r *documents) v3() manifest.Document {
 	d := r.kinds["Cluster"]
 	if d.Root != nil && strings.HasPrefix(r.peek(d.Root).text("apiVersion"), group) {
 		return d
@@ -156,7 +164,7 @@ func (r *reader) v3() manifest.Document {
 }
 
 // refuse returns the error for a file of KubeKey that is of the wrong kind.
-func (r *reader) refuse(why string) error {
+func (r *documents) refuse(why string) error {
 	r.problem(r.first.Root, "%s: name another file", why)
 	return r.join(nil)
 }

@@ -17,13 +17,9 @@ const (
 	maxNodes = 300_000
 )
 
-// reader collects the content of a file.
+// reader makes objects of a file's nodes, and collects notes and problems. Each format has a reader of its own on top.
 type reader struct {
-	file      string
-	first     manifest.Document
-	kinds     map[string]manifest.Document
-	templates []manifest.Document // the KKMachineTemplates
-
+	file     string
 	notes    Notes
 	problems manifest.Problems
 	secrets  int
@@ -240,6 +236,13 @@ func (o *object) drop(why string, names ...string) {
 		if o.take(name) != nil {
 			o.r.note(o.keys[name], "%s is not carried over: %s", o.at(name), why)
 		}
+	}
+}
+
+// dropUnless is drop for a key whose usual value needs no note.
+func (o *object) dropUnless(usual, why, name string) {
+	if v := o.text(name); v != "" && v != usual {
+		o.drop(why, name)
 	}
 }
 

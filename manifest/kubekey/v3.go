@@ -7,9 +7,12 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// inventoryV3 reads the hosts of kubekey.kubesphere.io/v1alpha2 Cluster.
-func (r *reader) inventoryV3(t tree) {
-	spec := r.object("", r.v3().Root).sub("spec")
+// v3Reader reads kubekey.kubesphere.io/v1alpha2 Cluster.
+type v3Reader struct{ *reader }
+
+// inventory reads the hosts.
+func (r v3Reader) inventory(root *yaml.Node, t tree) {
+	spec := r.object("", root).sub("spec")
 	hosts := mapping(spec.node)
 	for _, n := range spec.entries("hosts") {
 		o := r.object("spec.hosts", n)
@@ -22,14 +25,14 @@ func (r *reader) inventoryV3(t tree) {
 			r.problem(name, "spec.hosts: %s is there twice", shown(name.Value))
 			continue
 		}
-		hosts.put(r.hostV3(o), name.Value)
+		hosts.put(r.host(o), name.Value)
 	}
 	t.put(hosts.root, "hosts")
 	groups := spec.sub("roleGroups")
-	r.rolesV3(groups, t)
+	r.roles(groups, t)
 }
 
-func (r *reader) hostV3(o *object) *yaml.Node {
+func (r v3Reader) host(o *object) *yaml.Node {
 	t := mapping(o.node)
 	internal := o.scalar("internalAddress")
 	address := o.scalar("address")
@@ -38,16 +41,16 @@ func (r *reader) hostV3(o *object) *yaml.Node {
 		address = text(internal, v4)
 	}
 	t.set("address", address)
-	r.addresses(t, internal)
-	r.login(o, t, "privateKeyPath", "privateKey")
+	setAddresses(t, internal)
+	setLogin(o, t, "privateKeyPath", "privateKey")
 	t.set("labels", o.texts("labels"))
 	o.ignore("name", "arch", "timeout")
 	o.done()
 	return t.root
 }
 
-// addresses sets the node's own addresses: one, or IPv4 and IPv6 separated by a comma.
-func (r *reader) addresses(t tree, internal *yaml.Node) {
+// setAddresses sets the node's own addresses: one, or IPv4 and IPv6 separated by a comma.
+func setAddresses(t tree, internal *yaml.Node) {
 	if internal == nil {
 		return
 	}
@@ -60,8 +63,8 @@ func (r *reader) addresses(t tree, internal *yaml.Node) {
 	}
 }
 
-// rolesV3 reads the groups under kkbundle's names; ranges have the same syntax.
-func (r *reader) rolesV3(o *object, t tree) {
+// roles reads the groups under kkbundle's names; ranges have the same syntax.
+func (r v3Reader) roles(o *object, t tree) {
 	groups := mapping(o.node)
 	for _, one := range [][2]string{
 		{"control-plane", "kube_control_plane"},
@@ -83,20 +86,20 @@ func (r *reader) rolesV3(o *object, t tree) {
 	t.put(groups.root, "groups")
 }
 
-// clusterV3 reads everything except hosts of kubekey.kubesphere.io/v1alpha2 Cluster.
-func (r *reader) clusterV3(t tree) {
-	top := r.object("", r.v3().Root)
+// cluster reads everything except hosts.
+func (r v3Reader) cluster(root *yaml.Node, t tree) {
+	top := r.object("", root)
 	top.ignore("apiVersion", "kind", "status")
 	t.set("metadata.name", top.sub("metadata").scalar("name"))
 	spec := top.sub("spec")
 	top.done()
 	spec.ignore("hosts")
-	r.kubernetesV3(spec.sub("kubernetes"), t)
-	r.networkV3(spec.sub("network"), t)
-	r.endpointV3(spec.sub("controlPlaneEndpoint"), t)
-	r.etcdV3(spec.sub("etcd"), t)
-	r.registryV3(spec.sub("registry"), len(spec.sub("roleGroups").entries("registry")) > 0, t)
-	r.addonsV3(spec, t)
+	r.kubernetes(spec.sub("kubernetes"), t)
+	r.network(spec.sub("network"), t)
+	r.endpoint(spec.sub("controlPlaneEndpoint"), t)
+	r.etcd(spec.sub("etcd"), t)
+	r.registry(spec.sub("registry"), len(spec.sub("roleGroups").entries("registry")) > 0, t)
+	r.addons(spec, t)
 	system := spec.sub("system")
 	t.set("time.servers", system.whole("ntpServers"))
 	system.drop(leftToYou, "timezone", "rpms", "debs", "preInstall", "postInstall", "skipConfigureOS")
@@ -114,7 +117,7 @@ func (r *reader) clusterV3(t tree) {
 	})
 }
 
-func (r *reader) kubernetesV3(o *object, t tree) {
+func (r v3Reader) kubernetes(o *object, t tree) {
 	kind := o.scalar("type")
 	if version := o.version("version"); version != nil {
 		number, suffix, has := strings.Cut(version.Value, "-")
@@ -138,9 +141,7 @@ func (r *reader) kubernetesV3(o *object, t tree) {
 	t.set("cri.type", o.scalar("containerManager"))
 	t.set("dns.nodeLocal", o.scalar("nodelocaldns"))
 	for _, name := range []string{"clusterName", "dnsDomain"} {
-		if v := o.text(name); v != "" && v != "cluster.local" {
-			r.note(o.keys[name], "%s is not carried over: write networking.dnsDomain under kubernetes.kubeadm", o.at(name))
-		}
+		o.dropUnless("cluster.local", "write networking.dnsDomain under kubernetes.kubeadm", name)
 	}
 	if o.is("disableKubeProxy", false) {
 		r.note(o.keys["disableKubeProxy"], "%s is not carried over: kkbundle always installs kube-proxy", o.at("disableKubeProxy"))
@@ -162,7 +163,7 @@ func (r *reader) kubernetesV3(o *object, t tree) {
 	o.done()
 }
 
-func (r *reader) networkV3(o *object, t tree) {
+func (r v3Reader) network(o *object, t tree) {
 	plugin := r.plugin(o.scalar("plugin"), o.at("plugin"))
 	multus := o.sub("multusCNI")
 	if multus.is("enabled", false) {
@@ -179,7 +180,7 @@ func (r *reader) networkV3(o *object, t tree) {
 	o.done()
 }
 
-func (r *reader) endpointV3(o *object, t tree) {
+func (r v3Reader) endpoint(o *object, t tree) {
 	inside, address, domain := o.scalar("internalLoadbalancer"), o.scalar("address"), o.scalar("domain")
 	at := "controlPlaneEndpoint."
 	switch {
@@ -221,7 +222,7 @@ func withPort(address, port *yaml.Node) *yaml.Node {
 	return text(address, address.Value+":"+port.Value)
 }
 
-func (r *reader) etcdV3(o *object, t tree) {
+func (r v3Reader) etcd(o *object, t tree) {
 	external := o.sub("external")
 	if kind := o.scalar("type"); kind != nil {
 		switch kind.Value {
@@ -254,7 +255,7 @@ func (r *reader) etcdV3(o *object, t tree) {
 	o.done()
 }
 
-func (r *reader) registryV3(o *object, installed bool, t tree) {
+func (r v3Reader) registry(o *object, installed bool, t tree) {
 	address := o.scalar("privateRegistry")
 	auths := o.sub("auths")
 	kind := o.scalar("type")
@@ -266,7 +267,7 @@ func (r *reader) registryV3(o *object, installed bool, t tree) {
 		}
 	case address != nil:
 		login := auths.sub(address.Value)
-		r.existing(t, address, login.scalar("username"), login.secretOf("password"), nil)
+		setExistingRegistry(t, address, login.scalar("username"), login.secretOf("password"), nil)
 		login.drop("a registry without a certificate that is known is refused; name its authority in imageRegistry.ca", "plainHTTP", "skipTLSVerify", "insecureSkipVerify", "certsPath")
 		login.done()
 	default:
@@ -279,8 +280,8 @@ func (r *reader) registryV3(o *object, installed bool, t tree) {
 	o.done()
 }
 
-// addonsV3 reads charts, which are in the bundle under their own names.
-func (r *reader) addonsV3(spec *object, t tree) {
+// addons reads charts, which are in the bundle under their own names.
+func (r v3Reader) addons(spec *object, t tree) {
 	var addons []*yaml.Node
 	for _, n := range spec.entries("addons") {
 		o := r.object("spec.addons", n)

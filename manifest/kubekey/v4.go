@@ -11,19 +11,22 @@ import (
 
 const localhost = "localhost"
 
-// inventoryV4 reads kubekey.kubesphere.io/v1 Inventory: hosts with variables, groups of hosts and groups, and variables of
+// v4Reader reads the files of kubekey.kubesphere.io/v1.
+type v4Reader struct{ *reader }
+
+// inventory reads kubekey.kubesphere.io/v1 Inventory: hosts with variables, groups of hosts and groups, and variables of
 // both.
-func (r *reader) inventoryV4(t tree) {
-	top := r.object("", r.kinds["Inventory"].Root)
+func (r v4Reader) inventory(root *yaml.Node, t tree) {
+	top := r.object("", root)
 	top.ignore("apiVersion", "kind", "metadata", "status")
 	spec := top.sub("spec")
 	top.done()
 	vars := spec.sub("vars")
-	r.varsV4(vars, t, "vars")
+	r.vars(vars, t, "vars")
 	hosts := spec.sub("hosts")
 	out := mapping(hosts.node)
 	for _, name := range hosts.names {
-		out.put(r.hostV4(hosts.sub(name), name), name)
+		out.put(r.host(hosts.sub(name), name), name)
 	}
 	g := groupsV4{r: r, spec: spec.sub("groups"), out: out, named: map[string]bool{}}
 	g.read(t)
@@ -31,8 +34,8 @@ func (r *reader) inventoryV4(t tree) {
 	spec.done()
 }
 
-// hostV4 reads the entry of a host.
-func (r *reader) hostV4(o *object, name string) *yaml.Node {
+// host reads the entry of a host.
+func (r v4Reader) host(o *object, name string) *yaml.Node {
 	t := mapping(o.node)
 	connector := o.peekAt("connector")
 	kind := connector.text("type")
@@ -47,7 +50,7 @@ func (r *reader) hostV4(o *object, name string) *yaml.Node {
 	}
 	t.set("internalIPv4", o.scalar("internal_ipv4"))
 	t.set("internalIPv6", o.scalar("internal_ipv6"))
-	r.variablesV4(o, t)
+	r.variables(o, t)
 	if local { // its password is for sudo only; there is no login
 		t.remove("ssh")
 	}
@@ -65,20 +68,20 @@ func (o *object) peekAt(name string) *object {
 	return o.subs[name]
 }
 
-// varsV4 reads variables shared by several hosts into one key.
-func (r *reader) varsV4(o *object, t tree, path ...string) {
+// vars reads variables shared by several hosts into one key.
+func (r v4Reader) vars(o *object, t tree, path ...string) {
 	out := mapping(o.node)
-	r.variablesV4(o, out)
+	r.variables(o, out)
 	if len(out.root.Content) > 0 {
 		t.put(out.root, path...)
 	}
 }
 
-// variablesV4 reads the variables that hosts, groups and the whole inventory can have.
-func (r *reader) variablesV4(o *object, t tree) {
+// variables reads the variables that hosts, groups and the whole inventory can have.
+func (r v4Reader) variables(o *object, t tree) {
 	c := o.peekAt("connector")
 	c.ignore("type", "host")
-	r.login(c, t, "private_key", "private_key_content")
+	setLogin(c, t, "private_key", "private_key_content")
 	c.drop("kkbundle becomes root with sudo, and keeps the SSH password for it", "become", "become_user", "become_method", "become_password")
 	c.done()
 	for _, from := range []*object{o, o.peekAt("kubernetes")} {
@@ -93,8 +96,8 @@ func (r *reader) variablesV4(o *object, t tree) {
 	o.done()
 }
 
-// login reads user, port, key and password of an SSH server. The password is also used for sudo, as in KubeKey.
-func (r *reader) login(o *object, t tree, key, content string) {
+// setLogin reads user, port, key and password of an SSH server. The password is also used for sudo, as in KubeKey.
+func setLogin(o *object, t tree, key, content string) {
 	t.set("ssh.user", o.scalar("user"))
 	t.set("ssh.port", o.number("port"))
 	t.set("ssh.key", o.scalar(key))
@@ -129,7 +132,7 @@ func (o *object) taints(name string) *yaml.Node {
 
 // groupsV4 resolves groups of groups.
 type groupsV4 struct {
-	r     *reader
+	r     v4Reader
 	spec  *object
 	out   tree // the hosts
 	named map[string]bool
@@ -159,7 +162,7 @@ func (g *groupsV4) read(t tree) {
 		vars := o.sub("vars")
 		switch {
 		case isRole, name == string(manifest.RoleCluster):
-			g.r.varsV4(vars, t, "groupVars", name)
+			g.r.vars(vars, t, "groupVars", name)
 		case len(vars.names) > 0:
 			g.r.note(vars.node, "groups.%s.vars is not carried over: only the groups that kkbundle knows have variables", shown(name))
 		}

@@ -12,18 +12,18 @@ const (
 	leftToYou   = "kkbundle does not do this; do it beforehand or in a hook"
 )
 
-// clusterV4 reads kubekey.kubesphere.io/v1 Config.
-func (r *reader) clusterV4(t tree) {
-	top := r.object("", r.kinds["Config"].Root)
+// cluster reads kubekey.kubesphere.io/v1 Config.
+func (r v4Reader) cluster(root *yaml.Node, t tree) {
+	top := r.object("", root)
 	top.ignore("apiVersion", "kind", "metadata", "status")
 	spec := top.sub("spec")
 	top.done()
-	r.kubernetesV4(spec.sub("kubernetes"), t)
-	r.networkV4(spec.sub("cni"), t)
-	r.runtimeV4(spec.sub("cri"), t)
-	r.etcdV4(spec.sub("etcd"), t)
-	r.registryV4(spec.sub("image_registry"), t)
-	r.restV4(spec, t)
+	r.kubernetes(spec.sub("kubernetes"), t)
+	r.network(spec.sub("cni"), t)
+	r.runtime(spec.sub("cri"), t)
+	r.etcd(spec.sub("etcd"), t)
+	r.registry(spec.sub("image_registry"), t)
+	r.rest(spec, t)
 	spec.done()
 	// https://github.com/kubesphere/kubekey, builtin/core/roles/defaults/defaults/main
 	r.defaults(t, spec.node, [][2]string{
@@ -35,7 +35,7 @@ func (r *reader) clusterV4(t tree) {
 	})
 }
 
-func (r *reader) kubernetesV4(o *object, t tree) {
+func (r v4Reader) kubernetes(o *object, t tree) {
 	t.set("metadata.name", o.scalar("cluster_name"))
 	t.set("kubernetes.version", o.version("kube_version"))
 	proxy := o.sub("kube_proxy")
@@ -65,14 +65,14 @@ func (r *reader) kubernetesV4(o *object, t tree) {
 	api.drop("write it under kubernetes.kubeadm, as ClusterConfiguration has it", "extra_args")
 	api.done()
 
-	r.endpointV4(o.sub("control_plane_endpoint"), t)
+	r.endpoint(o.sub("control_plane_endpoint"), t)
 	o.drop("write it under kubernetes.kubeadm, as ClusterConfiguration has it", "controller_manager", "scheduler")
 	o.drop("images keep their own names in the bundle", "image_repository", "sandbox_image")
 	o.drop(fromCatalog, "helm_version")
 	o.done()
 }
 
-func (r *reader) endpointV4(o *object, t tree) {
+func (r v4Reader) endpoint(o *object, t tree) {
 	kind := strings.ReplaceAll(o.text("type"), "_", "-")
 	vip, haproxy := o.sub("kube_vip"), o.sub("haproxy")
 	switch kind {
@@ -86,23 +86,17 @@ func (r *reader) endpointV4(o *object, t tree) {
 		r.problem(o.value["type"], "%s: want local, kube_vip or haproxy", o.at("type"))
 	}
 	vip.ignore("address", "image")
-	if mode := vip.text("mode"); mode != "" && mode != "ARP" {
-		r.note(vip.keys["mode"], "%s is not carried over: kube-vip announces its address with ARP", vip.at("mode"))
-	}
+	vip.dropUnless("ARP", "kube-vip announces its address with ARP", "mode")
 	vip.drop("kube-vip has its own defaults", "env")
 	vip.done()
 	haproxy.ignore("address", "health_port", "image")
 	haproxy.done()
-	if host := o.text("host"); host != "" && host != "lb.kubesphere.local" {
-		r.note(o.keys["host"], "%s is not carried over: kkbundle uses the address; write controlPlaneEndpoint {type: external, address} where your DNS has the name", o.at("host"))
-	}
-	if port := o.text("port"); port != "" && port != "6443" {
-		r.note(o.keys["port"], "%s is not carried over: the API server listens on 6443", o.at("port"))
-	}
+	o.dropUnless("lb.kubesphere.local", "kkbundle uses the address; write controlPlaneEndpoint {type: external, address} where your DNS has the name", "host")
+	o.dropUnless("6443", "the API server listens on 6443", "port")
 	o.done()
 }
 
-func (r *reader) networkV4(o *object, t tree) {
+func (r v4Reader) network(o *object, t tree) {
 	plugin := o.text("type")
 	multus := o.sub("multus")
 	meta := o.text("multi_cni") == "multus" || multus.is("enabled", false)
@@ -144,7 +138,7 @@ func (r *reader) plugin(n *yaml.Node, path string) *yaml.Node {
 	return n
 }
 
-func (r *reader) runtimeV4(o *object, t tree) {
+func (r v4Reader) runtime(o *object, t tree) {
 	manager := o.scalar("container_manager")
 	t.set("cri.type", manager)
 	runtimes := map[string]*yaml.Node{"containerd": o.version("containerd_version"), "docker": o.version("docker_version")}
@@ -156,16 +150,14 @@ func (r *reader) runtimeV4(o *object, t tree) {
 	if v := o.version("runc_version"); v != nil {
 		t.set("components.runc.version", v)
 	}
-	if driver := o.text("cgroup_driver"); driver != "" && driver != "systemd" {
-		r.note(o.keys["cgroup_driver"], "%s is not carried over: kkbundle uses systemd", o.at("cgroup_driver"))
-	}
+	o.dropUnless("systemd", "kkbundle uses systemd", "cgroup_driver")
 	o.drop(fromCatalog, "crictl_version", "cridockerd_version")
 	o.drop("the runtime has its own defaults", "cri_socket", "docker", "containerd")
 	o.drop("hosts pull from imageRegistry alone", "registry")
 	o.done()
 }
 
-func (r *reader) etcdV4(o *object, t tree) {
+func (r v4Reader) etcd(o *object, t tree) {
 	t.set("etcd.type", o.scalar("deployment_type"))
 	env := o.sub("env")
 	t.set("etcd.dataDir", env.scalar("data_dir"))
@@ -176,7 +168,7 @@ func (r *reader) etcdV4(o *object, t tree) {
 	o.done()
 }
 
-func (r *reader) registryV4(o *object, t tree) {
+func (r v4Reader) registry(o *object, t tree) {
 	auth := o.sub("auth")
 	address := auth.scalar("registry")
 	switch kind := o.scalar("type"); {
@@ -185,7 +177,7 @@ func (r *reader) registryV4(o *object, t tree) {
 	case kind != nil:
 		t.set("imageRegistry.type", kind)
 	case address != nil:
-		r.existing(t, address, auth.scalar("username"), auth.secretOf("password"), auth.scalar("ca_file"))
+		setExistingRegistry(t, address, auth.scalar("username"), auth.secretOf("password"), auth.scalar("ca_file"))
 	default:
 		r.note(o.node, "no image registry is named: KubeKey would pull from the internet; kkbundle installs one on the image_registry host")
 	}
@@ -199,8 +191,8 @@ func (r *reader) registryV4(o *object, t tree) {
 	o.done()
 }
 
-// existing reads an existing registry.
-func (r *reader) existing(t tree, address, user, password, ca *yaml.Node) {
+// setExistingRegistry reads an existing registry.
+func setExistingRegistry(t tree, address, user, password, ca *yaml.Node) {
 	t.set("imageRegistry.type", text(address, "existing"))
 	t.set("imageRegistry.address", text(address, trimScheme(address.Value)))
 	t.set("imageRegistry.ca", ca)
@@ -214,7 +206,7 @@ func trimScheme(address string) string {
 	return strings.TrimSuffix(strings.TrimPrefix(strings.TrimPrefix(address, "https://"), "http://"), "/")
 }
 
-func (r *reader) restV4(spec *object, t tree) {
+func (r v4Reader) rest(spec *object, t tree) {
 	storage := spec.sub("storage_class")
 	for _, name := range []string{"local", "nfs"} {
 		class := storage.sub(name)

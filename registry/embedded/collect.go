@@ -1,6 +1,7 @@
 package embedded
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -59,9 +60,7 @@ func collect(ctx context.Context, o CollectOptions) (c Collected, err error) {
 		}
 		defer func() { err = errors.Join(err, l.release()) }()
 	}
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	forward(o.Logger)
 	counter := &sweep{StorageDriver: content, ctx: ctx, dry: o.DryRun, log: o.Logger}
 	registry, err := storage.NewRegistry(ctx, counter, storage.EnableDelete)

@@ -10,6 +10,7 @@
 package embedded
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -65,9 +66,7 @@ type Registry struct {
 // logrus' standard logger: Open silences that and passes important messages to the Logger of the process's last Open.
 func Open(ctx context.Context, o Options) (*Registry, error) {
 	r := &Registry{users: htpasswd.New(o.Users), log: o.Logger, dir: o.Dir, metrics: newMetrics()}
-	if r.log == nil {
-		r.log = slog.New(slog.DiscardHandler)
-	}
+	r.log = cmp.Or(r.log, slog.New(slog.DiscardHandler))
 	if err := r.users.Load(); err != nil {
 		return nil, err
 	}

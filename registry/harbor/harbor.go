@@ -13,8 +13,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -67,15 +69,7 @@ func (e *Error) Temporary() bool {
 // hasStatus reports whether Harbor answered with one of these.
 func hasStatus(err error, statuses ...int) bool {
 	e, ok := errors.AsType[*Error](err)
-	if !ok {
-		return false
-	}
-	for _, s := range statuses {
-		if e.Status == s {
-			return true
-		}
-	}
-	return false
+	return ok && slices.Contains(statuses, e.Status)
 }
 
 // Info is Harbor's description of itself, which is shorter for anonymous users.
@@ -192,9 +186,7 @@ const maxPages = 1000
 // pages requests pages until one is not full, or each returns false.
 func pages[T any](ctx context.Context, c *Client, q call, each func(T) (more bool)) error {
 	query := url.Values{}
-	for k, v := range q.query {
-		query[k] = v
-	}
+	maps.Copy(query, q.query)
 	q.query = query
 	for page := 1; page <= maxPages; page++ {
 		query.Set("page", strconv.Itoa(page))

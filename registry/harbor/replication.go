@@ -119,21 +119,20 @@ func (c *Client) putRemote(ctx context.Context, to Remote) error {
 }
 
 func (c *Client) findRemote(ctx context.Context, name string) (*remoteRegistry, error) {
-	var found *remoteRegistry
-	err := pages(ctx, c, call{op: "look for registry " + name, method: http.MethodGet, path: "/registries"}, func(r remoteRegistry) bool {
-		if r.Name == name {
-			found = &r
-		}
-		return found == nil
-	})
-	return found, err
+	q := call{op: "look for registry " + name, method: http.MethodGet, path: "/registries"}
+	return find(ctx, c, q, func(r remoteRegistry) bool { return r.Name == name })
 }
 
 func (c *Client) findPolicy(ctx context.Context, name string) (*policy, error) {
-	var found *policy
-	err := pages(ctx, c, call{op: "look for replication policy " + name, method: http.MethodGet, path: "/replication/policies"}, func(p policy) bool {
-		if p.Name == name {
-			found = &p
+	q := call{op: "look for replication policy " + name, method: http.MethodGet, path: "/replication/policies"}
+	return find(ctx, c, q, func(p policy) bool { return p.Name == name })
+}
+
+// find returns the first entry of a list that fits, or nil.
+func find[T any](ctx context.Context, c *Client, q call, fits func(T) bool) (found *T, err error) {
+	err = pages(ctx, c, q, func(one T) bool {
+		if fits(one) {
+			found = &one
 		}
 		return found == nil
 	})

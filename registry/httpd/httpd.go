@@ -2,6 +2,7 @@
 package httpd
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -114,8 +115,6 @@ func (w *Response) Write(b []byte) (int, error) {
 
 // extend sets the deadline of the next write, and records the first status.
 func (w *Response) extend(status int) {
-	if w.Status == 0 {
-		w.Status = status
-	}
+	w.Status = cmp.Or(w.Status, status)
 	_ = w.Control.SetWriteDeadline(time.Now().Add(w.patience)) // only test servers lack deadlines
 }

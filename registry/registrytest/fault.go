@@ -21,9 +21,7 @@ type Fault struct {
 type Effect func(next http.Handler) http.Handler
 
 // Fail answers with status instead of the registry; retryAfter is the header of that name, "" for none.
-func Fail(status int, retryAfter string) Effect {
-	return FailWith(status, retryAfter, "")
-}
+func Fail(status int, retryAfter string) Effect { return FailWith(status, retryAfter, "") }
 
 // FailWith is Fail with a body, such as a registry's JSON errors.
 func FailWith(status int, retryAfter, body string) Effect {

@@ -1,6 +1,7 @@
 package registrytest
 
 import (
+	"cmp"
 	"io"
 	"net/http"
 	"regexp"
@@ -103,9 +104,7 @@ type statusWriter struct {
 func (w *statusWriter) begin(status int) {
 	w.log.mu.Lock()
 	defer w.log.mu.Unlock()
-	if w.seen.Status == 0 {
-		w.seen.Status = status
-	}
+	w.seen.Status = cmp.Or(w.seen.Status, status)
 }
 
 func (w *statusWriter) WriteHeader(status int) {

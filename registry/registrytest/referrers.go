@@ -2,9 +2,11 @@ package registrytest
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -70,9 +72,7 @@ func (s *referrers) push(w http.ResponseWriter, r *http.Request, repository stri
 		MediaType: r.Header.Get("Content-Type"), ArtifactType: m.ArtifactType, Annotations: m.Annotations,
 		Digest: digest.FromBytes(data), Size: int64(len(data)),
 	}
-	if d.ArtifactType == "" {
-		d.ArtifactType = m.Config.MediaType
-	}
+	d.ArtifactType = cmp.Or(d.ArtifactType, m.Config.MediaType)
 	key := repository + "@" + m.Subject.Digest.String()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -121,9 +121,7 @@ func (s *referrers) allowed(w http.ResponseWriter, r *http.Request, repository s
 	if answer.Code != http.StatusUnauthorized && answer.Code != http.StatusForbidden {
 		return true
 	}
-	for k, v := range answer.Header() {
-		w.Header()[k] = v
-	}
+	maps.Copy(w.Header(), answer.Header())
 	w.WriteHeader(answer.Code)
 	_, _ = w.Write(answer.Body.Bytes()) // the client may be gone
 	return false

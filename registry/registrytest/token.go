@@ -1,6 +1,7 @@
 package registrytest
 
 import (
+	"cmp"
 	"crypto/ed25519"
 	"crypto/rand"
 	"crypto/subtle"
@@ -63,9 +64,7 @@ func (s *Server) startTokens(o Options, conf *tls.Config) error {
 		realm: s.URL + tokenPath, username: s.Username, password: s.Password,
 		ttl: o.TokenTTL, uses: o.TokenUses, mayPush: o.MayPush, key: key, used: map[string]int{},
 	}
-	if s.tokens.ttl == 0 {
-		s.tokens.ttl = 5 * time.Minute
-	}
+	s.tokens.ttl = cmp.Or(s.tokens.ttl, 5*time.Minute)
 	if !o.TokenApart {
 		return nil
 	}

@@ -290,6 +290,9 @@ func TestPage(t *testing.T) {
 	if none := get(`/?q="><script>alert(1)</script>&kind="><b>`); !strings.Contains(none, "Nothing here fits") || strings.Contains(none, "<b>") {
 		t.Error("a question came back as HTML")
 	}
+	if long := get("/?q=" + strings.Repeat("multi+", 5000)); !strings.Contains(long, "1 to 1 of 1") || strings.Count(long, "multi ") > 300/len("multi ") {
+		t.Error("a question of 30 KB was looked for as a whole")
+	}
 	for _, file := range []string{"page.css", "page.js"} {
 		if r := s.ask(t, "GET", "/assets/"+file); r.StatusCode != 200 || len(r.body) == 0 {
 			t.Errorf("%s: %s", file, r.Status)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -172,9 +173,7 @@ func (t *chartIndex) index(dir string) ([]byte, error) {
 			continue // the same chart from two repositories
 		}
 		one := make(map[string]any, len(c.metadata)+1)
-		for k, v := range c.metadata {
-			one[k] = v
-		}
+		maps.Copy(one, c.metadata)
 		one["urls"] = []string{escapePath(path[len(dir):])}
 		entries[c.name] = append(entries[c.name], one)
 	}

@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -123,9 +124,7 @@ func upstreamFile(it *bundle.Item) string {
 		sum := sha256.Sum256([]byte(u.RawQuery))
 		dir += "/q-" + hex.EncodeToString(sum[:6])
 	}
-	if name == "" {
-		name = it.Name
-	}
+	name = cmp.Or(name, it.Name)
 	return cleanPath(registry.UpstreamPath(u.Host), dir, name)
 }
 

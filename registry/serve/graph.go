@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -130,9 +131,7 @@ func (b *book) walk(ctx context.Context, roots []ocispec.Descriptor, visit func(
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
-			if failed == nil {
-				failed = err
-			}
+			failed = cmp.Or(failed, err)
 			doc = &document{}
 		}
 		if !visit(d, doc) {

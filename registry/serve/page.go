@@ -23,8 +23,11 @@ import (
 //go:embed assets
 var assetFiles embed.FS
 
-// pageItems is the number of items on one page.
-const pageItems = 200
+const (
+	pageItems = 200 // items on one page
+	mostQuery = 300 // bytes of a search that count; a reference has at most 255 before its tag
+	mostWords = 8   // words of a search that count: every word is looked for in every item
+)
 
 // pagePolicy allows pages only our own style and script: names in a bundle are always text.
 const pagePolicy = "default-src 'none'; style-src 'self'; script-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -128,7 +131,8 @@ func kindRank(kind string) int {
 
 func (sh *snapshot) pageData(r *http.Request, all []listed) pageData {
 	query := r.URL.Query()
-	d := pageData{Host: ourAddress(r), Query: query.Get("q"), Kind: query.Get("kind")}
+	d := pageData{Host: ourAddress(r), Kind: query.Get("kind")}
+	d.Query = strings.ToValidUTF8(query.Get("q")[:min(len(query.Get("q")), mostQuery)], "")
 	for _, b := range sh.books {
 		index := b.reader.Index()
 		d.Bundles = append(d.Bundles, pageBundle{index.Name, index.Version, string(b.reader.Digest()), plain.Size(b.reader.Size())})
@@ -138,7 +142,7 @@ func (sh *snapshot) pageData(r *http.Request, all []listed) pageData {
 	words := strings.Fields(strings.ToLower(d.Query))
 	for _, l := range all {
 		text := strings.ToLower(l.Name + " " + l.Digest + " " + strings.Join(l.Platforms, " ") + " " + l.Bundle)
-		if slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(text, w) }) {
+		if slices.ContainsFunc(words[:min(len(words), mostWords)], func(w string) bool { return !strings.Contains(text, w) }) {
 			continue
 		}
 		counts[l.Kind]++

@@ -7,6 +7,7 @@
 package serve
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -58,9 +59,7 @@ type Server struct {
 
 // New opens the bundles. With Verify it reads them completely; otherwise only their directories.
 func New(ctx context.Context, o Options) (*Server, error) {
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	if o.Open == nil {
 		o.Open = bundle.Open
 	}

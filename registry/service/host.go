@@ -33,9 +33,7 @@ func (s Settings) ready(ctx context.Context, root string) error {
 	settle := 0
 	if s.Own {
 		const rounds = 10
-		look = func(ctx context.Context) error {
-			return commands{}.Run(ctx, "systemctl", "is-active", "--quiet", Unit)
-		}
+		look = func(ctx context.Context) error { return commands{}.Run(ctx, "systemctl", "is-active", "--quiet", Unit) }
 		settle = rounds
 	}
 	for good := 0; ; {

@@ -68,9 +68,7 @@ Texts that may be images are reported; --strict makes them an error. See kkbundl
   kkbundle build --encrypt-to age1... -o /media/stick/site.kkb.age manifest.yaml
   kkbundle build -o - manifest.yaml | ssh gate kkbundle push --registry harbor.site -`,
 		Args: takes("MANIFEST"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return runBuild(cmd.Context(), g, args[0], o)
-		},
+		RunE: func(cmd *cobra.Command, args []string) error { return runBuild(cmd.Context(), g, args[0], o) },
 	}
 	cmd.Flags().StringVarP(&o.output, "output", "o", "", "the file to write, - for standard output (default NAME-VERSION.kkb, with .age if it is encrypted)")
 	cmd.Flags().Var(&o.split, "split", "write parts of this size, such as 4GB, 4GiB or 700MB")

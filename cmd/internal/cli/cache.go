@@ -82,9 +82,7 @@ With --json: {"dir", "files": [{"kind", "digest", "level", "encoder", "size", "d
 blob, part or other, sizes are bytes.`,
 		Example: "  kkbundle cache ls\n  kkbundle cache ls --sort size | tail",
 		Args:    takes(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return runCacheLs(cmd.Context(), g, open, order)
-		},
+		RunE:    func(cmd *cobra.Command, _ []string) error { return runCacheLs(cmd.Context(), g, open, order) },
 	}
 	cmd.Flags().StringVar(&order, "sort", "digest", "order: digest, size, disk or used; all but digest need memory for the whole list")
 	return cmd
@@ -304,9 +302,7 @@ blobs unused for longer. --max-size then removes blobs, longest unused first, un
 so do blobs of the lock files and bundles of --keep. A removed blob is downloaded again when a build needs it.`,
 		Example: "  kkbundle cache gc --max-size 20GiB\n  kkbundle cache gc --older-than 30d --keep manifest.lock.yaml --dry-run",
 		Args:    takes(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return runCacheGC(cmd.Context(), g, open, o)
-		},
+		RunE:    func(cmd *cobra.Command, _ []string) error { return runCacheGC(cmd.Context(), g, open, o) },
 	}
 	cmd.Flags().StringVar(&o.maxSize, "max-size", "", "largest size on disk, such as 20GiB or 500MB")
 	cmd.Flags().StringVar(&o.olderThan, "older-than", "", "longest time a blob may be unused, such as 30d, 2w or 12h")
@@ -405,9 +401,7 @@ func newCacheVerifyCmd(g *globals, open cacheOpener) *cobra.Command {
 Damaged blobs are dropped, and the next build downloads them again. Exits with 19 if a blob was damaged. Builds check blobs as well.`,
 		Example: "  kkbundle cache verify --deep",
 		Args:    takes(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return runCacheVerify(cmd.Context(), g, open, o)
-		},
+		RunE:    func(cmd *cobra.Command, _ []string) error { return runCacheVerify(cmd.Context(), g, open, o) },
 	}
 	cmd.Flags().BoolVar(&o.Deep, "deep", false, "also compare the digest of every blob")
 	cmd.Flags().BoolVar(&o.DryRun, "dry-run", false, "list damaged blobs, and drop none")

@@ -49,9 +49,7 @@ func newCertsCheckCmd(g *globals) *cobra.Command {
 With --fail, the exit code is 22 if a certificate has ended or ends within --days, for monitoring.`,
 		Example: "  kkbundle certs check -i inventory.yaml -c cluster.yaml --days 30 --fail",
 		Args:    takes("[BUNDLE]"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return runCertsCheck(cmd.Context(), g, first(args), o)
-		},
+		RunE:    func(cmd *cobra.Command, args []string) error { return runCertsCheck(cmd.Context(), g, first(args), o) },
 	}
 	o.ClusterOptional = true
 	o.Flags.Add(cmd.Flags())
@@ -140,9 +138,7 @@ directory is renewed too. With --days, only control planes with a certificate th
 Kubelets renew their own certificates; the registry's is renewed by install. Authorities are not renewed.`,
 		Example: "  kkbundle certs renew -i inventory.yaml site-1.4.0.kkb",
 		Args:    takes("[BUNDLE]"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return runCertsRenew(cmd.Context(), g, first(args), o)
-		},
+		RunE:    func(cmd *cobra.Command, args []string) error { return runCertsRenew(cmd.Context(), g, first(args), o) },
 	}
 	o.Flags.Add(cmd.Flags())
 	g.addTrust(cmd.Flags())
@@ -183,9 +179,7 @@ func newCertsBackupCmd(g *globals) *cobra.Command {
 work directory. It is not encrypted and gives full control of the cluster. Keep it apart from the etcd backups.`,
 		Example: "  kkbundle certs backup -i inventory.yaml -o site-keys.tar site-1.4.0.kkb",
 		Args:    takes("[BUNDLE]"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return runCertsBackup(cmd.Context(), g, first(args), o)
-		},
+		RunE:    func(cmd *cobra.Command, args []string) error { return runCertsBackup(cmd.Context(), g, first(args), o) },
 	}
 	o.Flags.Add(cmd.Flags())
 	g.addTrust(cmd.Flags())

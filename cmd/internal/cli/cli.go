@@ -3,6 +3,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -125,9 +126,7 @@ func takes(names ...string) cobra.PositionalArgs {
 			return nil
 		}
 		want := strings.Join(names, " ")
-		if want == "" {
-			want = "no arguments"
-		}
+		want = cmp.Or(want, "no arguments")
 		return fmt.Errorf("`%s` takes %s, got %s; see `%s --help`", cmd.CommandPath(), want, plain.Count(len(args), "argument"), cmd.CommandPath())
 	}
 }

@@ -67,9 +67,7 @@ shown. Versions that the file omits come from the catalog and are not listed.`,
 		Example: `  kkbundle config show cluster.yaml
   kkbundle config show cluster.yaml -i inventory.yaml --host node3 --set kubernetes.maxPods=200`,
 		Args: takes("CLUSTER"),
-		RunE: func(_ *cobra.Command, args []string) error {
-			return runConfigShow(g, args[0], o)
-		},
+		RunE: func(_ *cobra.Command, args []string) error { return runConfigShow(g, args[0], o) },
 	}
 	f := cmd.Flags()
 	f.StringVarP(&o.inventory, "inventory", "i", "", "the inventory file, for --host")

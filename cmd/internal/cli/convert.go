@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -44,9 +45,7 @@ Notes list keys that could not be carried over, and assumptions, with their plac
 written. Existing files are not replaced without --force.`,
 		Example: "  kkbundle convert config-sample.yaml inventory.yaml -o site\n  kkbundle convert manifest-sample.yaml -o site\n  kkbundle convert temp/files.list temp/images.list --name kubespray",
 		Args:    cobra.MinimumNArgs(1),
-		RunE: func(_ *cobra.Command, args []string) error {
-			return runConvert(g, args, o)
-		},
+		RunE:    func(_ *cobra.Command, args []string) error { return runConvert(g, args, o) },
 	}
 	f := cmd.Flags()
 	f.StringVarP(&o.dir, "output", "o", ".", "the directory to write to; created if missing")
@@ -149,9 +148,7 @@ func complete(r *convert.Result, first string, o convertOptions) {
 	if o.version != "" {
 		b.Metadata.Version = o.version
 	}
-	if b.Metadata.Version == "" {
-		b.Metadata.Version = "0.1.0"
-	}
+	b.Metadata.Version = cmp.Or(b.Metadata.Version, "0.1.0")
 	if len(o.platforms) > 0 {
 		b.Platforms = o.platforms
 	}

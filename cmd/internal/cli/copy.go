@@ -48,9 +48,7 @@ with --decrypt, since the copy is in clear.`,
 			}
 			return takes("BUNDLE...")(cmd, args)
 		},
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return runCopy(cmd.Context(), g, args, o)
-		},
+		RunE: func(cmd *cobra.Command, args []string) error { return runCopy(cmd.Context(), g, args, o) },
 	}
 	f := cmd.Flags()
 	g.addTrust(f)

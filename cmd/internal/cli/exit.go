@@ -158,8 +158,7 @@ func hint(err error) string {
 // failed prints the error that ends the run as an event.
 func (g *globals) failed(err error) {
 	one := terminal.Event{Event: "error", Message: strings.TrimSpace(err.Error()), ExitCode: exitCode(err), Hint: hint(err)}
-	var items *fetch.Errors
-	if errors.As(err, &items) {
+	if items, ok := errors.AsType[*fetch.Errors](err); ok {
 		for _, f := range items.Failed {
 			name := terminal.ItemName{Kind: f.Kind, Ref: f.Ref, Platform: f.Platform}
 			one.Failed = append(one.Failed, terminal.FailedItem{ItemName: name, Message: f.Err.Error()})

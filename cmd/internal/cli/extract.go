@@ -1,11 +1,13 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"path/filepath"
+	"io/fs"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -40,7 +42,7 @@ type extractOptions struct {
 	output, platform, format, byteRange string
 	host, inventory, cluster            string
 	items                               []string
-	unchecked                           bool
+	unchecked, force                    bool
 	wanted                              transfer.Platforms
 	part                                *extract.Range // of byteRange, nil without
 }
@@ -83,6 +85,7 @@ as a tree by default. --for HOST extracts the items of a host of the inventory: 
 	f.BoolVar(&o.unchecked, "unchecked", false, "extract --range without checking the whole: detects damage, but not forgery")
 	f.StringArrayVar(&o.items, "item", nil, "extract these items, as a tree (repeated)")
 	f.StringVar(&o.host, "for", "", "extract the items of this host of the inventory")
+	f.BoolVarP(&o.force, "force", "f", false, "replace an existing file")
 	f.StringVarP(&o.inventory, "inventory", "i", "", "the inventory file, with --for")
 	f.StringVarP(&o.cluster, "cluster", "c", "", "the cluster file, with --for (default the one in the bundle)")
 	g.addTrust(f)
@@ -199,7 +202,7 @@ func (e *extraction) image(ctx context.Context, item bundle.Item) error {
 		}
 		item = one
 	}
-	base := filepath.Base(filepath.Clean("/" + strings.NewReplacer(":", "-", "@", "-").Replace(item.Ref)))
+	base := extract.PlainName(strings.NewReplacer(":", "-", "@", "-").Replace(item.Ref))
 	switch e.format {
 	case formatOCIArchive:
 		return e.archive(base+".tar", 1, func(w io.Writer) error { return e.r.WriteOCIArchive(ctx, w, []bundle.Item{item}) })
@@ -208,8 +211,8 @@ func (e *extraction) image(ctx context.Context, item bundle.Item) error {
 	case formatTree:
 		return usage.Errorf("a tree has several items: name them with --item")
 	}
-	if e.output == "" {
-		e.output = base
+	if err := e.writeTo(base); err != nil {
+		return err
 	}
 	return e.layout(ctx, []bundle.Item{item})
 }
@@ -229,13 +232,22 @@ func (e *extraction) archive(name string, items int, write func(io.Writer) error
 	if e.output == "-" {
 		return write(e.Out)
 	}
-	if e.output == "" {
-		e.output = name
+	if err := e.writeTo(name); err != nil {
+		return err
 	}
 	if err := disk.WriteFileWith(e.output, 0o644, write); err != nil {
 		return err
 	}
 	return e.done(extractResult{Version: 1, Path: e.output, Items: items}, "%s as an archive", plain.Count(items, "item"))
+}
+
+// writeTo sets the file to write, if there is no -o. A file that exists stays without --force, also where the name is the bundle's choice.
+func (e *extraction) writeTo(name string) error {
+	e.output = cmp.Or(e.output, name)
+	if found, err := os.Lstat(e.output); err == nil && (found.Mode().IsRegular() || found.Mode()&fs.ModeSymlink != 0) && !e.force {
+		return fmt.Errorf("%s exists: name another file with -o, or replace it with --force", plain.Line(e.output))
+	}
+	return nil
 }
 
 // done prints the result.
@@ -253,8 +265,10 @@ func (e *extraction) file(ctx context.Context, item bundle.Item) error {
 	if err != nil {
 		return err
 	}
-	if e.output == "" && e.byteRange == "" {
-		e.output = extract.FileName(item)
+	if e.byteRange == "" || e.output != "" {
+		if err := e.writeTo(extract.FileName(item)); err != nil {
+			return err
+		}
 	}
 	return e.content(ctx, layer)
 }

@@ -31,9 +31,7 @@ images, and list other texts under excludeImages.`,
 		Example: `  kkbundle images manifest.yaml
   kkbundle images --names manifest.yaml`,
 		Args: takes("MANIFEST"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return runImages(cmd.Context(), g, args[0], o)
-		},
+		RunE: func(cmd *cobra.Command, args []string) error { return runImages(cmd.Context(), g, args[0], o) },
 	}
 	o.add(cmd.Flags())
 	cmd.Flags().BoolVar(&o.names, "names", false, "print the references alone, one a line")
@@ -91,8 +89,6 @@ func newFindCmd(g *globals) *cobra.Command {
 		Short:  "Find images in a chart or in YAML, for another kkbundle",
 		Hidden: true,
 		Args:   takes(),
-		RunE: func(*cobra.Command, []string) error {
-			return build.RunFinder(g.In, g.Out)
-		},
+		RunE:   func(*cobra.Command, []string) error { return build.RunFinder(g.In, g.Out) },
 	}
 }

@@ -35,9 +35,7 @@ and give the public key to sites. Existing files are never replaced.
 keygen age generates a key to decrypt bundles instead.`,
 		Example: "  kkbundle keygen -o release",
 		Args:    takes(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return runKeygen(cmd.Context(), g, o)
-		},
+		RunE:    func(cmd *cobra.Command, _ []string) error { return runKeygen(cmd.Context(), g, o) },
 	}
 	f := cmd.Flags()
 	f.StringVarP(&o.output, "output", "o", "cosign", "prefix of the files, before .key and .pub")

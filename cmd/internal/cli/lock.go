@@ -125,9 +125,7 @@ Files without a published checksum are downloaded to compute it, and the lock re
 attached to images are pinned with them. Signatures that the manifest requires (verify) are checked now and in every build.`,
 		Example: "  kkbundle lock manifest.yaml",
 		Args:    takes("MANIFEST"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return runLock(cmd.Context(), g, args[0], flags)
-		},
+		RunE:    func(cmd *cobra.Command, args []string) error { return runLock(cmd.Context(), g, args[0], flags) },
 	}
 	flags.add(cmd.Flags())
 	return cmd

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -45,9 +46,7 @@ Only root can read files with a login.`,
   kkbundle mirror-config --registry 10.0.0.3:5000 --runtime k3s --upstream docker.io --upstream ghcr.io -o out/
   kkbundle mirror-config --registry 10.0.0.3:5000 -u hosts --password-stdin --dry-run site-1.4.0.kkb < password`,
 		Args: takes("[BUNDLE]"),
-		RunE: func(_ *cobra.Command, args []string) error {
-			return runMirrorConfig(g, args, o)
-		},
+		RunE: func(_ *cobra.Command, args []string) error { return runMirrorConfig(g, args, o) },
 	}
 	f := cmd.Flags()
 	g.addTrust(f)
@@ -96,9 +95,7 @@ func runMirrorConfig(g *globals, args []string, o mirrorOptions) error {
 	if err != nil {
 		return &usage.Error{Err: err}
 	}
-	if o.output == "" {
-		o.output = "/"
-	}
+	o.output = cmp.Or(o.output, "/")
 	where := hostfile.Options{Root: o.output, Force: o.force}
 	changes, err := hostfile.Check(where, config.Files)
 	if err != nil {

@@ -36,9 +36,7 @@ published versions are unknown.
 The manifest's sources are used: of the manifest beside a lock, or in a bundle.`,
 		Example: "  kkbundle outdated manifest.yaml\n  kkbundle outdated --exit-code site-1.4.0.kkb",
 		Args:    takes("MANIFEST|LOCK|BUNDLE"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return runOutdated(cmd.Context(), g, args[0], o)
-		},
+		RunE:    func(cmd *cobra.Command, args []string) error { return runOutdated(cmd.Context(), g, args[0], o) },
 	}
 	f := cmd.Flags()
 	g.addTrust(f)

@@ -33,9 +33,7 @@ With --json: {"version", "size", "parts": [{"path", "size", "digest", "state", "
 surplus.`,
 		Example: "  kkbundle parts verify site-1.4.0.kkb.001",
 		Args:    takes("BUNDLE"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return runPartsVerify(cmd.Context(), g, args[0])
-		},
+		RunE:    func(cmd *cobra.Command, args []string) error { return runPartsVerify(cmd.Context(), g, args[0]) },
 	}
 }
 

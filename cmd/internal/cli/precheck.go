@@ -55,9 +55,7 @@ Exit codes: 0 ready, possibly with warnings; 12 a check blocks; 13 hosts could n
   kkbundle precheck -i inventory.yaml --record facts/ && kkbundle precheck -i inventory.yaml --facts facts/
   kkbundle precheck list etcd`,
 		Args: takes("[BUNDLE]"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return runPrecheck(cmd.Context(), g, first(args), o)
-		},
+		RunE: func(cmd *cobra.Command, args []string) error { return runPrecheck(cmd.Context(), g, first(args), o) },
 	}
 	f := cmd.Flags()
 	o.Flags.Add(f)

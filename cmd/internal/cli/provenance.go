@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -152,9 +153,7 @@ func sameFiles(ctx context.Context, path string, s provenance.Statement) (bool, 
 func signProvenance(ctx context.Context, g *globals, path string, o signOptions) error {
 	base := bundle.BaseName(path)
 	out := signResult{Version: 1, Path: o.output}
-	if out.Path == "" {
-		out.Path = base + signedProvenanceSuffix
-	}
+	out.Path = cmp.Or(out.Path, base+signedProvenanceSuffix)
 	if err := disk.CheckOutput(out.Path); err != nil {
 		return err
 	}

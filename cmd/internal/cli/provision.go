@@ -39,9 +39,7 @@ container-manager; then provisioning. kkbundle reset --limit HOST reverts them.`
 		Example: `  kkbundle provision -i inventory.yaml node1 bootstrap.yaml site-1.4.0.kkb
   kubectl get secret node1-bootstrap -o go-template='{{.data.value|base64decode}}' | kkbundle provision -i inventory.yaml node1 -`,
 		Args: takes("HOST", "FILE", "[BUNDLE]"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return runProvision(cmd.Context(), g, args, o)
-		},
+		RunE: func(cmd *cobra.Command, args []string) error { return runProvision(cmd.Context(), g, args, o) },
 	}
 	f := cmd.Flags()
 	o.Flags.Add(f)

@@ -53,9 +53,7 @@ On Harbor, missing projects are created: one for each upstream host, or the one 
   kkbundle push --registry 10.0.0.3:5000 --ca registry-ca.pem --username ops --password-stdin site-1.4.0.kkb < password
   ssh build cat site-1.4.0.kkb | kkbundle push --registry harbor.site -`,
 		Args: takes("BUNDLE"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return runPush(cmd.Context(), g, args[0], o)
-		},
+		RunE: func(cmd *cobra.Command, args []string) error { return runPush(cmd.Context(), g, args[0], o) },
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.registry, "registry", "", "the registry, host[:port][/prefix] (required)")

@@ -57,9 +57,7 @@ restart. For S3 and other storage, run the registry program: kkbundle registry i
 		Example: `  kkbundle registry serve --dir /srv/registry
   kkbundle registry serve --dir /srv/registry --listen :5000 --tls-auto --htpasswd users --delete --metrics 127.0.0.1:5001`,
 		Args: takes(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return runRegistryServe(cmd.Context(), g, o)
-		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return runRegistryServe(cmd.Context(), g, o) },
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.dir, "dir", "", "directory of the content (required)")

@@ -47,9 +47,7 @@ file sets everything, also the address; it can use tls.crt, tls.key and htpasswd
   kkbundle registry install --listen :443 --dir /srv/registry --name registry.site --name 10.0.0.3
   kkbundle registry install --config s3.yaml --name registry.site site-1.4.0.kkb`,
 		Args: takes("[BUNDLE]"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return runRegistryInstall(cmd, g, args, o)
-		},
+		RunE: func(cmd *cobra.Command, args []string) error { return runRegistryInstall(cmd, g, args, o) },
 	}
 	f := cmd.Flags()
 	g.addTrust(f)

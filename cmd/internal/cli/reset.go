@@ -33,9 +33,7 @@ delete.`,
 		Example: `  kkbundle reset -i inventory.yaml site-1.4.0.kkb
   kkbundle reset -i inventory.yaml --foreign --limit node3 site-1.4.0.kkb`,
 		Args: takes("[BUNDLE]"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return runReset(cmd.Context(), g, first(args), o)
-		},
+		RunE: func(cmd *cobra.Command, args []string) error { return runReset(cmd.Context(), g, first(args), o) },
 	}
 	o.Flags.Add(cmd.Flags())
 	g.addTrust(cmd.Flags())

@@ -57,9 +57,7 @@ SIGTERM and Ctrl-C let transfers finish, for 20 seconds at most.`,
 			}
 			return nil
 		},
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return runServe(cmd.Context(), g, args, o)
-		},
+		RunE: func(cmd *cobra.Command, args []string) error { return runServe(cmd.Context(), g, args, o) },
 	}
 	f := cmd.Flags()
 	g.addTrust(f)

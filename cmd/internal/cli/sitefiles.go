@@ -86,8 +86,7 @@ type checkResult struct {
 
 // noteGaps prints features that install does not support yet.
 func (g *globals) noteGaps(err error) {
-	var gaps manifest.Problems
-	if errors.As(err, &gaps) {
+	if gaps, ok := errors.AsType[manifest.Problems](err); ok {
 		g.NoteProblems(gaps)
 	}
 }

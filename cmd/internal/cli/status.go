@@ -31,9 +31,7 @@ Exit codes: 0 healthy, possibly with warnings; 23 a check failed or a host is un
 		Example: `  kkbundle status -i inventory.yaml
   kkbundle status -i inventory.yaml -o json site-1.4.0.kkb`,
 		Args: takes("[BUNDLE]"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return runStatus(cmd.Context(), g, first(args), o)
-		},
+		RunE: func(cmd *cobra.Command, args []string) error { return runStatus(cmd.Context(), g, first(args), o) },
 	}
 	f := cmd.Flags()
 	o.Flags.Add(f)

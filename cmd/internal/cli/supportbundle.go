@@ -16,7 +16,10 @@ import (
 
 type supportOptions struct {
 	site.Flags
-	output string
+	output        string
+	namespaces    []string
+	allNamespaces bool
+	values        bool
 }
 
 func newSupportBundleCmd(g *globals) *cobra.Command {
@@ -26,7 +29,8 @@ func newSupportBundleCmd(g *globals) *cobra.Command {
 		Short: "Collect logs, facts and configuration for support, without secrets",
 		Long: `Collects data for troubleshooting from all hosts and the cluster into one tar file compressed with zstd (mode 0600): install.log and the
 last report, logs of units and pods, facts, versions, configuration files, and the cluster's objects without Secrets. Passwords, tokens
-and keys are removed. Nothing on the hosts is changed.
+and keys are removed, and the values of variables and config maps left out. Objects and logs are those of Kubernetes' own namespaces and
+of the pod network's; name others with --namespace. Nothing on the hosts is changed.
 
 It works with a broken or partly installed cluster. Its README.txt lists unreachable hosts and missing data.`,
 		Example: "  kkbundle support-bundle -i inventory.yaml -o support.tar.zst",
@@ -39,6 +43,9 @@ It works with a broken or partly installed cluster. Its README.txt lists unreach
 	o.Flags.Add(f)
 	g.addTrust(f)
 	f.StringVarP(&o.output, "output", "o", "", "the `file` to write (default support-TIME.tar.zst)")
+	f.StringSliceVarP(&o.namespaces, "namespace", "n", nil, "also collect objects and logs of this `namespace`")
+	f.BoolVarP(&o.allNamespaces, "all-namespaces", "A", false, "collect objects and logs of all namespaces")
+	f.BoolVar(&o.values, "with-values", false, "include the values of variables and config maps, unless they look like secrets")
 	return cmd
 }
 
@@ -55,7 +62,10 @@ func runSupportBundle(ctx context.Context, g *globals, path string, o supportOpt
 	const mode = 0o600
 	var made installer.SupportBundle
 	err = disk.WriteFileWith(o.output, mode, func(w io.Writer) (err error) {
-		made, err = installer.WriteSupportBundle(ctx, installer.StatusOptions{Options: s.Options(), AnyCluster: s.AnyCluster}, w)
+		made, err = installer.WriteSupportBundle(ctx, installer.SupportOptions{
+			StatusOptions: installer.StatusOptions{Options: s.Options(), AnyCluster: s.AnyCluster},
+			Namespaces:    o.namespaces, AllNamespaces: o.allNamespaces, Values: o.values,
+		}, w)
 		return err
 	})
 	if err != nil {

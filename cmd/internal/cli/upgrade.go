@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -170,9 +171,7 @@ func writeUpgrade(w io.Writer, p installer.UpgradePlan) {
 			todo += " (is unschedulable)"
 		}
 		server := n.APIServer
-		if server == "" {
-			server = "-"
-		}
+		server = cmp.Or(server, "-")
 		_, _ = fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", plain.Line(n.Name), role, plain.Line(server), plain.Line(n.Kubelet), todo)
 	}
 	_ = table.Flush()

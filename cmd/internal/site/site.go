@@ -140,9 +140,7 @@ func (s *Site) readCluster(ctx context.Context, file string) error {
 		if _, ok := s.Bundle.Find(bundle.KindManifest, name, ""); !ok {
 			return &build.InputError{Err: errors.New("the bundle was built without a cluster file: name one with -c")}
 		}
-		read = func(ref string) ([]byte, error) {
-			return s.Bundle.Document(ctx, bundle.KindManifest, ref)
-		}
+		read = func(ref string) ([]byte, error) { return s.Bundle.Document(ctx, bundle.KindManifest, ref) }
 	}
 	data, err := read(name)
 	if err != nil {

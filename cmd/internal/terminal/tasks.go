@@ -2,6 +2,7 @@ package terminal
 
 import (
 	"bufio"
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -109,9 +110,7 @@ func (p *TaskPrinter) WouldChange() {
 	tasks := map[string][]string{}
 	for _, e := range p.would {
 		name := e.Host
-		if name == "" {
-			name = "this machine"
-		}
+		name = cmp.Or(name, "this machine")
 		if !slices.Contains(hosts, name) {
 			hosts = append(hosts, name)
 		}

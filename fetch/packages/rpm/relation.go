@@ -2,6 +2,7 @@ package rpm
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/kkbundle/kkbundle/fetch/packages"
@@ -54,12 +55,7 @@ func relations(text string, notes *[]string) []packages.Dependency {
 
 // merged reports whether path may be below /usr: those directories are links into it.
 func merged(path string) bool {
-	for _, dir := range []string{"/bin/", "/sbin/", "/lib/", "/lib64/"} {
-		if strings.HasPrefix(path, dir) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc([]string{"/bin/", "/sbin/", "/lib/", "/lib64/"}, func(dir string) bool { return strings.HasPrefix(path, dir) })
 }
 
 // rich reads a boolean dependency (rpm's manual, boolean_dependencies). Dependencies with one operator "or", "and" or

@@ -3,6 +3,7 @@
 package hosttest
 
 import (
+	"cmp"
 	"context"
 	"crypto/ed25519"
 	"crypto/rand"
@@ -86,14 +87,10 @@ func Start(tb testing.TB, o Options) *Server {
 	if o.Shell == nil {
 		o.Shell = []string{"/bin/sh"}
 	}
-	if o.Sessions == 0 {
-		o.Sessions = 10
-	}
+	o.Sessions = cmp.Or(o.Sessions, 10)
 	s := &Server{options: o, HostKeys: o.HostKeys, KeyFile: filepath.Join(dir, "key"), KnownHosts: filepath.Join(dir, "known_hosts"), stopped: make(chan struct{})}
 	s.config = s.configure(client.PublicKey())
-	if o.Address == "" {
-		o.Address = "127.0.0.1"
-	}
+	o.Address = cmp.Or(o.Address, "127.0.0.1")
 	l, err := net.Listen("tcp", o.Address+":0")
 	if err != nil {
 		tb.Fatal(err)

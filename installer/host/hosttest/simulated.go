@@ -48,9 +48,9 @@ func (m *Simulated) Exec(ctx context.Context, line string, stdin io.Reader, stdo
 		_, _ = fmt.Fprintln(stderr, err)
 		return 2
 	}
-	// sh -c LAUNCHER MARK env NAME=VALUE... PROGRAM...
-	const launched = 5
-	if len(args) < launched || args[4] != "env" {
+	// sh -c LAUNCHER MARK env -i NAME=VALUE... PROGRAM...
+	const launched = 6
+	if len(args) < launched || args[4] != "env" || args[5] != "-i" {
 		_, _ = fmt.Fprintf(stderr, "not launched: %q\n", args)
 		return 2
 	}

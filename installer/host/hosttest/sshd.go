@@ -2,6 +2,7 @@ package hosttest
 
 import (
 	"bytes"
+	"cmp"
 	_ "embed" // scripts
 	"fmt"
 	"net"
@@ -89,9 +90,7 @@ func StartSSHD(tb testing.TB, o SSHDOptions) *SSHD {
 			tb.Skipf("needs %s: apt-get install --no-install-recommends openssh-server sudo passwd util-linux", program)
 		}
 	}
-	if o.Shell == "" {
-		o.Shell = "/bin/sh"
-	}
+	o.Shell = cmp.Or(o.Shell, "/bin/sh")
 	dir, err := os.MkdirTemp("", "kktest") //nolint:usetesting // users other than root must get in
 	if err != nil {
 		tb.Fatal(err)

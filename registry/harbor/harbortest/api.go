@@ -49,18 +49,26 @@ type robot struct {
 // robotPrefix is Harbor's default prefix of robots' names.
 const robotPrefix = "robot$"
 
+// accounts are the users and robots.
+type accounts struct {
+	ids      *ids
+	password string // of Admin
+	projects map[string]*Project
+	robots   []*robot
+}
+
 // who identifies the sender of a request; ok is false for a wrong password.
-func (s *Server) who(r *http.Request) (who identity, ok bool) {
+func (a *accounts) who(r *http.Request) (who identity, ok bool) {
 	user, password, has := r.BasicAuth()
 	switch {
 	case !has:
 		return identity{}, true
-	case user == Admin && password == s.password:
+	case user == Admin && password == a.password:
 		return identity{name: user, admin: true}, true
 	case user == User && password == UserPassword:
 		return identity{name: user}, true
 	}
-	for _, rb := range s.robots {
+	for _, rb := range a.robots {
 		if user == robotPrefix+rb.Name && password == rb.secret {
 			return identity{name: user, robot: rb}, true
 		}
@@ -69,7 +77,7 @@ func (s *Server) who(r *http.Request) (who identity, ok bool) {
 }
 
 // may reports whether an identity may perform an action on a project's repositories.
-func (s *Server) may(who identity, p *Project, action string) bool {
+func (who identity) may(p *Project, action string) bool {
 	switch {
 	case who.admin, action == "pull" && p.Public, slices.Contains(p.Members, who.name):
 		return true
@@ -83,7 +91,7 @@ func (s *Server) may(who identity, p *Project, action string) bool {
 
 // api answers; s.mu is held.
 func (s *Server) api(w http.ResponseWriter, r *http.Request, body []byte) {
-	who, ok := s.who(r)
+	who, ok := s.accounts.who(r)
 	path := strings.TrimPrefix(r.URL.Path, s.swagger.BasePath)
 	parts := strings.Split(strings.Trim(path, "/"), "/")
 	switch {
@@ -98,17 +106,17 @@ func (s *Server) api(w http.ResponseWriter, r *http.Request, body []byte) {
 	case parts[0] == "projects" && len(parts) >= 2:
 		s.project(w, r, who, parts[1:])
 	case path == "/robots" && r.Method == http.MethodPost:
-		s.createRobot(w, who, body)
+		s.accounts.createRobot(w, who, body)
 	case path == "/robots":
-		s.listRobots(w, r, who)
+		s.accounts.listRobots(w, r, who)
 	case parts[0] == "robots" && r.Method == http.MethodPut:
-		s.updateRobot(w, who, parts[1], body)
+		s.accounts.updateRobot(w, who, parts[1], body)
 	case parts[0] == "robots" && r.Method == http.MethodPatch:
-		s.setSecret(w, who, parts[1], body)
+		s.accounts.setSecret(w, who, parts[1], body)
 	case path == "/users/current":
 		sendJSON(w, map[string]any{"user_id": 1, "username": who.name, "sysadmin_flag": who.admin})
 	case parts[0] == "registries", parts[0] == "replication":
-		s.replication(w, r, who, parts, body)
+		s.replications.serve(w, r, who, parts, body)
 	default:
 		sendError(w, http.StatusNotFound, "NOT_FOUND", "the stand-in does not have this")
 	}
@@ -159,7 +167,7 @@ func (s *Server) createProject(w http.ResponseWriter, who identity, body []byte)
 func (s *Server) project(w http.ResponseWriter, r *http.Request, who identity, parts []string) {
 	name, _ := url.PathUnescape(parts[0])
 	p := s.projects[name]
-	sees := who.admin || p != nil && !p.Hidden && s.may(who, p, "pull") && who.robot == nil
+	sees := who.admin || p != nil && !p.Hidden && who.may(p, "pull") && who.robot == nil
 	switch {
 	case r.Header.Get("X-Is-Resource-Name") != "true" && strings.Trim(name, "0123456789") == "":
 		sendError(w, http.StatusNotFound, "NOT_FOUND", "that is the number of a project")
@@ -194,16 +202,16 @@ func (p *Project) bytes() int64 {
 	return n
 }
 
-func (s *Server) createRobot(w http.ResponseWriter, who identity, body []byte) {
+func (a *accounts) createRobot(w http.ResponseWriter, who identity, body []byte) {
 	var req robot
 	_ = json.Unmarshal(body, &req) // already checked
 	name := req.Name
-	refuse := s.robotProblem(who, req)
+	refuse := a.robotProblem(who, req)
 	if refuse == "" && req.Level == "project" {
-		p := s.projects[req.Permissions[0].Namespace]
+		p := a.projects[req.Permissions[0].Namespace]
 		name, req.project = p.Name+"+"+req.Name, p.id
 	}
-	exists := slices.ContainsFunc(s.robots, func(r *robot) bool { return r.Name == name })
+	exists := slices.ContainsFunc(a.robots, func(r *robot) bool { return r.Name == name })
 	switch {
 	case refuse == "forbidden":
 		sendError(w, http.StatusForbidden, "FORBIDDEN", refuse)
@@ -213,15 +221,15 @@ func (s *Server) createRobot(w http.ResponseWriter, who identity, body []byte) {
 		w.WriteHeader(http.StatusConflict)
 		sendJSON(w, map[string]any{"errors": []map[string]string{{"code": "CONFLICT", "message": "robot account " + name + " already exists"}}})
 	default:
-		req.ID, req.Name, req.Editable = s.id(), name, true
+		req.ID, req.Name, req.Editable = a.ids.next(), name, true
 		req.secret = fmt.Sprintf("Secret%dOfTheStandIn", req.ID)
-		s.robots = append(s.robots, &req)
+		a.robots = append(a.robots, &req)
 		w.WriteHeader(http.StatusCreated)
 		sendJSON(w, map[string]any{"id": req.ID, "name": robotPrefix + name, "secret": req.secret, "expires_at": -1})
 	}
 }
 
-func (s *Server) robotProblem(who identity, req robot) string {
+func (a *accounts) robotProblem(who identity, req robot) string {
 	switch {
 	case !projectName.MatchString(req.Name):
 		return "robot name is not in lower case or contains illegal characters"
@@ -233,7 +241,7 @@ func (s *Server) robotProblem(who identity, req robot) string {
 		return "bad request permission"
 	}
 	for _, perm := range req.Permissions {
-		p := s.projects[perm.Namespace]
+		p := a.projects[perm.Namespace]
 		if p == nil {
 			return "project " + perm.Namespace + " not found"
 		}
@@ -244,7 +252,7 @@ func (s *Server) robotProblem(who identity, req robot) string {
 	return ""
 }
 
-func (s *Server) listRobots(w http.ResponseWriter, r *http.Request, who identity) {
+func (a *accounts) listRobots(w http.ResponseWriter, r *http.Request, who identity) {
 	query := r.URL.Query()
 	var project int64
 	if q := query.Get("q"); q != "" {
@@ -254,7 +262,7 @@ func (s *Server) listRobots(w http.ResponseWriter, r *http.Request, who identity
 		}
 	}
 	list := []robot{}
-	for _, rb := range s.robots {
+	for _, rb := range a.robots {
 		if rb.project == project && (who.admin || project != 0) {
 			one := *rb
 			one.Name = robotPrefix + rb.Name
@@ -275,10 +283,10 @@ func number(s string, otherwise int) int {
 	return n
 }
 
-func (s *Server) updateRobot(w http.ResponseWriter, who identity, id string, body []byte) {
+func (a *accounts) updateRobot(w http.ResponseWriter, who identity, id string, body []byte) {
 	var req robot
 	_ = json.Unmarshal(body, &req) // already checked
-	for _, rb := range s.robots {
+	for _, rb := range a.robots {
 		if strconv.FormatInt(rb.ID, 10) != id {
 			continue
 		}
@@ -288,7 +296,7 @@ func (s *Server) updateRobot(w http.ResponseWriter, who identity, id string, bod
 		}
 		check := req
 		check.Name = "any"
-		if problem := s.robotProblem(who, check); problem != "" {
+		if problem := a.robotProblem(who, check); problem != "" {
 			sendError(w, http.StatusBadRequest, "BAD_REQUEST", problem)
 			return
 		}

@@ -76,15 +76,14 @@ type Server struct {
 	proxy          *httputil.ReverseProxy
 	closer         func()
 
-	mu         sync.Mutex
-	projects   map[string]*Project
-	robots     []*robot
-	remotes    []*remote
-	policies   []*policy
-	nextID     int64
-	tokens     map[string]identity
-	requests   []string
-	violations []error
+	mu           sync.Mutex
+	ids          ids
+	projects     map[string]*Project
+	accounts     accounts
+	replications replications
+	tokens       map[string]identity
+	requests     []string
+	violations   []error
 }
 
 // Start runs a stand-in until the test ends, or connects to the real one. The test is skipped if Harbor's OpenAPI file
@@ -150,8 +149,10 @@ func New(o Options) (*Server, error) {
 	}
 	s := &Server{
 		user: Admin, password: cmp.Or(o.Password, AdminPassword), options: o, swagger: spec, backing: backing, Plain: true,
-		projects: map[string]*Project{}, tokens: map[string]identity{}, nextID: 1,
+		projects: map[string]*Project{}, tokens: map[string]identity{}, ids: 1,
 	}
+	s.accounts = accounts{ids: &s.ids, password: s.password, projects: s.projects}
+	s.replications.ids = &s.ids
 	s.proxy = &httputil.ReverseProxy{
 		Rewrite:   func(r *httputil.ProxyRequest) { r.SetURL(to); r.Out.Header.Del("Authorization") },
 		Transport: backing.Transport(), ErrorHandler: func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
@@ -160,7 +161,7 @@ func New(o Options) (*Server, error) {
 		s.addProject(p)
 	}
 	for i := range o.RobotsFull {
-		s.robots = append(s.robots, &robot{ID: s.id(), Name: fmt.Sprintf("other%d", i), Level: "system", secret: "x"})
+		s.accounts.robots = append(s.accounts.robots, &robot{ID: s.ids.next(), Name: fmt.Sprintf("other%d", i), Level: "system", secret: "x"})
 	}
 	server := httptest.NewServer(http.HandlerFunc(s.serve))
 	s.Host = server.Listener.Addr().String()
@@ -224,13 +225,16 @@ func (s *Server) AddProject(p Project) {
 }
 
 func (s *Server) addProject(p Project) {
-	p.id, p.used, p.tags, p.lists = s.id(), map[string]int64{}, map[string]string{}, map[string][]json.RawMessage{}
+	p.id, p.used, p.tags, p.lists = s.ids.next(), map[string]int64{}, map[string]string{}, map[string][]json.RawMessage{}
 	s.projects[p.Name] = &p
 }
 
-func (s *Server) id() int64 {
-	s.nextID++
-	return s.nextID
+// ids numbers projects, robots, registries and policies.
+type ids int64
+
+func (n *ids) next() int64 {
+	*n++
+	return int64(*n)
 }
 
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) {

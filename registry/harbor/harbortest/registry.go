@@ -26,7 +26,7 @@ const (
 func (s *Server) serveToken(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	who, ok := s.who(r)
+	who, ok := s.accounts.who(r)
 	if !ok || r.URL.Query().Get("service") != service {
 		w.WriteHeader(http.StatusUnauthorized)
 		return
@@ -40,7 +40,7 @@ func (s *Server) serveToken(w http.ResponseWriter, r *http.Request) {
 			}
 			project, _, _ := strings.Cut(parts[1], "/")
 			for _, action := range []string{"pull", "push", "delete"} {
-				if p := s.projects[project]; p != nil && s.may(who, p, action) {
+				if p := s.projects[project]; p != nil && who.may(p, action) {
 					who.scopes[parts[1]] = append(who.scopes[parts[1]], action)
 				}
 			}
@@ -105,7 +105,7 @@ func (s *Server) authorize(r *http.Request) (identity, bool) {
 		who, known := s.tokens[token]
 		return who, known
 	}
-	return s.who(r)
+	return s.accounts.who(r)
 }
 
 // problem returns Harbor's reason that a request is not allowed; "" if it is.
@@ -121,7 +121,7 @@ func (s *Server) problem(r *http.Request, repository, project, action string) st
 		return "project " + project + " not found"
 	case !known:
 		return "unauthorized"
-	case who.scopes == nil && s.may(who, p, action), slices.Contains(who.scopes[repository], action):
+	case who.scopes == nil && who.may(p, action), slices.Contains(who.scopes[repository], action):
 		return ""
 	}
 	return fmt.Sprintf("unauthorized to access repository: %s, action: %s", repository, action)

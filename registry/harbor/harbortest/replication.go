@@ -37,6 +37,13 @@ type policy struct {
 	Enabled  bool `json:"enabled"`
 }
 
+// replications are the other registries and the policies that copy to them.
+type replications struct {
+	ids      *ids
+	remotes  []*remote
+	policies []*policy
+}
+
 func (s *Server) health(w http.ResponseWriter) {
 	state := "healthy"
 	if s.options.Ill {
@@ -60,12 +67,12 @@ func isSecret(text string) bool {
 		strings.IndexFunc(text, unicode.IsDigit) >= 0
 }
 
-func (s *Server) setSecret(w http.ResponseWriter, who identity, id string, body []byte) {
+func (a *accounts) setSecret(w http.ResponseWriter, who identity, id string, body []byte) {
 	var req struct {
 		Secret string `json:"secret"`
 	}
 	_ = json.Unmarshal(body, &req) // already checked
-	i := slices.IndexFunc(s.robots, func(r *robot) bool { return strconv.FormatInt(r.ID, 10) == id })
+	i := slices.IndexFunc(a.robots, func(r *robot) bool { return strconv.FormatInt(r.ID, 10) == id })
 	switch {
 	case !who.admin:
 		sendError(w, http.StatusForbidden, "FORBIDDEN", "forbidden")
@@ -74,49 +81,49 @@ func (s *Server) setSecret(w http.ResponseWriter, who identity, id string, body 
 	case !isSecret(req.Secret):
 		sendError(w, http.StatusBadRequest, "BAD_REQUEST", "the secret must be 8-128, inclusively, characters long with at least 1 uppercase letter, 1 lowercase letter and 1 number")
 	default:
-		s.robots[i].secret = req.Secret
+		a.robots[i].secret = req.Secret
 		sendJSON(w, map[string]string{"secret": req.Secret})
 	}
 }
 
-func (s *Server) replication(w http.ResponseWriter, r *http.Request, who identity, parts []string, body []byte) {
+func (c *replications) serve(w http.ResponseWriter, r *http.Request, who identity, parts []string, body []byte) {
 	switch {
 	case !who.admin:
 		sendError(w, http.StatusForbidden, "FORBIDDEN", "forbidden")
 	case parts[0] == "registries" && r.Method == http.MethodPost:
-		s.addRemote(w, body)
+		c.addRemote(w, body)
 	case parts[0] == "registries" && r.Method == http.MethodPut:
-		s.changeRemote(w, parts[1], body)
+		c.changeRemote(w, parts[1], body)
 	case parts[0] == "registries":
 		list := []remote{}
-		for _, one := range s.remotes {
+		for _, one := range c.remotes {
 			shown := *one
 			shown.Credential.Secret = "*****" // as in Harbor
 			list = append(list, shown)
 		}
 		sendJSON(w, list)
 	case r.Method == http.MethodPost:
-		s.addPolicy(w, body)
+		c.addPolicy(w, body)
 	case r.Method == http.MethodPut:
-		s.changePolicy(w, parts[2], body)
+		c.changePolicy(w, parts[2], body)
 	default:
-		sendJSON(w, append([]*policy{}, s.policies...))
+		sendJSON(w, append([]*policy{}, c.policies...))
 	}
 }
 
-func (s *Server) addRemote(w http.ResponseWriter, body []byte) {
+func (c *replications) addRemote(w http.ResponseWriter, body []byte) {
 	var req remote
 	_ = json.Unmarshal(body, &req) // already checked
-	if slices.ContainsFunc(s.remotes, func(one *remote) bool { return one.Name == req.Name }) {
+	if slices.ContainsFunc(c.remotes, func(one *remote) bool { return one.Name == req.Name }) {
 		sendError(w, http.StatusConflict, "CONFLICT", "registry "+req.Name+" already exists")
 		return
 	}
-	req.ID = s.id()
-	s.remotes = append(s.remotes, &req)
+	req.ID = c.ids.next()
+	c.remotes = append(c.remotes, &req)
 	w.WriteHeader(http.StatusCreated)
 }
 
-func (s *Server) changeRemote(w http.ResponseWriter, id string, body []byte) {
+func (c *replications) changeRemote(w http.ResponseWriter, id string, body []byte) {
 	var req struct {
 		URL    *string `json:"url"`
 		Key    *string `json:"access_key"`
@@ -124,7 +131,7 @@ func (s *Server) changeRemote(w http.ResponseWriter, id string, body []byte) {
 		CA     *string `json:"ca_certificate"`
 	}
 	_ = json.Unmarshal(body, &req) // already checked
-	for _, one := range s.remotes {
+	for _, one := range c.remotes {
 		if strconv.FormatInt(one.ID, 10) != id {
 			continue
 		}
@@ -138,29 +145,29 @@ func (s *Server) changeRemote(w http.ResponseWriter, id string, body []byte) {
 	sendError(w, http.StatusNotFound, "NOT_FOUND", "registry not found")
 }
 
-func (s *Server) addPolicy(w http.ResponseWriter, body []byte) {
+func (c *replications) addPolicy(w http.ResponseWriter, body []byte) {
 	var req policy
 	_ = json.Unmarshal(body, &req) // already checked
-	if slices.ContainsFunc(s.policies, func(one *policy) bool { return one.Name == req.Name }) {
+	if slices.ContainsFunc(c.policies, func(one *policy) bool { return one.Name == req.Name }) {
 		sendError(w, http.StatusConflict, "CONFLICT", "policy "+req.Name+" already exists")
 		return
 	}
-	if req.To == nil || !slices.ContainsFunc(s.remotes, func(one *remote) bool { return one.ID == req.To.ID }) {
+	if req.To == nil || !slices.ContainsFunc(c.remotes, func(one *remote) bool { return one.ID == req.To.ID }) {
 		sendError(w, http.StatusBadRequest, "BAD_REQUEST", "registry not found")
 		return
 	}
-	req.ID = s.id()
-	s.policies = append(s.policies, &req)
+	req.ID = c.ids.next()
+	c.policies = append(c.policies, &req)
 	w.WriteHeader(http.StatusCreated)
 }
 
-func (s *Server) changePolicy(w http.ResponseWriter, id string, body []byte) {
+func (c *replications) changePolicy(w http.ResponseWriter, id string, body []byte) {
 	var req policy
 	_ = json.Unmarshal(body, &req) // already checked
-	for i, one := range s.policies {
+	for i, one := range c.policies {
 		if strconv.FormatInt(one.ID, 10) == id {
 			req.ID = one.ID
-			s.policies[i] = &req
+			c.policies[i] = &req
 			return
 		}
 	}
@@ -171,7 +178,7 @@ func (s *Server) changePolicy(w http.ResponseWriter, id string, body []byte) {
 func (s *Server) DisablePolicies() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, one := range s.policies {
+	for _, one := range s.replications.policies {
 		one.Enabled = false
 	}
 }
@@ -181,8 +188,8 @@ func (s *Server) Copies() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var list []string
-	for _, p := range s.policies {
-		for _, to := range s.remotes {
+	for _, p := range s.replications.policies {
+		for _, to := range s.replications.remotes {
 			if p.Enabled && p.Override && p.Trigger.Type == "event_based" && p.To.ID == to.ID {
 				list = append(list, to.Name+" "+to.URL+" "+to.Credential.Key+" "+to.Credential.Secret)
 			}
