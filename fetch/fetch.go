@@ -198,7 +198,7 @@ func Resolve(ctx context.Context, b *manifest.Bundle, o Options) (*manifest.Lock
 		return nil, err
 	}
 	defer s.close()
-	s.referrers = b.Referrers
+	s.referrers, s.root = b.Referrers, b.Trust.Root
 	fingerprint, err := b.Fingerprint()
 	if err != nil {
 		return nil, err

@@ -24,6 +24,7 @@ type session struct {
 	opts      Options
 	platforms []string                // normalized
 	referrers manifest.ReferrerPolicy // for images without a policy of their own
+	root      string                  // path of the manifest's trusted root
 	log       *slog.Logger
 	logins    netrc
 	hosts     *Hosts
