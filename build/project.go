@@ -54,6 +54,11 @@ func Load(file string) (*Project, error) {
 	if err := discover.CheckRules(b.ImageRules); err != nil {
 		return nil, &InputError{fmt.Errorf("%s: %w", file, err)}
 	}
+	if b.Trust.Root != "" {
+		if err := p.carry(file, "", []string{b.Trust.Root}); err != nil {
+			return nil, err
+		}
+	}
 	for _, name := range b.ClusterFiles() {
 		as, below := carriedAs(b, name)
 		if err := p.addCluster(name, as, below); err != nil {

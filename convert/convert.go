@@ -319,6 +319,7 @@ func (r *Result) Move(to func(path string) (string, error)) error {
 			paths = append(paths, &v.Key)
 		}
 	}
+	paths = append(paths, &r.Bundle.Trust.Root)
 	for _, p := range paths {
 		if *p == "" || path.IsAbs(*p) {
 			continue

@@ -197,7 +197,7 @@ func Resolve(ctx context.Context, b *manifest.Bundle, o Options) (*manifest.Lock
 		return nil, err
 	}
 	defer s.close()
-	s.images.referrers = b.Referrers
+	s.images.referrers, s.images.root = b.Referrers, b.Trust.Root
 	fingerprint, err := b.Fingerprint()
 	if err != nil {
 		return nil, err

@@ -58,6 +58,7 @@ type images struct {
 	log        *slog.Logger
 	platforms  []string // of the run
 	policy     manifest.PlatformPolicy
+	root       string                  // path of the manifest's trusted root
 	referrers  manifest.ReferrerPolicy // for images without a policy of their own
 }
 

@@ -377,9 +377,12 @@ func mergePin(into *manifest.Pin, p manifest.Pin) error {
 		return fmt.Errorf("named twice with different content, %s and %s: use different names", into.Digest, p.Digest)
 	case into.Key != "" && p.Key != "" && into.KeyDigest != p.KeyDigest:
 		return fmt.Errorf("named twice with different keys, %s and %s: keep one", into.Key, p.Key)
+	case mustBeSigned(*into) && mustBeSigned(p) && (into.Identity != p.Identity || into.Issuer != p.Issuer || into.RootDigest != p.RootDigest):
+		return fmt.Errorf("named twice with different signers, %s and %s: keep one", cmp.Or(into.Identity, into.Key), cmp.Or(p.Identity, p.Key))
 	}
-	if into.Key == "" {
+	if !mustBeSigned(*into) {
 		into.Key, into.KeyDigest = p.Key, p.KeyDigest
+		into.Identity, into.Issuer, into.Root, into.RootDigest = p.Identity, p.Issuer, p.Root, p.RootDigest
 	}
 	into.Referrers = cmp.Or(into.Referrers, p.Referrers)
 	into.Platforms = union(into.Platforms, p.Platforms)

@@ -31,8 +31,8 @@ const (
 // annotated copies a pin's facts, except its content, to the item's descriptor.
 func annotated(d ocispec.Descriptor, pin manifest.Pin) ocispec.Descriptor {
 	notes := map[string]string{
-		annotationLacks: strings.Join(pin.Lacks, ","), annotationReferrers: pin.Referrers, annotationSignedBy: pin.KeyDigest.String(),
-		annotationVerified: string(pin.Verified),
+		annotationLacks: strings.Join(pin.Lacks, ","), annotationReferrers: pin.Referrers, annotationVerified: string(pin.Verified),
+		annotationSignedBy: cmp.Or(pin.KeyDigest.String(), strings.TrimSpace(pin.Identity+" "+pin.Issuer)),
 	}
 	if pin.Package != "" {
 		notes[annotationPackage] = strings.Join(append([]string{pin.Package}, pin.Provides...), ",")
@@ -50,6 +50,8 @@ type UnsignedError struct {
 	Digest    digest.Digest // of the image or its index
 	Key       string        // path, in the manifest's spelling
 	KeyDigest digest.Digest // the key's fingerprint
+	// Identity and Issuer are of the demanded certificate, instead of a key.
+	Identity, Issuer string
 	// Missing are the unsigned selected children of the index, if some are signed.
 	Missing []digest.Digest
 	Refused []RefusedSignature
@@ -67,7 +69,11 @@ type RefusedSignature struct {
 // Error names the image's digest, the key, and the problem of each signature found.
 func (e *UnsignedError) Error() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s is not signed with %s (%s)", e.Digest, e.Key, e.KeyDigest)
+	if e.Identity != "" {
+		fmt.Fprintf(&b, "%s is not signed by %s (%s)", e.Digest, e.Identity, e.Issuer)
+	} else {
+		fmt.Fprintf(&b, "%s is not signed with %s (%s)", e.Digest, e.Key, e.KeyDigest)
+	}
 	for i, d := range e.Missing {
 		fmt.Fprintf(&b, "%s%s", []string{", nor is its child ", ", "}[min(i, 1)], d)
 	}
@@ -113,12 +119,15 @@ func (i *images) pinAttached(
 	}
 	unknown := l.problem()
 	if img.Verify != nil {
-		key, err := i.publicKey(img.Verify.Key)
+		pin.Key, pin.Identity, pin.Issuer = img.Verify.Key, img.Verify.Identity, img.Verify.Issuer
+		if pin.Identity != "" {
+			pin.Root = i.root
+		}
+		by, err := i.signer(&pin)
 		if err != nil {
 			return nil, err
 		}
-		pin.Key, pin.KeyDigest = img.Verify.Key, key.Fingerprint()
-		c := signatureCheck{repo: repo, name: imageName(pin.Ref), key: key, image: found, referrers: l.found}
+		c := signatureCheck{repo: repo, name: imageName(pin.Ref), by: by, image: found, referrers: l.found}
 		if err := c.run(ctx, pin, unknown); err != nil {
 			return nil, err
 		}
@@ -167,18 +176,22 @@ func (i *images) publicKey(path string) (*trust.PublicKey, error) {
 
 // checkPinned checks an image's pinned signatures again, before large transfers.
 func (i *images) checkPinned(ctx context.Context, repo *repository, img image, pin manifest.Pin, pins []manifest.Pin) error {
-	if pin.Key == "" {
+	if !mustBeSigned(pin) {
 		return nil
 	}
-	key, err := i.publicKey(pin.Key)
-	if err != nil {
+	now := pin
+	by, err := i.signer(&now)
+	switch {
+	case err != nil:
 		return err
-	}
-	if key.Fingerprint() != pin.KeyDigest {
+	case now.KeyDigest != pin.KeyDigest:
 		return fmt.Errorf("verify: key %s (%s) differs from the key of the lock (%s): if that is right, run kkbundle lock",
-			pin.Key, key.Fingerprint(), pin.KeyDigest)
+			pin.Key, now.KeyDigest, pin.KeyDigest)
+	case now.RootDigest != pin.RootDigest:
+		return fmt.Errorf("verify: trusted root %s (%s) differs from the root of the lock (%s): if that is right, run kkbundle lock",
+			pin.Root, now.RootDigest, pin.RootDigest)
 	}
-	c := signatureCheck{repo: repo, name: imageName(pin.Ref), key: key, image: img}
+	c := signatureCheck{repo: repo, name: imageName(pin.Ref), by: by, image: img}
 	for _, p := range pins {
 		of := func(d ocispec.Descriptor) bool { return d.Digest == p.Subject }
 		if p.Kind != manifest.ItemReferrer || !slices.ContainsFunc(img.manifests, of) || imageName(p.Ref) != c.name {
@@ -197,7 +210,7 @@ func (i *images) checkPinned(ctx context.Context, repo *repository, img image, p
 type signatureCheck struct {
 	repo      *repository
 	name      string // of the repository, in references
-	key       *trust.PublicKey
+	by        signer
 	image     image
 	referrers []referrer
 
@@ -216,7 +229,7 @@ func (c *signatureCheck) run(ctx context.Context, pin manifest.Pin, unknown erro
 	if err != nil || ok {
 		return err
 	}
-	e := &UnsignedError{Digest: c.image.root.Digest, Key: pin.Key, KeyDigest: pin.KeyDigest, Refused: c.refused, Unknown: unknown}
+	e := &UnsignedError{Digest: c.image.root.Digest, Key: pin.Key, KeyDigest: pin.KeyDigest, Identity: pin.Identity, Issuer: pin.Issuer, Refused: c.refused, Unknown: unknown}
 	for _, d := range c.missing {
 		if d != e.Digest && !slices.Contains(e.Missing, d) {
 			e.Missing = append(e.Missing, d)
@@ -271,7 +284,7 @@ func (c *signatureCheck) signed(ctx context.Context, d digest.Digest) (bool, err
 				continue
 			}
 			if c.tried++; c.tried > maxSignatures {
-				return false, fmt.Errorf("%s has more than %d signatures, and none of those tried is by the key", d, maxSignatures)
+				return false, fmt.Errorf("%s has more than %d signatures, and none of those tried is by the signer", d, maxSignatures)
 			}
 			refused, err := c.verify(ctx, d, layer)
 			if err != nil {
@@ -300,14 +313,13 @@ func (c *signatureCheck) verify(ctx context.Context, d digest.Digest, layer ocis
 		return nil, gone(err)
 	}
 	if layer.MediaType == trust.MediaTypeSimpleSigning {
-		_, err := trust.VerifySimpleSigning(c.key, trust.SimpleSignature{Payload: data, Annotations: layer.Annotations}, d)
-		return err, nil
+		return c.by.simple(trust.SimpleSignature{Payload: data, Annotations: layer.Annotations}, d), nil
 	}
 	_, signed, err := c.repo.manifest(ctx, ocispec.Descriptor{Digest: d, Size: -1})
 	if err != nil {
 		return nil, err
 	}
-	claim, refused := trust.VerifyBundle(c.key, data, signed)
+	claim, refused := c.by.bundle(data, signed)
 	if refused == nil && !claim.IsSignature() {
 		refused = fmt.Errorf("an attestation (%s), not a signature", printable(claim.Predicate))
 	}

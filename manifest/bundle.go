@@ -71,7 +71,9 @@ type Bundle struct {
 	Packages  []PackageSet `yaml:"packages,omitempty" doc:"Operating system packages by distribution."`
 	Sources   []Source     `yaml:"sources,omitempty" doc:"Mirrors, certificates and limits of upstream hosts; local directories."`
 	Overrides []Override   `yaml:"overrides,omitempty" doc:"Other addresses and checksums for files and charts that keep their names."`
-	Zone      string       `yaml:"zone,omitempty" doc:"Zone whose addresses the catalog's additions use, such as cn."`
+	// Trust has the trusted root for images that are verified by an identity.
+	Trust ImageTrust `yaml:"trust,omitempty" doc:"Whom signatures of images are checked with."`
+	Zone  string     `yaml:"zone,omitempty" doc:"Zone whose addresses the catalog's additions use, such as cn."`
 	// Kubernetes is the release to render charts for, unless a cluster file sets it.
 	Kubernetes    Target      `yaml:"kubernetes,omitempty" doc:"Release to render charts for, unless a cluster file sets it."`
 	ImageRules    []ImageRule `yaml:"imageRules,omitempty" doc:"Image fields of custom resources, in addition to kkbundle's own."`
@@ -97,7 +99,7 @@ type Image struct {
 	Name string `yaml:"name" kk:"required" doc:"Reference, such as docker.io/library/nginx:1.29."`
 	// Digest pins the image (or its index) to sha256:….
 	Digest string  `yaml:"digest,omitempty" doc:"sha256:… of the image or its index; another digest is refused."`
-	Verify *Verify `yaml:"verify,omitempty" doc:"Refuse the image unless this key signed it."`
+	Verify *Verify `yaml:"verify,omitempty" doc:"Refuse the image unless this key, or this identity, signed it."`
 	// Platforms replace the bundle's for this image.
 	Platforms []string       `yaml:"platforms,omitempty" doc:"The platforms of this image, instead of the bundle's."`
 	Referrers ReferrerPolicy `yaml:"referrers,omitempty" enum:"all,signatures,none" doc:"Referrers that travel with this image, instead of the bundle's setting."`
@@ -114,16 +116,25 @@ func (i Image) MarshalYAML() (any, error) {
 	return plain(i), nil
 }
 
-// Verify names the key that must have signed an image.
+// ImageTrust has what signatures without a key are checked with.
+type ImageTrust struct {
+	// Root is the path of a trusted root, relative to the manifest.
+	Root string `yaml:"root,omitempty" local:"machine" doc:"Path of a Sigstore trusted root (trusted_root.json), for verify with an identity. The lock pins its digest, and the bundle carries it."`
+}
+
+// Verify names the key, or the identity, that must have signed an image.
 type Verify struct {
 	// Key is the path of a file with a public key, relative to the manifest.
-	Key string `yaml:"key" kk:"required" local:"machine" doc:"Path of a cosign public key."`
+	Key string `yaml:"key,omitempty" local:"machine" doc:"Path of a cosign public key."`
+	// Identity and Issuer are of the certificate of a signature without a key, exactly.
+	Identity string `yaml:"identity,omitempty" doc:"Instead of key: subject of the certificate of a keyless signature, an email address or URI, exactly. Needs issuer and trust.root."`
+	Issuer   string `yaml:"issuer,omitempty" doc:"Issuer of the signer's token, such as https://token.actions.githubusercontent.com."`
 }
 
 func (*Verify) hint(name string) string {
 	switch name {
-	case "keyless", "identity", "issuer", "certificateIdentity", "certificateOidcIssuer", "certificate":
-		return "signatures without a key need Sigstore's servers to be checked; only keys are supported, with key"
+	case "keyless", "certificateIdentity", "certificateOidcIssuer", "certificate":
+		return "for signatures without a key write identity and issuer, and trust.root for the whole manifest"
 	}
 	return ""
 }

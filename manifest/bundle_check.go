@@ -22,7 +22,7 @@ func (c bundleChecker) check(b *Bundle) {
 		c.version("metadata.version", b.Metadata.Version)
 	}
 	c.platforms("platforms", b.Platforms)
-	c.images(b.Images)
+	c.images(b.Images, b.Trust.Root)
 	for i := range b.Charts {
 		c.chart(index("charts", i), &b.Charts[i])
 	}
@@ -87,12 +87,12 @@ func (c *checker) platforms(at string, list []string) {
 	}
 }
 
-func (c bundleChecker) images(list []Image) {
+func (c bundleChecker) images(list []Image, root string) {
 	first := map[string]int{}
 	for i, image := range list {
 		path := index("images", i)
 		c.platforms(join(path, "platforms"), image.Platforms)
-		c.key(path, image.Verify)
+		c.key(path, image.Verify, root)
 		named, err := reference.ParseNormalizedNamed(image.Name)
 		if _, after, _ := strings.Cut(image.Name, "@"); err != nil && strings.Contains(after, "/") {
 			c.add(path, "%s", noSecrets) // user:password@host/path; a digest has no slash
@@ -126,9 +126,19 @@ func (c bundleChecker) images(list []Image) {
 	}
 }
 
-// key makes the checks of a key that need not read it.
-func (c bundleChecker) key(path string, v *Verify) {
-	if v != nil && strings.Contains(v.Key, "://") {
+// key makes the checks of a signer that need not read the key or the trusted root.
+func (c bundleChecker) key(path string, v *Verify, root string) {
+	switch at := join(path, "verify"); {
+	case v == nil:
+		return
+	case v.Key != "" && v.Identity+v.Issuer != "":
+		c.add(at, "has key and identity; keep one")
+	case v.Key == "" && (v.Identity == "" || v.Issuer == ""):
+		c.add(at, "key is missing; write key, or identity with issuer")
+	case v.Identity != "" && root == "":
+		c.add(at, "an identity is checked with a trusted root; write trust: {root: trusted_root.json} for the whole manifest")
+	}
+	if strings.Contains(v.Key, "://") {
 		c.add(join(join(path, "verify"), "key"), "%q is no path; write the public key into a file beside the manifest and name that", shorten(v.Key))
 	}
 }

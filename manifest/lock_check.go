@@ -1,6 +1,7 @@
 package manifest
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -61,6 +62,11 @@ func (c lockChecker) pinnedReferrer(path string, p *Pin) {
 	}
 	if (p.Key == "") != (p.KeyDigest == "") || p.Key != "" && p.Kind != ItemImage {
 		c.add(path, "an image that has key has keyDigest too, and nothing else has them")
+	}
+	c.pinnedDigest(join(path, "rootDigest"), p.RootDigest.String())
+	some, all := p.Identity+p.Issuer+p.Root+p.RootDigest.String() != "", p.Identity != "" && p.Issuer != "" && p.Root != "" && p.RootDigest != ""
+	if some != all || some && (p.Kind != ItemImage || p.Key != "") {
+		c.add(path, "an image that has identity has issuer, root and rootDigest too, and no key; nothing else has them")
 	}
 }
 
@@ -256,9 +262,9 @@ func (l *Lock) signed(b *Bundle) error {
 			return err
 		}
 		if image.Verify != nil && !slices.ContainsFunc(l.Items, func(p Pin) bool {
-			return p.Kind == ItemImage && p.Ref == ref && p.Key == image.Verify.Key
+			return p.Kind == ItemImage && p.Ref == ref && p.Key == image.Verify.Key && p.Identity == image.Verify.Identity && p.Issuer == image.Verify.Issuer && (p.Identity == "" || p.Root == b.Trust.Root)
 		}) {
-			stale.Missing = append(stale.Missing, ItemImage+" "+ref+" with its key "+image.Verify.Key)
+			stale.Missing = append(stale.Missing, ItemImage+" "+ref+" with its key "+cmp.Or(image.Verify.Key, image.Verify.Identity))
 		}
 	}
 	for _, c := range b.Charts {

@@ -106,6 +106,7 @@ func TestCarriedFiles(t *testing.T) {
 // hosts and in registries, patterns of references, and text for people.
 func namesNothingLocal() []string {
 	return []string{
+		"Verify.identity", "Verify.issuer",
 		"Addon.chart", "Addon.namespace", "Addon.release",
 		"Bundle.apiVersion", "Bundle.excludeImages", "Bundle.kind", "Bundle.platforms", "Bundle.zone",
 		"CNI.version",

@@ -10,8 +10,8 @@
 //
 // Bundles of kkbundle are signed like files with `cosign sign-blob`: SignBlob and VerifyBlob.
 //
-// Only keys are supported. Certificates of Fulcio (keyless signing) require Sigstore's roots of trust and its online
-// transparency log; they are refused with ErrKeyless. Transparency log entries and timestamps in a signature are
+// This package knows keys. Signatures with certificates of Fulcio (keyless signing) are refused with ErrKeyless here;
+// package keyless below it checks them. Transparency log entries and timestamps in a signature are
 // ignored: a key's owner needs neither.
 //
 // All input is bounded by the caller's slice, and descriptions of signatures by MaxSignature.
@@ -43,7 +43,7 @@ var (
 	// ErrOtherDigest means the signature is valid, but of another artifact.
 	ErrOtherDigest = errors.New("signature of another artifact")
 	// ErrKeyless means the signature was made with a certificate in place of a key.
-	ErrKeyless = errors.New("signed without a key (keyless, with a certificate), which cannot be checked offline: sign with a key")
+	ErrKeyless = errors.New("signed without a key (keyless, with a certificate), which needs an identity and a trusted root to be checked, not a key")
 	// ErrMalformed means the data is not a signature or key of the claimed kind.
 	ErrMalformed = errors.New("malformed")
 )

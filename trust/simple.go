@@ -41,6 +41,11 @@ func VerifySimpleSigning(k *PublicKey, s SimpleSignature, manifest digest.Digest
 		}
 		return "", err
 	}
+	return SimplePayload(s.Payload, manifest)
+}
+
+// SimplePayload checks that a payload whose signature is valid is about the digest, and returns the image name in it.
+func SimplePayload(data []byte, manifest digest.Digest) (name string, err error) {
 	var payload struct {
 		Critical struct {
 			Identity struct {
@@ -52,7 +57,7 @@ func VerifySimpleSigning(k *PublicKey, s SimpleSignature, manifest digest.Digest
 			Type string `json:"type"`
 		} `json:"critical"`
 	}
-	if err := unmarshal(s.Payload, &payload); err != nil {
+	if err := unmarshal(data, &payload); err != nil {
 		return "", err
 	}
 	if got := payload.Critical.Type; got != simpleType {

@@ -32,7 +32,9 @@ type accepted struct {
 	BundleVersion string    `json:"bundleVersion"` // of the last one
 	Time          time.Time `json:"time"`          // of its acceptance
 	// Key is the fingerprint of the key that signed it.
-	Key digest.Digest `json:"key"`
+	Key digest.Digest `json:"key,omitempty"`
+	// Identity is that of a signer without a key.
+	Identity string `json:"identity,omitempty"`
 	// Identities are the bundles' digests in the order of acceptance.
 	Identities []digest.Digest `json:"identities"`
 }
@@ -93,7 +95,7 @@ func (g *globals) accept(name string, index bundle.Index, by *signed) error {
 	if g.trust.unrecorded {
 		return nil
 	}
-	return g.enter(file, last, accepted{Version: 1, Name: index.Name, BundleVersion: index.Version, Time: time.Now().UTC(), Key: by.Key, Identities: []digest.Digest{identity}})
+	return g.enter(file, last, accepted{Version: 1, Name: index.Name, BundleVersion: index.Version, Time: time.Now().UTC(), Key: by.Key, Identity: by.Identity, Identities: []digest.Digest{identity}})
 }
 
 // compare returns why a bundle is older than the last one, "" if it is not; same reports whether they have one version.

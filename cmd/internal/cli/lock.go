@@ -192,6 +192,10 @@ type lockPin struct {
 	Referrers    string                `json:"referrers,omitempty"`
 	Key          string                `json:"key,omitempty"`
 	KeyDigest    digest.Digest         `json:"keyDigest,omitempty"`
+	Identity     string                `json:"identity,omitempty"`
+	Issuer       string                `json:"issuer,omitempty"`
+	Root         string                `json:"root,omitempty"`
+	RootDigest   digest.Digest         `json:"rootDigest,omitempty"`
 	Mode         manifest.FileMode     `json:"mode,omitzero"`
 	Package      string                `json:"package,omitempty"`
 	Provides     []string              `json:"provides,omitempty"`

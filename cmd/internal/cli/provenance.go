@@ -105,10 +105,10 @@ func (g *globals) checkProvenance(ctx context.Context, path, file string, identi
 	}
 	for _, d := range demands {
 		keys := d.keys
-		if len(keys) == 0 {
+		if d.empty() {
 			continue
 		}
-		e := &signatureError{bundle: file, identity: identity, keys: keys}
+		e := &signatureError{bundle: file, identity: identity, trusted: d}
 		if data.signed == nil {
 			e.tried = []error{errors.New("statement without a signature: sign it with kkbundle sign --provenance")}
 			return nil, e

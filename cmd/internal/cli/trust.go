@@ -63,7 +63,7 @@ func (g *globals) addAccept(f *pflag.FlagSet) {
 type signatureError struct {
 	bundle   string
 	identity digest.Digest
-	keys     []*trust.PublicKey
+	trusted  trusted
 	tried    []error // of invalid signatures
 	place    string  // where signatures were searched
 }
@@ -71,8 +71,11 @@ type signatureError struct {
 // Error lists the invalid signatures and the trusted keys.
 func (e *signatureError) Error() string {
 	var trusted []string
-	for _, k := range e.keys {
+	for _, k := range e.trusted.keys {
 		trusted = append(trusted, k.Fingerprint().String())
+	}
+	for _, n := range e.trusted.signers {
+		trusted = append(trusted, n.String())
 	}
 	const most = 5
 	if n := len(trusted); n > most {
@@ -103,8 +106,18 @@ func joined(list []error) string {
 
 // signed is a valid signature of a bundle.
 type signed struct {
-	Key  digest.Digest `json:"key"`  // fingerprint
-	Path string        `json:"path"` // of the signature
+	Key digest.Digest `json:"key,omitempty"` // fingerprint
+	// Identity is the subject and issuer of a signer without a key.
+	Identity string `json:"identity,omitempty"`
+	Path     string `json:"path"` // of the signature
+}
+
+// by names the signer.
+func (s *signed) by() string {
+	if s.Identity != "" {
+		return "by " + s.Identity
+	}
+	return "with the key " + s.Key.String()
 }
 
 // checkTrust returns the valid signature of a bundle by a trusted key. It returns nil with a warning for a signed bundle without trusted
@@ -137,12 +150,12 @@ func (g *globals) checkSignatures(n signaturesOf, index bundle.Index) (by *signe
 		return nil, err
 	}
 	files, err := n.list()
-	if err != nil && len(demands[0].keys) > 0 { // without keys, signatures are only counted
+	if err != nil && !demands[0].empty() { // without keys, signatures are only counted
 		return nil, err
 	}
 	for _, d := range demands {
 		err = nil
-		if len(d.keys) > 0 {
+		if !d.empty() {
 			by, err = g.checkDemand(d, n, files, artifact)
 		} else if len(files) > 0 {
 			g.Alert(fmt.Sprintf("%s is signed, and no key is trusted here: its signature was not checked (%s); trust the signer's key with --trust, or in %s", n.name, files[0], g.trust.at().machine))
@@ -156,16 +169,15 @@ func (g *globals) checkSignatures(n signaturesOf, index bundle.Index) (by *signe
 
 // checkDemand returns the valid signature of an artifact by one of the keys.
 func (g *globals) checkDemand(d trusted, n signaturesOf, files []string, artifact []byte) (*signed, error) {
-	e := &signatureError{bundle: n.name, identity: digest.FromBytes(artifact), keys: d.keys}
+	e := &signatureError{bundle: n.name, identity: digest.FromBytes(artifact), trusted: d}
 	for _, file := range files {
 		data, err := n.read(file)
-		var key *trust.PublicKey
 		if err == nil {
-			key, err = checkSidecar(d.keys, file, data, artifact)
-		}
-		if err == nil {
-			g.Logger().Info("signature checked", "bundle", n.name, "signature", file, "key", key.Fingerprint())
-			return &signed{Key: key.Fingerprint(), Path: file}, nil
+			var by *signed
+			if by, err = checkSidecar(d, file, data, artifact); err == nil {
+				g.Logger().Info("signature checked", "bundle", n.name, "signature", file, "signed", by.by())
+				return by, nil
+			}
 		}
 		e.tried = append(e.tried, err)
 	}
@@ -227,9 +239,13 @@ func signerName(s string) bool {
 	})
 }
 
-// checkSidecar returns the key of the signature in a file. The error names the file.
-func checkSidecar(keys []*trust.PublicKey, file string, data, artifact []byte) (*trust.PublicKey, error) {
+// checkSidecar returns the signer of the signature in a file. The error names the file.
+func checkSidecar(d trusted, file string, data, artifact []byte) (*signed, error) {
+	keys := d.keys
 	key, err := trust.VerifyBlob(keys, data, artifact)
+	if errors.Is(err, trust.ErrKeyless) && len(d.signers) > 0 {
+		return checkKeyless(d.signers, file, data, artifact)
+	}
 	switch {
 	case errors.Is(err, trust.ErrOtherDigest):
 		return nil, fmt.Errorf("%s is the signature of another bundle, or of an older build of this one (%w)", file, err)
@@ -241,7 +257,20 @@ func checkSidecar(keys []*trust.PublicKey, file string, data, artifact []byte) (
 	case err != nil:
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}
-	return key, nil
+	return &signed{Key: key.Fingerprint(), Path: file}, nil
+}
+
+// checkKeyless returns the signer of a signature of the bytes with a certificate.
+func checkKeyless(signers []namedSigner, file string, data, artifact []byte) (*signed, error) {
+	var tried []error
+	for _, n := range signers {
+		claim, err := n.root.VerifyBundle(n.id, data, artifact)
+		if err == nil && claim.Predicate == "" {
+			return &signed{Identity: n.String(), Path: file}, nil
+		}
+		tried = append(tried, err)
+	}
+	return nil, fmt.Errorf("%s: %w", file, errors.Join(tried...))
 }
 
 // bundleName returns the name of a bundle for messages.

@@ -16,6 +16,7 @@ import (
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/trust"
+	"github.com/kkbundle/kkbundle/trust/keyless"
 )
 
 // machineTrust is the machine's trust file. It is beside the configuration of other programs for all users, and not in
@@ -60,13 +61,26 @@ func homeOf(name string) (string, error) {
 // trusted is the content of one or more trust files.
 type trusted struct {
 	keys    []*trust.PublicKey
+	signers []namedSigner // without a key
 	require bool
 	files   []string // that were read
 }
 
 func (t *trusted) add(o trusted) {
 	t.keys, t.files, t.require = append(t.keys, o.keys...), append(t.files, o.files...), t.require || o.require
+	t.signers = append(t.signers, o.signers...)
 }
+
+// empty reports whether nobody is trusted.
+func (t *trusted) empty() bool { return len(t.keys)+len(t.signers) == 0 }
+
+// A namedSigner is a signer without a key, and the trusted root of the file that names it.
+type namedSigner struct {
+	id   keyless.Identity
+	root *keyless.Root
+}
+
+func (n namedSigner) String() string { return n.id.Subject + " (" + n.id.Issuer + ")" }
 
 // demands returns the sets of keys by each of which a bundle must be signed.
 //
@@ -79,7 +93,7 @@ func (g *globals) demands() ([]trusted, error) {
 	if err != nil {
 		return nil, err
 	}
-	if machine.require && len(machine.keys) == 0 {
+	if machine.require && machine.empty() {
 		return nil, &build.InputError{Err: fmt.Errorf("%s: require: true without keys: no bundle can be accepted; name the signers' public keys", machine.files[0])}
 	}
 	own, err := o.ownTrust(g)
@@ -111,7 +125,7 @@ func (g *globals) demands() ([]trusted, error) {
 		g.saySudo(all.files)
 	}
 	switch {
-	case len(all.keys) > 0 || !all.require:
+	case !all.empty() || !all.require:
 	case o.require:
 		return nil, usage.Errorf("--require-signature needs a trusted key: name a public key with --trust")
 	default:
@@ -210,10 +224,19 @@ func readTrustFile(file string) (trusted, error) {
 		return trusted{}, err
 	}
 	t := trusted{require: policy.Require, files: []string{file}}
-	for _, name := range policy.Keys {
-		if !filepath.IsAbs(name) {
-			name = filepath.Join(filepath.Dir(file), name)
+	beside := func(name string) string {
+		if filepath.IsAbs(name) {
+			return name
 		}
+		return filepath.Join(filepath.Dir(file), name)
+	}
+	if policy.Root != "" {
+		if t.signers, err = signersOf(beside(policy.Root), policy.Identities); err != nil {
+			return trusted{}, fmt.Errorf("%s: %w", file, err)
+		}
+	}
+	for _, name := range policy.Keys {
+		name = beside(name)
 		data, err := build.ReadFile(name)
 		if err != nil {
 			return trusted{}, fmt.Errorf("%s: trusted keys: %w", file, err)
@@ -225,6 +248,24 @@ func readTrustFile(file string) (trusted, error) {
 		t.keys = append(t.keys, keys...)
 	}
 	return t, nil
+}
+
+// signersOf reads the trusted root that vouches for identities. Only a root that the operator has counts, never one that
+// comes with a bundle, which would vouch for itself.
+func signersOf(file string, identities []manifest.TrustIdentity) ([]namedSigner, error) {
+	data, err := build.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	root, err := keyless.ParseRoot(data)
+	if err != nil {
+		return nil, &build.InputError{Err: fmt.Errorf("%s: %w", file, err)}
+	}
+	var list []namedSigner
+	for _, one := range identities {
+		list = append(list, namedSigner{keyless.Identity{Subject: one.Identity, Issuer: one.Issuer}, root})
+	}
+	return list, nil
 }
 
 func parseKeys(file string, data []byte) ([]*trust.PublicKey, error) {

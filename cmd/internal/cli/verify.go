@@ -88,7 +88,7 @@ func runVerify(ctx context.Context, g *globals, path string, o verifyOptions) er
 	g.NoteAll(r.Warnings)
 	g.Note("%s: %s, %s, %s: all whole", bundleName(path), plain.Count(report.Items, "item"), plain.Count(report.Blobs, "blob"), plain.Size(report.Size))
 	if by := r.Signature; by != nil {
-		g.Note("signed with the key %s (%s)", by.Key, by.Path)
+		g.Note("signed %s (%s)", by.by(), by.Path)
 	}
 	if o.closure {
 		g.Note("no needed item is missing: %s", plain.Count(r.Needed, "item"))
