@@ -104,6 +104,9 @@ func (m *machine) Close() error { return nil }
 
 // Run implements host.Host.
 func (m *machine) Run(ctx context.Context, cmd host.Cmd) error {
+	if input, ok := cmd.Stdin.(host.ClosableReader); ok {
+		defer input.CloseWithError(io.ErrClosedPipe)
+	}
 	args := host.WithoutText(cmd.Args)
 	line := strings.Join(args, " ")
 	if path.Base(args[0]) == "write-file.sh" || strings.HasPrefix(args[0], "put") { // files that the installer writes
@@ -157,10 +160,13 @@ func (m *machine) print(ctx context.Context, cmd host.Cmd, args []string, answer
 			name, status = "exit code", pick(m.r, 1, 2, 66, 126, 127, 137, 255, -1)
 		case 1:
 			name, endless = "endless", []byte(strings.Repeat(pick(m.r, "x", "\n", "[", `{"a":`, "a b\n", "\x00", "{} "), 16<<10))
-		case 2:
+		case 2: // few bytes of text, and large values of Go
+			unit, list := pick(m.r, "{}", "null", "[]"), pick(m.r, `{"items":[`, `{"items":[{"kind":"Pod","spec":{"containers":[`, `{"items":[{"status":{"images":[`, `{"members":[`, `{"mounts":[`, `[`)
+			name, answer = "many elements", []byte(list+strings.Repeat(unit+",", 1<<(10+m.r.IntN(11)))+unit+strings.Repeat("]}", strings.Count(list, "[")-1)+pick(m.r, "]}", "}]}}]}"))
+		case 3:
 			other := pick(m.r, m.answers...)
 			name, answer = "another command's answer", []byte(other[1])
-		case 3:
+		case 4:
 			name, answer = "frame", append(binary.BigEndian.AppendUint32(nil, m.r.Uint32()>>m.r.IntN(32)), answer...)
 		default:
 			name, answer = mutateJSON(m.r, answer)
