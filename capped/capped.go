@@ -1,4 +1,5 @@
-// Package capped has writers that keep a limited number of bytes of a command's output. None of them embeds a
+// Package capped bounds what a hostile command can make this program hold: writers keep a limited number of bytes of its output, and
+// JSON refuses documents that grow when they are decoded. No writer embeds a
 // bytes.Buffer: io.Copy would fill it through its ReadFrom, past the limit.
 package capped
 

@@ -58,7 +58,7 @@ type kind struct {
 func kinds() []kind {
 	return []kind{
 		{"bundle", 30, 192 * mib, 5 * time.Second, 2 * time.Minute, prepareBundle},
-		{"registry", 25, 256 * mib, 5 * time.Second, 2 * time.Minute, prepareRegistry},
+		{"registry", 25, 384 * mib, 5 * time.Second, 2 * time.Minute, prepareRegistry},
 		{"chart", 20, 640 * mib, 10 * time.Second, 2 * time.Minute, prepareChart},
 		{"host", 25, 1024 * mib, 10 * time.Second, 2 * time.Minute, prepareHost},
 	}
