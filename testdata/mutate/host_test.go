@@ -106,6 +106,8 @@ func (m *machine) Close() error { return nil }
 func (m *machine) Run(ctx context.Context, cmd host.Cmd) error {
 	if input, ok := cmd.Stdin.(host.ClosableReader); ok {
 		defer input.CloseWithError(io.ErrClosedPipe)
+		defer context.AfterFunc(ctx, func() { _ = input.CloseWithError(context.Cause(ctx)) })()
+		go func() { _, _ = io.Copy(io.Discard, input) }() // a helper reads while it writes
 	}
 	args := host.WithoutText(cmd.Args)
 	line := strings.Join(args, " ")
