@@ -19,7 +19,7 @@ DIST     := linux-amd64 linux-arm64 darwin-amd64 darwin-arm64
 HOSTS    ?= 2
 export CGO_ENABLED ?= 0
 
-.PHONY: help build helper dist dist-check test lint vuln fmt docs fuzz bench bench-corpus demo clients lab-needs lab lab-up lab-down e2e e2e-ha e2e-upgrade clean
+.PHONY: help build helper dist dist-check test lint vuln fmt docs fuzz mutate bench bench-corpus demo clients lab-needs lab lab-up lab-down e2e e2e-ha e2e-upgrade clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -50,15 +50,15 @@ dist-check: dist ## build dist/ again from a clone, in another directory and wit
 
 test: helper ## unit and integration tests; the race detector on what is concurrent
 	@testdata/needs.sh gcc:gcc sshd:openssh-server sudo:sudo zstd:zstd python3:python3-minimal skopeo:skopeo qemu-aarch64-static:qemu-user-static ctr:containerd ip:iproute2
-	go vet ./... ./testdata/scale
-	go test -timeout 10m ./... ./testdata/scale
+	go vet ./... ./testdata/scale ./testdata/mutate
+	go test -timeout 10m ./... ./testdata/scale ./testdata/mutate
 	GOARCH=arm64 go test -exec qemu-aarch64-static -run Golden ./bundle # the same bundle, byte for byte
 	CGO_ENABLED=1 go test -race -timeout 15m ./bundle/... ./fetch/... ./registry/... ./installer/...
 	cd testdata/lab && go vet ./... && go test -short -timeout 5m ./...
 
 lint: $(LINT) helper ## the lint set, shell scripts, formatting, and the layers of docs/architecture.md
 	@testdata/needs.sh shellcheck:shellcheck
-	$(LINT) run ./... ./testdata/scale/...
+	$(LINT) run ./... ./testdata/scale/... ./testdata/mutate/...
 	(cd testdata/lab && $(LINT) run --config ../../.golangci.yml ./...)
 	shellcheck .ci/run $$(git ls-files '*.sh')
 	# The lab is built anew when its first process changes, so that a remark cannot be in it: mount points there have no blanks.
@@ -98,6 +98,10 @@ fuzz: ## every fuzz target for FUZZTIME (default 20s) each
 			echo "$$pkg $$f"; go test -run '^$$' -fuzz "^$$f$$" -fuzztime $${FUZZTIME:-20s} -fuzzminimizetime 10x $$pkg
 		done
 	done
+
+mutate: helper ## MUTATIONS=10000 hostile bundles, registry answers, charts and host answers: no panic, memory and time within bounds
+	@dir=$$(mktemp -d -p $$([ -d /dev/shm ] && echo /dev/shm || echo /tmp)); trap 'rm -rf "$$dir"' EXIT # in memory: thousands of small files
+	TMPDIR=$$dir MUTATIONS=$${MUTATIONS:-10000} go test -count=1 -timeout 60m -v -run TestMutations ./testdata/mutate
 
 bench-corpus: helper ## 20 images, 700 MB of gzip layers, beside what the same bytes cost anyhow (downloads Debian packages once)
 	@KKBUNDLE_BIG=1 go test -count=1 -timeout 30m -v -run TestCorpus ./testdata/scale

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/kkbundle/kkbundle/capped"
 	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/plain"
@@ -80,6 +81,9 @@ func (s *scrubber) blocks(text string) string {
 
 // objects returns JSON without secrets, and without the values of variables and config maps.
 func (s *scrubber) objects(data []byte) ([]byte, error) {
+	if err := capped.CheckJSON(data); err != nil {
+		return nil, err
+	}
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.UseNumber()
 	var v any

@@ -20,6 +20,7 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 
+	"github.com/kkbundle/kkbundle/capped"
 	"github.com/kkbundle/kkbundle/installer/addon"
 	"github.com/kkbundle/kkbundle/installer/diagnose"
 	"github.com/kkbundle/kkbundle/installer/engine"
@@ -323,7 +324,7 @@ func inNamespaces(list []byte, namespaces []string) ([]byte, error) {
 		Kind  string            `json:"kind"`
 		Items []json.RawMessage `json:"items"`
 	}
-	if err := json.Unmarshal(list, &objects); err != nil {
+	if err := capped.JSON(list, &objects); err != nil {
 		return nil, err
 	}
 	objects.Items = slices.DeleteFunc(objects.Items, func(item json.RawMessage) bool {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/x509"
 	_ "embed"
-	"encoding/json"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -18,6 +17,7 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/kkbundle/kkbundle/capped"
 	"github.com/kkbundle/kkbundle/installer/addon"
 	"github.com/kkbundle/kkbundle/installer/cri"
 	"github.com/kkbundle/kkbundle/installer/etcd"
@@ -144,7 +144,7 @@ func (u *upgrade) etcdHealthy(ctx context.Context, t *task.Host, _ UpgradePlan) 
 		Health   bool   `json:"health"`
 		Error    string `json:"error"`
 	}
-	if err := json.Unmarshal(out, &members); err != nil {
+	if err := capped.JSON(out, &members); err != nil {
 		return []error{fmt.Errorf("etcd's health is not known: %w", errors.Join(askErr, err))}
 	}
 	var errs []error

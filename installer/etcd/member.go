@@ -2,7 +2,6 @@ package etcd
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"path"
@@ -11,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kkbundle/kkbundle/capped"
 	"github.com/kkbundle/kkbundle/hostfile"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -85,7 +85,7 @@ func listMembers(ctx context.Context, t *task.Host, endpoints ...string) ([]Memb
 	var list struct {
 		Members []Member `json:"members"`
 	}
-	if err := json.Unmarshal(out, &list); err != nil {
+	if err := capped.JSON(out, &list); err != nil {
 		return nil, fmt.Errorf("etcd member list from %s: %w", t.Name, err)
 	}
 	return list.Members, nil

@@ -2,12 +2,12 @@ package etcd
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
+	"github.com/kkbundle/kkbundle/capped"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 )
@@ -74,7 +74,7 @@ func HealthyMembers(ctx context.Context, r *task.Site, members []Member) ([]Memb
 		Endpoint string `json:"endpoint"`
 		Health   bool   `json:"health"`
 	}
-	if jsonErr := json.Unmarshal(out, &list); jsonErr != nil {
+	if jsonErr := capped.JSON(out, &list); jsonErr != nil {
 		return nil, errors.Join(err, fmt.Errorf("health of etcd: %w", jsonErr))
 	}
 	works := map[string]bool{}

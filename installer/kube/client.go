@@ -16,6 +16,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/scheme"
+
+	"github.com/kkbundle/kkbundle/capped"
 )
 
 // A Command is one call of kubectl.
@@ -52,7 +54,7 @@ func (c Client) Get(ctx context.Context, into any, args ...string) error {
 	if err != nil {
 		return err
 	}
-	if err := json.Unmarshal(data, into); err != nil {
+	if err := capped.JSON(data, into); err != nil {
 		return fmt.Errorf("output of kubectl %s: %w", strings.Join(args, " "), err)
 	}
 	return nil
