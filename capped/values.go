@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// JSON decodes JSON text that has at most some number of values, by the estimate of Values.
-func JSON(data []byte, values int, into any) error {
+// SmallJSON decodes JSON text that has at most some number of values, by the estimate of Values.
+func SmallJSON(data []byte, values int, into any) error {
 	if n := Values(data); n > values {
 		return fmt.Errorf("the document has about %d values; at most %d are read", n, values)
 	}

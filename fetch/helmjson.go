@@ -113,7 +113,7 @@ func jsonVersions(d *json.Decoder) ([]chartVersion, error) {
 			return nil, fmt.Errorf("a version of a chart has %d bytes; at most %d are read", len(raw), maxChartVersion)
 		}
 		var v chartVersion
-		if err := capped.JSON(raw, maxVersionValues, &v); err != nil {
+		if err := capped.SmallJSON(raw, maxVersionValues, &v); err != nil {
 			return nil, err
 		}
 		list = append(list, v)
