@@ -125,7 +125,7 @@ func openSnapshot(path string, identities []age.Identity) (io.ReadCloser, error)
 	}
 	content, err := age.Decrypt(in, identities...)
 	if err != nil {
-		return nil, errors.Join(f.Close(), incomplete(path, "not decrypted: " + err.Error()))
+		return nil, errors.Join(f.Close(), incomplete(path, "not decrypted: "+err.Error()))
 	}
 	return snapshotFile{content, f}, nil
 }

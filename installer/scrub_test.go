@@ -92,8 +92,8 @@ func TestSupportBundleNamespaces(t *testing.T) {
 	cluster := new(manifest.Cluster)
 	cluster.CNI.Type = manifest.NetworkFlannel
 	for want, o := range map[string]SupportOptions{
-		"kube-system, kube-flannel":       {},
-		"kube-system, kube-flannel, team": {Namespaces: []string{"team"}},
+		"kube-system, kube-flannel":        {},
+		"kube-system, kube-flannel, team":  {Namespaces: []string{"team"}},
 		"kube-system, kube-flannel, team ": {AllNamespaces: true},
 	} {
 		o.Cluster = cluster

@@ -142,7 +142,7 @@ func (*Verify) hint(name string) string {
 // ChartVerify names the keys of which one must have signed a chart's provenance file.
 type ChartVerify struct {
 	// Key is the path of a file of OpenPGP public keys, relative to the manifest.
-	Key string `yaml:"key" kk:"required" doc:"Path of a file of OpenPGP public keys, binary or armored."`
+	Key string `yaml:"key" kk:"required" local:"machine" doc:"Path of a file of OpenPGP public keys, binary or armored."`
 }
 
 // Chart is a Helm chart, from one of three places: Repo with Name and Version, URL of an archive, or Path.

@@ -107,7 +107,7 @@ func TestCarriedFiles(t *testing.T) {
 func namesNothingLocal() []string {
 	return []string{
 		"Verify.identity", "Verify.issuer",
-		"Addon.chart", "Addon.namespace", "Addon.release",
+		"BackupKeys.recipients", "Addon.chart", "Addon.namespace", "Addon.release",
 		"Bundle.apiVersion", "Bundle.excludeImages", "Bundle.kind", "Bundle.platforms", "Bundle.zone",
 		"CNI.version",
 		"CRI.version",

@@ -105,7 +105,7 @@ const (
 	// (sysctl.d(5)). EarlierSysctlPath is the path of releases that lost against it.
 	SysctlPath        = "/etc/sysctl.d/99-zz-kkbundle.conf"
 	EarlierSysctlPath = "/etc/sysctl.d/99-kkbundle.conf"
-	SysctlBefore = task.BeforeDir + "/sysctl.conf"
+	SysctlBefore      = task.BeforeDir + "/sysctl.conf"
 )
 
 type parameter struct {
