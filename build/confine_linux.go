@@ -1,7 +1,7 @@
 package build
 
 import (
-	"net"
+	"net" //nolint:depguard // lists interfaces, and opens no connection
 	"os"
 	"os/exec"
 	"runtime"

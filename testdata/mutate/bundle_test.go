@@ -49,7 +49,7 @@ func prepareBundle(t *testing.T) func(context.Context, *rand.Rand) string {
 	return func(ctx context.Context, r *rand.Rand) string {
 		from := pick(r, files...)
 		name, data := from.mutate(r)
-		dir, err := os.MkdirTemp("", "bundle")
+		dir, err := os.MkdirTemp("", "bundle") //nolint:usetesting // removed after each mutation
 		if err != nil {
 			t.Fatal(err)
 		}

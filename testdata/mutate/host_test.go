@@ -105,7 +105,7 @@ func (m *machine) Close() error { return nil }
 // Run implements host.Host.
 func (m *machine) Run(ctx context.Context, cmd host.Cmd) error {
 	if input, ok := cmd.Stdin.(host.ClosableReader); ok {
-		defer input.CloseWithError(io.ErrClosedPipe)
+		defer func() { _ = input.CloseWithError(io.ErrClosedPipe) }()
 		defer context.AfterFunc(ctx, func() { _ = input.CloseWithError(context.Cause(ctx)) })()
 		go func() { _, _ = io.Copy(io.Discard, input) }() // a helper reads while it writes
 	}
@@ -232,7 +232,7 @@ func prepareHost(t *testing.T) func(context.Context, *rand.Rand) string {
 		t.Fatalf("without a mutation: %v", err)
 	}
 	return func(ctx context.Context, r *rand.Rand) string {
-		dir, err := os.MkdirTemp("", "host")
+		dir, err := os.MkdirTemp("", "host") //nolint:usetesting // removed after each mutation
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -13,6 +13,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"runtime"
 	"runtime/debug"
 	"strconv"
 	"strings"
@@ -339,7 +340,7 @@ func badKinds() []kind {
 			_, _ = io.Discard.Write(data)
 		}),
 		bad("more memory than the machine may lose", time.Minute, func() {
-			for kept := [][]byte(nil); ; {
+			for kept := [][]byte(nil); ; runtime.KeepAlive(kept) {
 				kept = append(kept, bytes.Repeat([]byte{1}, 100*mib))
 			}
 		}),

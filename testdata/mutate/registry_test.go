@@ -404,7 +404,7 @@ func prepareRegistry(t *testing.T) func(context.Context, *rand.Rand) string {
 			label += did
 		}
 		current.Store(s)
-		_ = download(t, mirror, 1+r.IntN(4)) // an error is the right answer
+		_ = download(t, mirror, 1+r.IntN(4)) //nolint:contextcheck // its own time limit; an error is the right answer
 		return label
 	}
 }
@@ -412,7 +412,7 @@ func prepareRegistry(t *testing.T) func(context.Context, *rand.Rand) string {
 // download resolves and fetches a part of the manifest, 0 for all of it: the less there is, the likelier it meets the mutation.
 func download(t *testing.T, mirror string, part int) (err error) {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "registry")
+	dir, err := os.MkdirTemp("", "registry") //nolint:usetesting // removed after each mutation
 	if err != nil {
 		t.Fatal(err)
 	}
