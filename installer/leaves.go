@@ -30,8 +30,8 @@ const (
 type leafGroup struct {
 	authority task.PairFiles
 	pairs     []task.PairFiles
-	// unit restarts after a renewal. It is empty for etcd and its clients, which read their files for every connection.
-	unit string
+	// units restart after a renewal. There are none for etcd and its clients, which read their files for every connection.
+	units []string
 }
 
 // leafGroups returns the certificates that a host renews by itself: those of the site's registry and of external etcd.
@@ -47,7 +47,7 @@ func leafGroups(t *task.Host) []leafGroup {
 		}
 	}
 	if c.ImageRegistry.Type == manifest.RegistryPlain && t.Site.IsRegistry(t) {
-		groups = append(groups, leafGroup{siteregistry.AuthorityFiles(), []task.PairFiles{siteregistry.CertificateFiles()}, siteregistry.Unit})
+		groups = append(groups, leafGroup{siteregistry.AuthorityFiles(), []task.PairFiles{siteregistry.CertificateFiles()}, []string{siteregistry.Unit, siteregistry.PushUnit}})
 	}
 	return groups
 }
@@ -136,7 +136,7 @@ SuccessExitStatus=3
 
 // renewCommand returns the command that renews a group's certificates which end within days.
 func renewCommand(group leafGroup, days int) []string {
-	args := []string{host.HelperPath, "renew", "--restart=" + group.unit, strconv.Itoa(days), group.authority.Cert, group.authority.Key}
+	args := []string{host.HelperPath, "renew", "--restart=" + strings.Join(group.units, ","), strconv.Itoa(days), group.authority.Cert, group.authority.Key}
 	for _, p := range group.pairs {
 		args = append(args, p.Cert, p.Key)
 	}

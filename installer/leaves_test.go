@@ -129,7 +129,7 @@ func TestLeafTimer(t *testing.T) {
 	if len(hours) != 3 {
 		t.Errorf("hosts renew at %v", hours)
 	}
-	if !strings.Contains(s.hosts["cp1"].content(task.UnitDir+leafService), "--restart="+siteregistry.Unit) {
+	if !strings.Contains(s.hosts["cp1"].content(task.UnitDir+leafService), "--restart="+siteregistry.Unit+","+siteregistry.PushUnit+" ") {
 		t.Error("the registry is not restarted")
 	}
 	key := filepath.Join(s.hosts["cp1"].root, siteregistry.AuthorityFiles().Key)

@@ -29,8 +29,8 @@ const usage = `usage: kkbundle-node facts            < probe.json > facts.json
        kkbundle-node listen           (speaks to kkbundle)
        kkbundle-node reach            (speaks to kkbundle)
        kkbundle-node expires DAYS PATH...   (prints the certificates that end within DAYS; exit code 3: there are none)
-       kkbundle-node renew --restart=UNIT DAYS CACERT CAKEY {CERT KEY}...   (renews the certificates that end within DAYS, and
-                                      restarts UNIT if it started before; exit code 3: there was nothing to do)
+       kkbundle-node renew --restart=UNIT,... DAYS CACERT CAKEY {CERT KEY}...   (renews the certificates that end within DAYS, and
+                                      restarts units that started before; exit code 3: there was nothing to do)
        kkbundle-node encrypt RECIPIENTS   < file > file.age   (recipients of age, one on each line)
        kkbundle-node serves HOST:PORT CAFILE   (exit code 1: the registry there does not serve)
        kkbundle-node volume write|read POD-UID DIR TEXT   (writes TEXT to the pod's volume at DIR, or compares and removes it)
@@ -127,7 +127,7 @@ func expires(out io.Writer, days string, paths []string) error {
 
 // renew renews certificates by the authority whose pair comes first.
 func renew(ctx context.Context, out io.Writer, args []string) error {
-	unit, ok := strings.CutPrefix(args[0], "--restart=")
+	units, ok := strings.CutPrefix(args[0], "--restart=")
 	n, err := strconv.Atoi(args[1])
 	if !ok || err != nil || n < 0 {
 		return errors.New(usage)
@@ -146,13 +146,15 @@ func renew(ctx context.Context, out io.Writer, args []string) error {
 	if err != nil {
 		return err
 	}
-	restarted := false
-	if unit != "" {
-		if restarted, err = node.RestartStale(ctx, unit, pairs[1:]...); err != nil {
+	changed := len(renewed) > 0
+	for unit := range strings.FieldsFuncSeq(units, func(r rune) bool { return r == ',' }) {
+		restarted, err := node.RestartStale(ctx, unit, pairs[1:]...)
+		if err != nil {
 			return err
 		}
+		changed = changed || restarted
 	}
-	if len(renewed) == 0 && !restarted {
+	if !changed {
 		return errNone
 	}
 	return nil
