@@ -423,7 +423,7 @@ const (
 func serviceSpecs(listen, push string) (reader, writer service.Spec) {
 	reader = service.Spec{
 		Mark: hostfile.Mark, Description: "Image registry of this cluster (CNCF distribution), read-only",
-		User: Account, UserFile: ConfigDir + "/user.conf", Dir: DataDir, ReadOnly: true, Closed: task.StateDir,
+		User: Account, UserFile: ConfigDir + "/user.conf", Dir: DataDir, ReadOnly: true,
 		Readable: []string{configFile, htpasswdFile, pushConfig, pushHtpasswdFile, ConfigDir + "/tls.key"},
 		Command:  []string{Binary, "serve", configFile}, Program: true, Listen: listen,
 	}

@@ -291,11 +291,11 @@ func TestSpec(t *testing.T) {
 			Readable: []string{"/etc/r/tls.key"}, Command: []string{"/bin/kkbundle", "registry", "serve"}, Listen: ":5000",
 		},
 		{
-			Mark: "# Ours.", Description: "Registry program", User: "reader", UserFile: "/etc/r/user.conf", Dir: "/var/lib/r/registry", Closed: "/var/lib/r",
+			Mark: "# Ours.", Description: "Registry program", User: "reader", UserFile: "/etc/r/user.conf", Dir: "/var/lib/r/registry",
 			Readable: []string{"/etc/r/tls.key", "/etc/r/config.yaml"}, Command: []string{"/bin/registry", "serve", "/etc/r/config.yaml"}, Program: true, Listen: "10.0.0.3:443",
 		},
 		{
-			Mark: "# Ours.", Description: "Read-only", User: "reader", UserFile: "/etc/r/user.conf", Dir: "/var/lib/r/registry", Closed: "/var/lib/r", ReadOnly: true,
+			Mark: "# Ours.", Description: "Read-only", User: "reader", UserFile: "/etc/r/user.conf", Dir: "/var/lib/r/registry", ReadOnly: true,
 			Readable: []string{"/etc/r/tls.key"}, Command: []string{"/bin/registry", "serve", "/etc/r/config.yaml"}, Program: true, Listen: "10.0.0.3:5000",
 		},
 	} {

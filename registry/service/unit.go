@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -19,8 +20,7 @@ type Spec struct {
 	UserFile    string   // path of UserText on the host
 	Dir         string   // content; the only writable directory
 	ReadOnly    bool     // Dir is not writable, either
-	Closed      string   // a directory above Dir that only root may enter; "" if there is none
-	Readable    []string // root's files that User must read: keys, logins
+	Readable    []string // root's files that User must read: keys, logins; of /etc it sees only their directories, and public files
 	Command     []string
 	Program     bool   // Command is the registry program, which cannot reload its files at SIGHUP
 	Listen      string // HOST:PORT; a port below 1024 requires a capability
@@ -93,22 +93,25 @@ SystemCallFilter=@system-service
 	if s.ReadOnly {
 		bind, access = "BindReadOnlyPaths", "ReadOnlyPaths"
 	}
-	if s.Closed != "" { // the service sees only its own directory there
-		fmt.Fprintf(&b, "TemporaryFileSystem=%s:ro\n%s=%s\n", s.Closed, bind, s.Dir)
+	// The service sees its own files, and no others where hosts keep keys and data of services, also of those that come later.
+	fmt.Fprintf(&b, "TemporaryFileSystem=/etc:ro /var/lib:ro\n%s=%s\n", bind, s.Dir)
+	var dirs []string
+	for _, file := range s.Readable {
+		dirs = append(dirs, path.Dir(file))
 	}
-	for _, dir := range foreignKeys() {
-		fmt.Fprintf(&b, "InaccessiblePaths=-%s\n", dir)
+	slices.Sort(dirs)
+	for _, shown := range append(slices.Compact(dirs), publicFiles()...) {
+		fmt.Fprintf(&b, "BindReadOnlyPaths=%s\n", shown)
 	}
 	fmt.Fprintf(&b, "%s=%s\n\n[Install]\nWantedBy=multi-user.target\n", access, s.Dir)
 	return b.Bytes()
 }
 
-// foreignKeys returns directories with private keys and credentials of other services. Their files belong to root
-// only; the unit hides them in case one of them does not.
-func foreignKeys() []string {
+// publicFiles returns the files of /etc that a program with users, names and TLS reads, where hosts have them.
+func publicFiles() []string {
 	return []string{
-		"/etc/kubernetes", "/etc/rancher", "/etc/kkbundle/etcd", "/etc/kkbundle/pki", "/etc/ssl/private", "/etc/pki/tls/private", "/etc/ssh",
-		"/etc/containerd", "/var/lib/etcd", "/var/lib/kubelet", "/var/lib/rancher",
+		"-/etc/passwd", "-/etc/group", "-/etc/nsswitch.conf", "-/etc/hosts", "-/etc/resolv.conf", "-/etc/localtime",
+		"-/etc/ssl/certs", "-/etc/pki/tls/certs", "-/etc/pki/ca-trust",
 	}
 }
 
