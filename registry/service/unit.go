@@ -94,7 +94,7 @@ SystemCallFilter=@system-service
 		bind, access = "BindReadOnlyPaths", "ReadOnlyPaths"
 	}
 	// The service sees its own files, and no others where hosts keep keys and data of services, also of those that come later.
-	fmt.Fprintf(&b, "TemporaryFileSystem=/etc:ro /var/lib:ro\n%s=%s\n", bind, s.Dir)
+	fmt.Fprintf(&b, "TemporaryFileSystem=/etc:ro\nTemporaryFileSystem=/var/lib:ro\n%s=%s\n", bind, s.Dir)
 	var dirs []string
 	for _, file := range s.Readable {
 		dirs = append(dirs, path.Dir(file))
