@@ -354,7 +354,7 @@ func TestRegistryOfOlderVersion(t *testing.T) {
 		}
 	}
 	unit := h.content(task.UnitDir + siteregistry.Unit)
-	for _, line := range []string{"User=" + siteregistry.Account, "NoNewPrivileges=yes", "CapabilityBoundingSet=", "TemporaryFileSystem=" + task.StateDir + ":ro", "BindReadOnlyPaths=" + siteregistry.DataDir} {
+	for _, line := range []string{"User=" + siteregistry.Account, "NoNewPrivileges=yes", "CapabilityBoundingSet=", "TemporaryFileSystem=/etc:ro", "TemporaryFileSystem=/var/lib:ro", "BindReadOnlyPaths=" + siteregistry.DataDir} {
 		if !strings.Contains(unit, line+"\n") {
 			t.Errorf("the unit has no %s:\n%s", line, unit)
 		}

@@ -93,6 +93,7 @@ func EncryptTask() task.Task {
 // rewriteSecrets writes every Secret anew, which encrypts it with the first key.
 func rewriteSecrets(ctx context.Context, t *task.Host) error {
 	return task.Eventually(ctx, task.NodeReadyTimeout, func(ctx context.Context) error {
-		return t.Run(ctx, host.Script("encrypt-secrets.sh", encryptSecretsScript, append([]string{task.StateDir}, t.Site.Distribution.Kubectl...)...)...)
+		args := append([]string{task.StateDir, "env", "KUBECACHEDIR=" + task.KubectlCache}, t.Site.Distribution.Kubectl...) // reset removes the cache
+		return t.Run(ctx, host.Script("encrypt-secrets.sh", encryptSecretsScript, args...)...)
 	})
 }
