@@ -214,6 +214,7 @@ func (th *thread) precheck(t *testing.T) {
 		t.Errorf("want the port and the host, got\n%s", r.stdout)
 	}
 	th.on(t, 2, "systemctl stop busy-port")
+	eventually(t, "nothing listens on 10250", func() bool { return !strings.Contains(th.on(t, 2, "ss -ltnH"), ":10250") })
 	run(t, th.site(t, "precheck")).must(t, 0)
 	if after := th.traces(t); after != before {
 		t.Errorf("precheck left traces:\n%s", difference(before, after))
