@@ -21,6 +21,18 @@ func Values(data []byte) int {
 		switch b {
 		case ',', '\n', '[', '{':
 			n++
+		case '\r': // a line break of YAML, like the next two
+			if i+1 == len(data) || data[i+1] != '\n' {
+				n++
+			}
+		case 0x85: // U+0085
+			if i > 0 && data[i-1] == 0xc2 {
+				n++
+			}
+		case 0xa8, 0xa9: // U+2028, U+2029
+			if i > 1 && data[i-1] == 0x80 && data[i-2] == 0xe2 {
+				n++
+			}
 		case '-', '?':
 			if i+1 < len(data) && data[i+1] == ' ' {
 				n++

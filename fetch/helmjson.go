@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/kkbundle/kkbundle/capped"
 )
@@ -116,6 +117,7 @@ func jsonVersions(d *json.Decoder) ([]chartVersion, error) {
 		if err := capped.SmallJSON(raw, maxVersionValues, &v); err != nil {
 			return nil, err
 		}
+		v.URLs = slices.Clone(v.URLs[:min(len(v.URLs), 1)]) // the first one is used
 		list = append(list, v)
 	}
 	return list, expect(d, ']')

@@ -13,25 +13,23 @@ import (
 
 	"github.com/Masterminds/semver/v3"
 	"github.com/opencontainers/go-digest"
-	"go.yaml.in/yaml/v3"
 
-	"github.com/kkbundle/kkbundle/capped"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
 const (
 	maxIndex = 64 << 20 // bytes of a repository's index.yaml; the largest known has some 20 MB
-	// maxWholeIndex bounds an index to parse as a whole, which takes some 30 times its size in memory.
+	// maxWholeIndex bounds an index in YAML, or one chart's part of it, to parse as a whole.
 	maxWholeIndex = 8 << 20
-	// maxIndexValues bounds the values of an index in YAML to parse, some 400 bytes of memory each.
-	maxIndexValues = 1 << 19
+	// maxIndexNodes bounds the nodes of YAML to parse, some 300 bytes of memory each.
+	maxIndexNodes = 1 << 19
 )
 
 // A chartVersion is an entry of a Helm repository's index.
 type chartVersion struct {
-	Version string   `yaml:"version" json:"version"`
-	URLs    []string `yaml:"urls" json:"urls"`
-	Digest  string   `yaml:"digest" json:"digest"`
+	Version string   `json:"version"`
+	URLs    []string `json:"urls"`
+	Digest  string   `json:"digest"`
 }
 
 // sha256 returns the digest in the index, "" if there is none.
@@ -107,9 +105,6 @@ func (w *web) page(ctx context.Context, address string, limit int64) ([]byte, er
 
 // parseIndex returns the entries of one chart.
 func parseIndex(index []byte, chart string) ([]chartVersion, error) {
-	var doc struct {
-		Entries map[string][]chartVersion `yaml:"entries"`
-	}
 	if trimmed := bytes.TrimSpace(index); len(trimmed) > 0 && trimmed[0] == '{' {
 		versions, err := parseJSONIndex(trimmed, chart)
 		if err != nil {
@@ -117,25 +112,29 @@ func parseIndex(index []byte, chart string) ([]chartVersion, error) {
 		}
 		return versions, nil
 	}
-	if part, ok := indexSection(index, chart); ok && len(part) <= maxWholeIndex && capped.Values(part) <= maxIndexValues {
-		var entries map[string][]chartVersion
-		if yaml.Unmarshal(part, &entries) == nil {
-			return entries[chart], nil
+	if part, ok := indexSection(index, chart); ok && len(part) <= maxWholeIndex && indexNodes(part) <= maxIndexNodes {
+		if entries, err := parseYAML(part); err == nil {
+			return yamlVersions(entries, chart)
 		}
 	}
 	if len(index) > maxWholeIndex {
 		return nil, fmt.Errorf("chart %s was not found in an index of %d bytes, or has more than %d bytes there", chart, len(index), maxWholeIndex)
 	}
-	if n := capped.Values(index); n > maxIndexValues {
-		return nil, fmt.Errorf("chart %s was not found in an index of about %d values, or has more than %d there", chart, n, maxIndexValues)
+	if n := indexNodes(index); n > maxIndexNodes {
+		return nil, fmt.Errorf("chart %s was not found in an index of about %d values, or has more than %d there", chart, n, maxIndexNodes)
 	}
-	if err := yaml.Unmarshal(index, &doc); err != nil {
+	doc, err := parseYAML(index)
+	if err != nil {
 		return nil, fmt.Errorf("not an index of charts: %w", err)
 	}
-	if doc.Entries == nil {
-		return nil, errors.New("not an index of charts: it has no entries")
+	entries, err := yamlField(doc, "entries")
+	if err == nil && entries == nil {
+		err = errors.New("it has no entries")
 	}
-	return doc.Entries[chart], nil
+	if err != nil {
+		return nil, fmt.Errorf("not an index of charts: %w", err)
+	}
+	return yamlVersions(entries, chart)
 }
 
 // indexSection cuts the lines of one chart out of an index in Helm's layout, so that an index of thousands of charts
