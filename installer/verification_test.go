@@ -152,6 +152,34 @@ func TestSurveyFindings(t *testing.T) {
 	}
 }
 
+// TestManualRenewalIsWarnedOfEarly holds that status warns of certificates 90 days before their end if no timer renews them,
+// and 30 days before if a timer or the kubelet does.
+func TestManualRenewalIsWarnedOfEarly(t *testing.T) {
+	t.Parallel()
+	const kubelet = "/var/lib/kubelet/pki/kubelet-client-current.pem"
+	for _, one := range []struct {
+		manual bool
+		file   string
+		days   int
+		want   string
+	}{
+		{true, "a.crt", 89, "certificates cp1 warning"},
+		{true, "a.crt", 91, ""},
+		{true, "a.crt", -1, "certificates cp1 failed"},
+		{true, kubelet, 31, ""},
+		{true, kubelet, 29, "certificates cp1 warning"},
+		{false, "a.crt", 31, ""},
+		{false, "a.crt", 29, "certificates cp1 warning"},
+	} {
+		s := healthy()
+		s.Manual = one.manual
+		s.Hosts[0].Certificates[0] = report.Certificate{File: one.file, Expires: s.Now.AddDate(0, 0, one.days)}
+		if got := wrong(s.Findings()); got != one.want {
+			t.Errorf("manual %t, %s, %d days left: got %q, want %q", one.manual, one.file, one.days, got, one.want)
+		}
+	}
+}
+
 // TestJudgeWithoutALostHost has the run go on without a node: its pods are missed by nobody, those of the others are.
 func TestJudgeWithoutALostHost(t *testing.T) {
 	t.Parallel()

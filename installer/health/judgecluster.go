@@ -308,8 +308,22 @@ func ErrorFinding(id, host string, err error) report.Finding {
 	return NewFinding(id, host, report.OK, "")
 }
 
-// renewWithin is the remaining life of a certificate that gets a warning: kubeadm's last a year.
-const renewWithin = 30 * 24 * time.Hour
+// The remaining lives of certificates that get a warning.
+const (
+	// timerFailed is half of the time in which the timer renews.
+	timerFailed = 30 * 24 * time.Hour
+	// renewByHand is also the time in which install renews.
+	renewByHand = 90 * 24 * time.Hour
+)
+
+// warnWithin returns the remaining life at which the certificate in a file gets a warning. A kubelet renews its own, at any
+// time in the last third of the year.
+func (s *Survey) warnWithin(file string) time.Duration {
+	if s.Manual && !strings.HasPrefix(file, "/var/lib/kubelet/") {
+		return renewByHand
+	}
+	return timerFailed
+}
 
 func (s *Survey) judgeCertificates() report.Findings {
 	var list report.Findings
@@ -324,7 +338,7 @@ func (s *Survey) judgeCertificates() report.Findings {
 			switch {
 			case left <= 0:
 				state, worst = report.Failed, text
-			case left < renewWithin && state == report.OK:
+			case left < s.warnWithin(c.File) && state == report.OK:
 				state, worst = report.Warning, text
 			}
 		}

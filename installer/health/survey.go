@@ -33,6 +33,7 @@ import (
 type Survey struct {
 	Now        time.Time // by the clock of the host that kubectl runs on
 	Kubernetes bool      // the cluster is kubeadm's
+	Manual     bool      // certificates: {renew: manual}
 	Version    string    // of the nodes as the cluster file has it; "" if unknown
 	ownNetwork bool      // the operator brings the pod network, perhaps later
 	System     []string  // the namespaces of Kubernetes and the pod network
@@ -107,7 +108,7 @@ func Leased() []string { return []string{"Lease/kube-scheduler", "Lease/kube-con
 // the survey holds the other answers.
 func NewSurvey(ctx context.Context, r *task.Site, t *task.Host) (*Survey, error) {
 	s := &Survey{
-		Kubernetes: r.Cluster.Kubernetes.Distribution == manifest.DistributionKubernetes, Version: r.Cluster.Kubernetes.Version,
+		Kubernetes: r.Cluster.Kubernetes.Distribution == manifest.DistributionKubernetes, Manual: r.Cluster.Certificates.Renew == manifest.RenewManual, Version: r.Cluster.Kubernetes.Version,
 		ownNetwork: r.Cluster.CNI.Type == manifest.NetworkNone, System: addon.OwnNamespaces(r.Cluster), Objects: map[string]kube.Object{}, Now: r.Now(),
 	}
 	tasks := []func(context.Context) error{

@@ -126,8 +126,7 @@ func TestRotateRefuses(t *testing.T) {
 	if _, err := service.Rotate(t.Context(), service.RotateOptions{Root: root, Pull: true}); err == nil || !strings.Contains(err.Error(), "no registry is installed here") {
 		t.Errorf("without a registry: %v", err)
 	}
-	o := options(root, nil)
-	o.Own, o.Config, o.Program.Name = true, []byte("version: 0.1\n"), "registry"
+	o := ownOptions(options(root, nil))
 	if _, err := service.Install(t.Context(), o); err != nil {
 		t.Fatal(err)
 	}

@@ -21,19 +21,19 @@ type RemoveOptions struct {
 // Remove stops the service and removes its files; it returns their paths. Without WithData a later Install restores the
 // same registry. The system user is then kept too, because it owns the content.
 func Remove(ctx context.Context, o RemoveOptions) ([]string, error) {
-	unit, err := os.ReadFile(filepath.Join(o.Root, unitPath))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	units, err := o.units()
+	if err != nil {
 		return nil, err
 	}
-	if err == nil && !bytes.HasPrefix(unit, []byte(mark)) {
-		return nil, fmt.Errorf("%s was not written by kkbundle registry install: nothing is removed", unitPath)
-	}
-	if err == nil && o.Run != nil {
-		if err := o.Run.Run(ctx, "systemctl", "disable", "--now", Unit); err != nil {
+	for _, unit := range units {
+		if o.Run == nil {
+			break
+		}
+		if err := o.Run.Run(ctx, "systemctl", "disable", "--now", unit); err != nil {
 			return nil, err
 		}
 	}
-	paths := []string{unitPath, usersPath, programDir, stampPath}
+	paths := []string{timerPath, renewPath, unitPath, usersPath, programDir, stampPath}
 	if o.WithData {
 		settings, err := Load(o.Root)
 		switch {
@@ -69,6 +69,24 @@ func Remove(ctx context.Context, o RemoveOptions) ([]string, error) {
 		return removed, nil // the user does not exist
 	}
 	return removed, o.Run.Run(ctx, "userdel", User)
+}
+
+// units returns the installed units in the order in which they stop.
+func (o RemoveOptions) units() ([]string, error) {
+	var units []string
+	for _, unit := range []string{timer, renewUnit, Unit} {
+		text, err := os.ReadFile(filepath.Join(o.Root, unitDir, unit))
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			continue
+		case err != nil:
+			return nil, err
+		case !bytes.HasPrefix(text, []byte(mark)):
+			return nil, fmt.Errorf("%s was not written by kkbundle registry install: nothing is removed", unitDir+unit)
+		}
+		units = append(units, unit)
+	}
+	return units, nil
 }
 
 // content returns the paths of the registry's content in its directory. Foreign files stay, and so does then the

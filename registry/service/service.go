@@ -45,7 +45,8 @@ const (
 
 	configDir  = "/etc/" + name
 	programDir = "/usr/local/lib/" + name
-	unitPath   = "/etc/systemd/system/" + Unit
+	unitDir    = "/etc/systemd/system/"
+	unitPath   = unitDir + Unit
 	usersPath  = "/etc/sysusers.d/" + name + ".conf"
 	statePath  = configDir + "/install.json"
 	stampPath  = configDir + "/applied"
@@ -63,9 +64,7 @@ const (
 
 	public, group, private, executable = 0o644, 0o640, 0o600, 0o755
 
-	// RenewBefore is the remaining lifetime at which a certificate is renewed.
-	RenewBefore = 30 * 24 * time.Hour
-	startWait   = 30 * time.Second
+	startWait = 30 * time.Second
 )
 
 // A Program is the unit's program. Open is called more than once.
@@ -95,7 +94,8 @@ type Options struct {
 	Settings
 	Root    string // "/" is this host
 	Program Program
-	Config  []byte // the registry program's, if Settings.Own
+	Tool    Program // kkbundle, which renews the certificate, if Settings.Own: Program is not kkbundle then
+	Config  []byte  // the registry program's, if Settings.Own
 	Now     time.Time
 	DryRun  bool
 	Run     Runner // nil if Root is not a running host: nothing is started
@@ -106,7 +106,7 @@ type Options struct {
 // A Result lists the changes of Install, or in a dry run those that it would make.
 type Result struct {
 	Changes []hostfile.Change
-	Program bool // the program was replaced
+	Program bool // a program was replaced
 	Started bool // the service was started or restarted
 	CA      string
 	Pull    Credential // for the clients' runtimes
@@ -184,24 +184,25 @@ func Install(ctx context.Context, o Options) (Result, error) {
 	if res.Changes, err = hostfile.Check(where, files); err != nil {
 		return res, err
 	}
-	program := path.Join(programDir, o.Program.Name)
-	want, err := digestOf(w.Program.Open())
+	programs, digests, err := w.changedPrograms()
 	if err != nil {
-		return res, fmt.Errorf("%s: %w", o.Program.Name, err)
+		return res, err
 	}
-	current, _ := digestOf(os.Open(filepath.Join(o.Root, program))) // an unreadable program is replaced
-	res.Program = want != current
-	stamp := stampOf(files, want)
+	res.Program = len(programs) > 0
+	stamp := stampOf(files, digests)
 	have, _ := os.ReadFile(filepath.Join(o.Root, stampPath)) // a missing stamp means an interrupted run
-	res.Started = o.Run != nil && (res.Changed() || string(have) != stamp || w.Run.Run(ctx, "systemctl", "is-active", "--quiet", Unit) != nil)
+	res.Started = o.Run != nil && (res.Changed() || string(have) != stamp || !w.active(ctx, Unit) || !w.active(ctx, timer))
 	if o.DryRun || !res.Changed() && string(have) == stamp {
 		return res, nil
+	}
+	if err := w.remove(stampPath); err != nil {
+		return res, err
 	}
 	if err := hostfile.Apply(where, res.Changes); err != nil {
 		return res, err
 	}
-	if res.Program {
-		if err := w.placeProgram(program); err != nil {
+	for _, p := range programs {
+		if err := w.placeProgram(p); err != nil {
 			return res, err
 		}
 	}
@@ -254,7 +255,8 @@ func (w *installation) files() ([]hostfile.File, error) {
 		// Our copy of the operator's file may be overwritten with any first line.
 		files = append(files, hostfile.File{Path: configPath, Mode: group, Data: w.Config, Mark: string(w.existing(configPath)), Secret: true})
 	}
-	return append(files, hostfile.File{Path: unitPath, Mode: public, Data: w.spec().UnitText(), Mark: mark}), nil
+	files = append(files, hostfile.File{Path: unitPath, Mode: public, Data: w.spec().UnitText(), Mark: mark})
+	return append(files, w.timerFiles()...), nil
 }
 
 // existing returns a file's content, or nil. Read errors are ignored: a later write reports them.
@@ -276,7 +278,7 @@ func (w *installation) authority() (*pki.Authority, pki.Pair, error) {
 	if err != nil {
 		return nil, pair, fmt.Errorf("%s and %s: %w", caPath, caKeyPath, err)
 	}
-	if end := a.Certificate.NotAfter; w.Now.Add(RenewBefore).After(end) {
+	if end := a.Certificate.NotAfter; w.Now.Add(renewBefore).After(end) {
 		return nil, pair, fmt.Errorf("the authority in %s ends on %s: run kkbundle registry certs renew --new-ca, and give all clients the new one",
 			caPath, end.Format(time.DateOnly))
 	}
@@ -287,8 +289,8 @@ func (w *installation) serverPair(ca *pki.Authority) (pki.Pair, error) {
 	pair := pki.Pair{Cert: w.existing(certPath), Key: w.existing(keyPath)}
 	names := pki.ParseNames(w.Names)
 	var err error
-	if !ca.Fits(pair, names, w.Now, RenewBefore) {
-		if pair, err = ca.Issue(names, w.Now, pki.Life); err != nil {
+	if !ca.Fits(pair, names, w.Now, renewBefore) {
+		if pair, err = ca.Issue(names, w.Now, pki.LeafLife); err != nil {
 			return pair, err
 		}
 	}
@@ -309,13 +311,50 @@ func digestOf(r io.ReadCloser, err error) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), errors.Join(err, r.Close())
 }
 
-func (w *installation) placeProgram(program string) error {
-	r, err := w.Program.Open()
+// programs returns the programs of the service and of its timer.
+func (w *installation) programs() []Program {
+	if w.Own {
+		return []Program{w.Program, w.Tool}
+	}
+	return []Program{w.Program}
+}
+
+// changedPrograms returns the programs that differ from those on the host, and the digests of all.
+func (w *installation) changedPrograms() (changed []Program, digests string, err error) {
+	for _, p := range w.programs() {
+		want, err := digestOf(p.Open())
+		if err != nil {
+			return nil, "", fmt.Errorf("%s: %w", p.Name, err)
+		}
+		have, _ := digestOf(os.Open(filepath.Join(w.Root, programDir, p.Name))) // an unreadable program is replaced
+		if want != have {
+			changed = append(changed, p)
+		}
+		digests += want
+	}
+	return changed, digests, nil
+}
+
+func (w *installation) placeProgram(p Program) error {
+	r, err := p.Open()
 	if err != nil {
 		return err
 	}
 	defer r.Close()
-	return w.place(program, r, executable)
+	return w.place(path.Join(programDir, p.Name), r, executable)
+}
+
+// remove removes a file, if it exists.
+func (w *installation) remove(name string) error {
+	if err := os.Remove(filepath.Join(w.Root, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// active reports whether a unit is active.
+func (w *installation) active(ctx context.Context, unit string) bool {
+	return w.Run.Run(ctx, "systemctl", "is-active", "--quiet", unit) == nil
 }
 
 func (w *installation) write(name string, data []byte, mode fs.FileMode) error {
@@ -330,26 +369,27 @@ func (w *installation) place(name string, r io.Reader, mode fs.FileMode) error {
 	return hostfile.Write(target, r, mode)
 }
 
-// stampOf returns a digest of the files and the program that require a restart. It is written last, so an interrupted
-// run restarts the service again.
-func stampOf(files []hostfile.File, program string) string {
+// stampOf returns a digest of the files and the programs that require a restart. It is removed first and written last, so
+// the run after an interrupted one restarts the service.
+func stampOf(files []hostfile.File, programs string) string {
 	h := sha256.New()
 	for _, f := range files {
 		switch f.Path {
-		case statePath, usersPath, unitPath, configPath:
+		case statePath, usersPath, unitPath, configPath, timerPath, renewPath:
 			fmt.Fprintf(h, "%s %o %d\n", f.Path, f.Mode, len(f.Data))
 			h.Write(f.Data)
 		}
 	}
-	_, _ = io.WriteString(h, program) // never fails
+	_, _ = io.WriteString(h, programs) // never fails
 	return hex.EncodeToString(h.Sum(nil)) + "\n"
 }
 
-// start gives the service's user its files, and restarts the service.
+// start gives the service's user its files, and restarts the service and its timer.
 func (w *installation) start(ctx context.Context) error {
 	for _, args := range append(w.spec().Prepare(),
 		[]string{"systemctl", "daemon-reload"},
-		[]string{"systemctl", "enable", Unit},
+		[]string{"systemctl", "enable", Unit, timer},
+		[]string{"systemctl", "restart", timer},
 		[]string{"systemctl", "restart", Unit},
 	) {
 		if err := w.Run.Run(ctx, args...); err != nil {

@@ -27,22 +27,26 @@ var update = flag.Bool("update", false, "write the golden files")
 // A host records the commands that run on it.
 type host struct {
 	ran    []string
-	active bool
-	fail   string // a command that fails
+	active map[string]bool // units
+	fail   string          // a command that fails
 }
 
 func (h *host) Run(_ context.Context, args ...string) error {
 	line := strings.Join(args, " ")
 	h.ran = append(h.ran, line)
+	unit := args[len(args)-1]
 	switch {
 	case h.fail != "" && strings.Contains(line, h.fail):
 		return errors.New("failed: " + line)
-	case strings.Contains(line, "is-active") && !h.active:
+	case strings.Contains(line, "is-active") && !h.active[unit]:
 		return errors.New("inactive")
-	case strings.Contains(line, "restart"):
-		h.active = true
+	case strings.Contains(line, "systemctl restart"):
+		if h.active == nil {
+			h.active = map[string]bool{}
+		}
+		h.active[unit] = true
 	case strings.Contains(line, "disable"):
-		h.active = false
+		delete(h.active, unit)
 	}
 	return nil
 }
@@ -95,14 +99,14 @@ func TestInstallAgain(t *testing.T) {
 	root, h := t.TempDir(), &host{}
 	o := options(root, h)
 	o.DryRun = true
-	if changed, restarted := step(t, o, h); len(changed) != 11 || restarted {
+	if changed, restarted := step(t, o, h); len(changed) != 13 || restarted {
 		t.Errorf("a dry run: %v, restarted %v", changed, restarted)
 	}
 	if entries, err := os.ReadDir(root); err != nil || len(entries) > 0 {
 		t.Errorf("a dry run wrote %v, %v", entries, err)
 	}
 	o.DryRun = false
-	if changed, restarted := step(t, o, h); len(changed) != 11 || !restarted {
+	if changed, restarted := step(t, o, h); len(changed) != 13 || !restarted {
 		t.Errorf("the first time: %v, restarted %v", changed, restarted)
 	}
 	for name, mode := range map[string]fs.FileMode{
@@ -125,16 +129,18 @@ func TestInstallAgain(t *testing.T) {
 		}
 	}
 	nothing("the second time")
-	h.active = false
-	if changed, restarted := step(t, o, h); len(changed) != 0 || !restarted {
-		t.Errorf("after a stop: %v, restarted %v", changed, restarted)
+	for _, unit := range []string{service.Unit, timer} {
+		delete(h.active, unit)
+		if changed, restarted := step(t, o, h); len(changed) != 0 || !restarted || !h.active[unit] {
+			t.Errorf("after a stop of %s: %v, restarted %v", unit, changed, restarted)
+		}
 	}
 	o.Program = program("program 2")
 	if changed, restarted := step(t, o, h); len(changed) != 0 || !restarted {
 		t.Errorf("another program: %v, restarted %v", changed, restarted)
 	}
-	o.Now = o.Now.AddDate(9, 0, 0)
-	nothing("years later")
+	o.Now = o.Now.AddDate(0, 9, 0)
+	nothing("months later")
 	o.Names = append(o.Names, "mirror.site")
 	if changed, restarted := step(t, o, h); !slices.Equal(changed, []string{"install.json", "tls.key", "tls.crt"}) || !restarted {
 		t.Errorf("another name: %v, restarted %v", changed, restarted)
@@ -187,7 +193,7 @@ func TestRenew(t *testing.T) {
 	if _, err := service.Renew(t.Context(), service.RenewOptions{Root: root, Now: o.Now, Run: h}); err != nil {
 		t.Fatal(err)
 	}
-	if read(t, root, etc+"ca.crt") != ca || read(t, root, etc+"tls.crt") == cert || !slices.Contains(h.ran, "systemctl reload "+service.Unit) {
+	if read(t, root, etc+"ca.crt") != ca || read(t, root, etc+"tls.crt") == cert || !slices.Contains(h.ran, "systemctl try-reload-or-restart "+service.Unit) {
 		t.Errorf("the certificate was not renewed alone: %v", h.ran)
 	}
 	if changed, restarted := step(t, o, h); len(changed) > 0 || restarted {
@@ -197,9 +203,9 @@ func TestRenew(t *testing.T) {
 	if _, err := service.Install(t.Context(), o); err == nil || !strings.Contains(err.Error(), "--new-ca") {
 		t.Errorf("an authority that ends soon: %v", err)
 	}
-	ends, err := service.Renew(t.Context(), service.RenewOptions{Root: root, Now: o.Now, NewAuthority: true})
-	if err != nil || ends.Before(o.Now.AddDate(9, 0, 0)) || read(t, root, etc+"ca.crt") == ca {
-		t.Errorf("a new authority: until %s, %v", ends, err)
+	got, err := service.Renew(t.Context(), service.RenewOptions{Root: root, Now: o.Now, NewAuthority: true})
+	if err != nil || !lasts(o.Now, got.Ends, 365) || read(t, root, etc+"ca.crt") == ca {
+		t.Errorf("a new authority: until %s, %v", got.Ends, err)
 	}
 	if changed, _ := step(t, o, h); len(changed) > 0 {
 		t.Errorf("afterwards: %v", changed)
@@ -219,10 +225,10 @@ func TestRemove(t *testing.T) {
 	}
 	ca := read(t, root, etc+"ca.crt")
 	removed, err := service.Remove(t.Context(), service.RemoveOptions{Root: root, Run: h})
-	if err != nil || h.active || len(removed) != 4 {
+	if err != nil || len(h.active) > 0 || len(removed) != 6 {
 		t.Errorf("%v, %v; active %v", removed, err, h.active)
 	}
-	if changed, restarted := step(t, o, h); !slices.Equal(changed, []string{"kkbundle-site-registry.conf", "kkbundle-site-registry.service"}) || !restarted || read(t, root, etc+"ca.crt") != ca {
+	if changed, restarted := step(t, o, h); !slices.Equal(changed, []string{"kkbundle-site-registry.conf", service.Unit, renewal, timer}) || !restarted || read(t, root, etc+"ca.crt") != ca {
 		t.Errorf("installed again: %v, %v", changed, restarted)
 	}
 	if slices.Contains(h.ran, "userdel "+service.User) {
@@ -327,27 +333,30 @@ func TestUnit(t *testing.T) {
 		t.Skip("systemd-analyze is not there")
 	}
 	for _, own := range []bool{false, true} {
-		root := t.TempDir()
+		root, units := t.TempDir(), t.TempDir()
 		o := options(root, nil)
 		o.Listen, o.Metrics, o.Delete = "10.0.0.3:443", "127.0.0.1:5001", true
-		if o.Own = own; own {
-			o.Config, o.Program.Name = []byte("version: 0.1\n"), "registry"
+		if own {
+			o = ownOptions(o)
 		}
 		if _, err := service.Install(t.Context(), o); err != nil {
 			t.Fatal(err)
 		}
-		text := read(t, root, "/etc/systemd/system/"+service.Unit)
-		// The program is looked for where it will be, which is not here.
-		program := filepath.Join(root, "usr/local/lib/kkbundle-site-registry", o.Program.Name)
-		text = strings.Replace(text, "ExecStart=/usr/local/lib/kkbundle-site-registry/"+o.Program.Name, "ExecStart="+program, 1)
-		unit := filepath.Join(t.TempDir(), service.Unit)
-		if err := os.WriteFile(unit, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
+		args := []string{"verify", "--man=no"}
+		for _, unit := range []string{service.Unit, renewal, timer} {
+			// The programs are looked for where they will be, which is not here.
+			text := strings.Replace(read(t, root, "/etc/systemd/system/"+unit), "ExecStart=/", "ExecStart="+root+"/", 1)
+			file := filepath.Join(units, unit)
+			if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			args = append(args, file)
 		}
-		out, err := exec.CommandContext(t.Context(), "systemd-analyze", "verify", "--man=no", unit).CombinedOutput()
-		if err != nil || strings.Contains(string(out), service.Unit+":") {
-			t.Errorf("%v\n%s\n%s", err, out, text)
+		out, err := exec.CommandContext(t.Context(), "systemd-analyze", args...).CombinedOutput()
+		if err != nil || strings.Contains(string(out), "kkbundle") {
+			t.Errorf("%v\n%s", err, out)
 		}
+		text := read(t, units, service.Unit)
 		if want := "AmbientCapabilities=CAP_NET_BIND_SERVICE\nCapabilityBoundingSet=CAP_NET_BIND_SERVICE\n"; !strings.Contains(text, want) {
 			t.Errorf("port 443 is not open to it:\n%s", text)
 		}

@@ -37,7 +37,7 @@ func newRegistryInstallCmd(g *globals) *cobra.Command {
 		Long: `Installs kkbundle registry serve as a systemd service (root required): with its own user, which may write to its directory only, a
 certificate authority, a certificate for the names that clients use, and two logins, with passwords in files that only root can read:
 registry may only pull and is for mirror-config, registry-push may push. Running it again changes only differences: omitted flags keep
-their values, and a certificate that ends within 30 days is renewed. Add users who may push to /etc/kkbundle-site-registry/htpasswd, and
+their values. The certificate is valid for a year, and a systemd timer renews it 60 days before its end. Add users who may push to /etc/kkbundle-site-registry/htpasswd, and
 users who may only pull to pull-htpasswd (htpasswd -B).
 
 With --config, the registry program of the bundle runs instead, with any of its storage drivers (S3, Azure, GCS). That configuration
@@ -82,8 +82,13 @@ func runRegistryInstall(cmd *cobra.Command, g *globals, args []string, o registr
 		return errors.New("installing a service needs root: use sudo, or --root DIR to see the files")
 	}
 	install := service.Options{Settings: o.Settings, Root: o.root, Now: time.Now(), Run: service.HostCommands(o.root), Ready: o.Ready(o.root), DryRun: o.dryRun}
-	var err error
+	own, err := service.OwnProgram()
+	if err != nil {
+		return err
+	}
+	install.Program = own
 	if o.config != "" {
+		install.Tool = own
 		if install.Config, err = build.ReadFile(o.config); err != nil {
 			return err
 		}
@@ -96,8 +101,6 @@ func runRegistryInstall(cmd *cobra.Command, g *globals, args []string, o registr
 		if install.Program, err = registryProgram(ctx, r, o.program); err != nil {
 			return err
 		}
-	} else if install.Program, err = service.OwnProgram(); err != nil {
-		return err
 	}
 	res, err := service.Install(ctx, install)
 	if err != nil {
@@ -230,25 +233,35 @@ func newRegistryCertsCmd(g *globals) *cobra.Command {
 	}
 	var root string
 	var newCA bool
+	var days int
 	renew := &cobra.Command{
 		Use:   "renew",
 		Short: "Renew the registry's certificate now",
 		Long: `Renews the certificate of an installed registry for the same names, and reloads it without ending transfers. Clients trust it through
-the same authority. --new-ca creates a new authority, which all clients must get.`,
+the same authority. --new-ca creates a new authority, which all clients must get. The timer of registry install runs it with --days 60.`,
 		Args: takes(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			ends, err := service.Renew(cmd.Context(), service.RenewOptions{Root: root, NewAuthority: newCA, Now: time.Now(), Run: service.HostCommands(root)})
+			if days < 0 || days > 0 && newCA {
+				return usage.Errorf("--days N is positive, and without --new-ca")
+			}
+			renewed, err := service.Renew(cmd.Context(), service.RenewOptions{
+				Root: root, NewAuthority: newCA, Within: time.Duration(days) * 24 * time.Hour, Now: time.Now(), Run: service.HostCommands(root),
+			})
 			if err != nil {
 				return err
 			}
 			if g.JSON {
-				return g.PrintJSON(renewResult{1, ends})
+				return g.PrintJSON(renewResult{1, renewed.Changed, renewed.Ends})
 			}
-			return g.Result("certificate until %s", ends.Format(time.DateOnly))
+			if !renewed.Changed {
+				g.Note("nothing to renew")
+			}
+			return g.Result("certificate until %s", renewed.Ends.Format(time.DateOnly))
 		},
 	}
 	renew.Flags().StringVar(&root, "root", "/", "root directory of the host")
 	renew.Flags().BoolVar(&newCA, "new-ca", false, "create a new authority too")
+	renew.Flags().IntVar(&days, "days", 0, "only a certificate that ends within so many `days` (default: any)")
 	cmd.AddCommand(renew)
 	return cmd
 }
@@ -256,6 +269,7 @@ the same authority. --new-ca creates a new authority, which all clients must get
 // renewResult is the JSON output of registry certs renew.
 type renewResult struct {
 	Version int       `json:"version"` // 1
+	Renewed bool      `json:"renewed"`
 	Ends    time.Time `json:"ends"`
 }
 
@@ -264,7 +278,7 @@ func newRegistryUninstallCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "uninstall",
 		Short: "Remove an installed registry service",
-		Long: `Stops an installed registry and removes its unit and program. Content, certificates and logins stay for a later install; --with-data
+		Long: `Stops an installed registry and removes its units and program. Content, certificates and logins stay for a later install; --with-data
 removes them too, and the user.`,
 		Args: takes(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
