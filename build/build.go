@@ -162,6 +162,9 @@ func (b *builder) settle(ctx context.Context) error {
 		return err
 	}
 	if b.failures.list == nil {
+		if len(lock.Items) == 0 && len(lock.Inputs) == 0 {
+			return &InputError{fmt.Errorf("%s names no content: add images, charts, files, packages or a cluster", b.File)}
+		}
 		if err := b.judge(lock.Undecided); err != nil {
 			return err
 		}

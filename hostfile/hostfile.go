@@ -32,13 +32,22 @@ type File struct {
 	Data []byte
 	// Mark is the first line of our own files, which may be replaced. Other content is foreign. A file without a mark
 	// is ours only if unchanged.
-	Mark string
-	// Secret marks content with credentials, which are hidden in differences.
-	Secret bool
+	Mark    string
+	Secrecy Secrecy
 	// Merge, if set, merges Data into the existing content. A contradiction is an error, unless force allows replacing
 	// it.
 	Merge func(have, data []byte, force bool) ([]byte, error)
 }
+
+// A Secrecy decides how much of a file a difference shows.
+type Secrecy int
+
+// The secrecies. Of a file with logins the lines are shown, without the values of credentials; of a secret file the number of lines.
+const (
+	Public Secrecy = iota
+	Logins
+	Secret
+)
 
 // A State is the state of a file before Apply.
 type State string
@@ -136,7 +145,7 @@ func check(o Options, f File) (Change, error) {
 // merge checks a file that others may share. Its mode stays, unless it has credentials.
 func merge(o Options, c Change, have []byte, mode fs.FileMode) (Change, error) {
 	f := c.file
-	if !f.Secret {
+	if f.Secrecy == Public {
 		c.file.Mode = mode
 	}
 	merged, err := f.Merge(have, f.Data, false)
@@ -259,16 +268,22 @@ func diff(f File, from, to []byte) string {
 		old, next = old[:len(old)-1], next[:len(next)-1]
 	}
 	var b strings.Builder
-	for _, l := range old {
-		b.WriteString("-" + l + "\n")
+	for _, side := range []struct {
+		sign  string
+		lines []string
+	}{{"-", old}, {"+", next}} {
+		if n := len(side.lines); f.Secrecy == Secret && n > 0 {
+			fmt.Fprintf(&b, "%s(%d lines, not shown)\n", side.sign, n)
+			continue
+		}
+		for _, l := range side.lines {
+			b.WriteString(side.sign + l + "\n")
+		}
 	}
-	for _, l := range next {
-		b.WriteString("+" + l + "\n")
+	if f.Secrecy == Logins {
+		return hide(b.String())
 	}
-	if !f.Secret {
-		return b.String()
-	}
-	return hide(b.String())
+	return b.String()
 }
 
 func lines(data []byte) []string {

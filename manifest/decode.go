@@ -56,13 +56,14 @@ func (d *decoder) header(root *yaml.Node, kind string) bool {
 		d.add("", "want a mapping with apiVersion, kind and so on, have %s", describe(root))
 		return false
 	}
+	if program := convertible(root); program != "" {
+		d.add("", "this is a file of %s; kkbundle convert %s makes files of kkbundle from it", program, d.src.file)
+		return false
+	}
 	ok := true
 	for _, want := range [][2]string{{"apiVersion", APIVersion}, {"kind", kind}} {
 		_, v, _, found := step(root, "."+want[0])
 		switch {
-		case found && strings.HasPrefix(v.Value, "kubekey.kubesphere.io/"):
-			d.add(want[0], "belongs to a file of KubeKey; kkbundle convert %s makes files of kkbundle from it", d.src.file)
-			ok = false
 		case !found:
 			d.add("", "%s is missing; write %s: %s", want[0], want[0], want[1])
 			ok = false
@@ -72,6 +73,26 @@ func (d *decoder) header(root *yaml.Node, kind string) bool {
 		}
 	}
 	return ok
+}
+
+// convertible returns the program whose file root is, if package convert can read it, or "".
+func convertible(root *yaml.Node) string {
+	text := func(path string) string {
+		if _, v, _, found := step(root, path); found {
+			return v.Value
+		}
+		return ""
+	}
+	group, _, _ := strings.Cut(text(".apiVersion"), "/")
+	switch kind := text(".kind"); {
+	case group == "kubekey.kubesphere.io":
+		return "KubeKey"
+	case group == "content.hauler.cattle.io":
+		return "Hauler"
+	case kind == "ZarfPackageConfig", kind == "ZarfInitConfig":
+		return "Zarf"
+	}
+	return ""
 }
 
 // value decodes one node. It enforces the limits of nesting and of values, including repeats through aliases.

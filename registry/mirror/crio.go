@@ -42,7 +42,7 @@ func crio(r Registry, upstreams []string) (Configuration, error) {
 		return c, fmt.Errorf("%s: %w", crioAuth, err)
 	}
 	c.Files = append(c.Files,
-		hostfile.File{Path: crioAuth, Mode: private, Data: append(auth, '\n'), Mark: "{\n  \"auths\": {\n", Secret: true},
+		hostfile.File{Path: crioAuth, Mode: private, Data: append(auth, '\n'), Mark: "{\n  \"auths\": {\n", Secrecy: hostfile.Logins},
 		hostfile.File{
 			Path: "/etc/crio/crio.conf.d/50-kkbundle.conf", Mode: public, Mark: hostfile.Mark,
 			Data: fmt.Appendf(nil, "%s\n[crio.image]\nglobal_auth_file = %q\n", hostfile.Mark, crioAuth),

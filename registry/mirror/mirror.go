@@ -78,6 +78,14 @@ func (r Registry) mode() fs.FileMode {
 	return private
 }
 
+// secrecy returns the secrecy of a file that contains the login.
+func (r Registry) secrecy() hostfile.Secrecy {
+	if r.Username == "" {
+		return hostfile.Public
+	}
+	return hostfile.Logins
+}
+
 // A Configuration is the configuration of a runtime.
 type Configuration struct {
 	Files []hostfile.File

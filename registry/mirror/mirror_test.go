@@ -33,8 +33,8 @@ func TestConfigure(t *testing.T) {
 			for _, f := range c.Files {
 				fmt.Fprintf(&b, "== %s %04o\n%s", f.Path, f.Mode, f.Data)
 				secret := strings.Contains(string(f.Data), "aG9zdHM6Y29ycmVjdC1ob3JzZQ==") || strings.Contains(string(f.Data), "correct-horse")
-				if secret != f.Secret || secret != (f.Mode == 0o600) {
-					t.Errorf("%s: has the login %v, is secret %v, mode %o", f.Path, secret, f.Secret, f.Mode)
+				if secret != (f.Secrecy == hostfile.Logins) || secret != (f.Mode == 0o600) {
+					t.Errorf("%s: has the login %v, is secret %v, mode %o", f.Path, secret, f.Secrecy, f.Mode)
 				}
 			}
 			for _, n := range c.Notes {

@@ -65,7 +65,7 @@ func (w *installation) logins() ([]hostfile.File, error) {
 		keep bool
 	}{{pull, pullers, len(pullers) > 0}, {push, pushers, len(w.existing(pull.file)) > 0 && len(pushers) > 0}} {
 		if one.keep {
-			files = append(files, hostfile.File{Path: one.file, Mode: group, Data: one.data, Secret: true})
+			files = append(files, hostfile.File{Path: one.file, Mode: group, Data: one.data, Secrecy: hostfile.Secret})
 			continue
 		}
 		more, err := w.newLogin(one.role, one.data)
@@ -88,15 +88,15 @@ func (w *installation) newLogin(r role, file []byte) ([]hostfile.File, error) {
 		return nil, err
 	}
 	return []hostfile.File{
-		{Path: r.password, Mode: private, Data: append(password, '\n'), Mark: string(password), Secret: true},
-		{Path: r.file, Mode: group, Data: slices.Concat(file, line), Mark: string(w.existing(r.file)), Secret: true},
+		{Path: r.password, Mode: private, Data: append(password, '\n'), Mark: string(password), Secrecy: hostfile.Secret},
+		{Path: r.file, Mode: group, Data: slices.Concat(file, line), Mark: string(w.existing(r.file)), Secrecy: hostfile.Secret},
 	}, nil
 }
 
 // ownLogins returns the logins for the registry program, whose htpasswd file has no roles.
 func (w *installation) ownLogins(have []byte) ([]hostfile.File, error) {
 	if len(have) > 0 {
-		return []hostfile.File{{Path: htpasswdPath, Mode: group, Data: have, Secret: true}}, nil
+		return []hostfile.File{{Path: htpasswdPath, Mode: group, Data: have, Secrecy: hostfile.Secret}}, nil
 	}
 	return w.newLogin(role{Login, htpasswdPath, passwordPath}, nil)
 }

@@ -241,9 +241,9 @@ func (w *installation) files() ([]hostfile.File, error) {
 		return nil, err
 	}
 	files = append(files,
-		hostfile.File{Path: caKeyPath, Mode: private, Data: caPair.Key, Mark: begin, Secret: true},
+		hostfile.File{Path: caKeyPath, Mode: private, Data: caPair.Key, Mark: begin, Secrecy: hostfile.Secret},
 		hostfile.File{Path: caPath, Mode: public, Data: caPair.Cert, Mark: begin},
-		hostfile.File{Path: keyPath, Mode: group, Data: pair.Key, Mark: begin, Secret: true},
+		hostfile.File{Path: keyPath, Mode: group, Data: pair.Key, Mark: begin, Secrecy: hostfile.Secret},
 		hostfile.File{Path: certPath, Mode: public, Data: pair.Cert, Mark: begin},
 	)
 	logins, err := w.logins()
@@ -253,7 +253,7 @@ func (w *installation) files() ([]hostfile.File, error) {
 	files = append(files, logins...)
 	if w.Own {
 		// Our copy of the operator's file may be overwritten with any first line.
-		files = append(files, hostfile.File{Path: configPath, Mode: group, Data: w.Config, Mark: string(w.existing(configPath)), Secret: true})
+		files = append(files, hostfile.File{Path: configPath, Mode: group, Data: w.Config, Mark: string(w.existing(configPath)), Secrecy: hostfile.Secret})
 	}
 	files = append(files, hostfile.File{Path: unitPath, Mode: public, Data: w.spec().UnitText(), Mark: mark})
 	return append(files, w.timerFiles()...), nil

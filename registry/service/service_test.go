@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -104,6 +105,15 @@ func TestInstallAgain(t *testing.T) {
 	}
 	if entries, err := os.ReadDir(root); err != nil || len(entries) > 0 {
 		t.Errorf("a dry run wrote %v, %v", entries, err)
+	}
+	dry, err := service.Install(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range dry.Changes {
+		if secret := regexp.MustCompile(`PRIVATE KEY|[A-Z2-7]{26}|\$2a\$`).FindString(c.Diff); secret != "" {
+			t.Errorf("the dry run shows %s of %s", secret, c.Path)
+		}
 	}
 	o.DryRun = false
 	if changed, restarted := step(t, o, h); len(changed) != 13 || !restarted {

@@ -5,9 +5,11 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"os"
 	"slices"
 	"time"
 
+	"github.com/opencontainers/go-digest"
 	"github.com/spf13/cobra"
 
 	"github.com/kkbundle/kkbundle/build"
@@ -16,6 +18,7 @@ import (
 	"github.com/kkbundle/kkbundle/cmd/internal/terminal"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/disk"
+	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/plain"
 )
 
@@ -26,6 +29,7 @@ type buildOptions struct {
 	noCache bool
 	// provenance writes a statement of how the bundle was built beside it.
 	provenance bool
+	force      bool
 	split      usage.Size
 	encrypt    encryptFlags
 }
@@ -55,6 +59,8 @@ signatures; the file differs in each run. The cache and the lock file are not en
 With --provenance, NAME.kkb.provenance.json describes the build: an in-toto statement with SLSA provenance, the digests of manifest
 and lock, the source of each item, and the time. It is not part of the bundle, which has no times; see kkbundle sign --provenance.
 
+A bundle of the same name is replaced. Any other existing file needs --force.
+
 Everything that the installation, charts and YAML need must be in the bundle for every platform. A missing item is an error that
 names its user. The proof is in the bundle (kkbundle inspect --closure), with a bill of materials (inspect --sbom).
 
@@ -74,6 +80,7 @@ Texts that may be images are reported; --strict makes them an error. See kkbundl
 	o.add(cmd.Flags())
 	cmd.Flags().BoolVar(&o.locked, "locked", false, "fail unless the lock file matches the manifest")
 	cmd.Flags().BoolVar(&o.provenance, "provenance", false, "write NAME.kkb.provenance.json, which describes the build")
+	cmd.Flags().BoolVarP(&o.force, "force", "f", false, "replace an existing file that is not a bundle of the same name")
 	cmd.Flags().BoolVar(&o.noCache, "no-cache", false, "download directly into the bundle, for small disks; an interrupted build starts over")
 	return cmd
 }
@@ -83,8 +90,9 @@ type buildResult struct {
 	Version  int           `json:"version"` // 1
 	Path     string        `json:"path"`
 	Digest   string        `json:"digest"`
-	Size     int64         `json:"size"`            // bytes, as are the others
-	Parts    int           `json:"parts,omitempty"` // files, with --split
+	Replaced string        `json:"replaced,omitempty"` // digest of the bundle that Path had before
+	Size     int64         `json:"size"`               // bytes, as are the others
+	Parts    int           `json:"parts,omitempty"`    // files, with --split
 	Items    int           `json:"items"`
 	Blobs    int           `json:"blobs"`
 	Content  int64         `json:"content"`  // unpacked
@@ -116,6 +124,10 @@ func runBuild(ctx context.Context, g *globals, file string, o buildOptions) erro
 	if err := checkBundleOutput(g, o.output, o.split.Bytes); err != nil {
 		return err
 	}
+	replaced, err := o.replaced(g, p.Manifest.Metadata)
+	if err != nil {
+		return err
+	}
 	opts, err := o.options(g)
 	if err != nil {
 		return err
@@ -133,7 +145,7 @@ func runBuild(ctx context.Context, g *globals, file string, o buildOptions) erro
 		Version: 1, Path: o.output, Digest: built.Digest.String(), Size: built.Size, Parts: built.Parts, Items: len(built.Index.Items), Blobs: built.Blobs,
 		Content: built.Content, Fetched: built.Fetched, Cached: built.Cached, Duration: time.Since(start),
 		Warnings:  slices.Concat(warnings(shortfallsOf(built.Index.Items)), staleSignatures(o.output, built.Index), staleProvenance(o.output, built.Digest)),
-		Undecided: built.Lock.Undecided, Assumed: p.Assumptions,
+		Undecided: built.Lock.Undecided, Assumed: p.Assumptions, Replaced: replaced.String(),
 	}
 	return g.printBuild(r)
 }
@@ -166,7 +178,34 @@ func (g *globals) printBuild(r buildResult) error {
 	}
 	g.NoteAll(r.Warnings)
 	g.Note("%s: %s, %s (%s unpacked) in %s", r.name(), plain.Size(r.Size), plain.Count(r.Items, "item"), plain.Size(r.Content), r.Duration.Round(100*time.Millisecond))
+	if r.Replaced != "" && r.Replaced != r.Digest {
+		g.Note("replaced %s", r.Replaced)
+	}
 	return g.Result("%s", r.Digest)
+}
+
+// replaced returns the digest of the bundle that the new one replaces, or "". Without --force, only a bundle of the same name is
+// replaced.
+func (o *buildOptions) replaced(g *globals, m manifest.Metadata) (digest.Digest, error) {
+	first := o.output
+	if o.split.Bytes > 0 {
+		first = parts.Name(o.output, 1)
+	}
+	if found, err := os.Stat(first); o.output == standardStream || err != nil || !found.Mode().IsRegular() {
+		return "", nil //nolint:nilerr // checkBundleOutput reported errors
+	}
+	r, err := g.openUnchecked(o.output)
+	if err == nil {
+		defer r.Close()
+		if r.Index().Name == m.Name {
+			return r.Digest(), nil
+		}
+		err = fmt.Errorf("it is %s", bundle.FileName(r.Index().Name, r.Index().Version))
+	}
+	if o.force {
+		return "", nil
+	}
+	return "", usage.Errorf("%s exists and is not a bundle of the name %s (%w): choose another file with -o, or replace it with --force", first, m.Name, err)
 }
 
 // minSplit is the smallest size of parts in bytes. With smaller ones, opening a bundle would read more than its first and last part.

@@ -57,6 +57,7 @@ On a connected machine, build downloads everything a manifest names into one fil
 That file is carried across; push seeds a registry from it, install makes a cluster.
 
 ` + exitCodeHelp(),
+		Version:           versionLine(),
 		SilenceUsage:      true,
 		SilenceErrors:     true,
 		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
@@ -65,6 +66,7 @@ That file is carried across; push seeds a registry from it, install makes a clus
 			g.askWith(cmd.Context())
 		},
 	}
+	cmd.SetVersionTemplate("{{.Version}}\n")
 	cmd.SetIn(g.In)
 	cmd.SetOut(g.Out)
 	cmd.SetErr(g.Err)

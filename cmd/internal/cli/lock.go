@@ -24,20 +24,18 @@ import (
 // fetchFlags are the flags of commands that download.
 type fetchFlags struct {
 	cache, level string
-	jobs         int
+	jobs         usage.Jobs
 }
 
 func (f *fetchFlags) add(fs *pflag.FlagSet) {
 	fs.StringVar(&f.cache, "cache", "", "cache directory (default $KKBUNDLE_CACHE, else the user's cache directory)")
 	fs.StringVar(&f.level, "level", bundle.LevelDefault.String(), "compression: fast, default, better or best")
-	fs.IntVarP(&f.jobs, "jobs", "j", 0, fmt.Sprintf("transfers at once (default %d)", fetch.DefaultJobs))
+	f.jobs = fetch.DefaultJobs
+	fs.VarP(&f.jobs, "jobs", "j", "transfers at once")
 }
 
-// checked returns the level, if the flags make sense.
-func (f *fetchFlags) checked() (bundle.Level, error) {
-	if f.jobs < 0 {
-		return 0, usage.Errorf("--jobs %d: want at least 1", f.jobs)
-	}
+// compression returns the level.
+func (f *fetchFlags) compression() (bundle.Level, error) {
 	level, err := bundle.ParseLevel(f.level)
 	if err != nil {
 		return 0, &usage.Error{Err: err}
@@ -46,7 +44,7 @@ func (f *fetchFlags) checked() (bundle.Level, error) {
 }
 
 func (f *fetchFlags) openCache() (*bundle.Cache, string, error) {
-	level, err := f.checked()
+	level, err := f.compression()
 	if err != nil {
 		return nil, "", err
 	}
@@ -72,13 +70,13 @@ func (f *projectFlags) add(fs *pflag.FlagSet) {
 }
 
 func (f *projectFlags) options(g *globals) (o build.Options, err error) {
-	if o.Level, err = f.checked(); err != nil {
+	if o.Level, err = f.compression(); err != nil {
 		return o, err
 	}
 	if o.Cache, err = cacheDir(f.cache); err != nil {
 		return o, err
 	}
-	o.Jobs, o.Strict, o.RenderTimeout, o.Events, o.Logger = f.jobs, f.strict, f.renderTimeout, g.showBuild(), g.Logger()
+	o.Jobs, o.Strict, o.RenderTimeout, o.Events, o.Logger = int(f.jobs), f.strict, f.renderTimeout, g.showBuild(), g.Logger()
 	return o, nil
 }
 

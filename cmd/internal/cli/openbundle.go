@@ -61,7 +61,24 @@ func (g *globals) openSigned(path string) (*bundle.Reader, *signed, error) {
 
 // openUnchecked opens a bundle whose signature does not matter.
 func (g *globals) openUnchecked(path string) (*bundle.Reader, error) {
-	return bundle.OpenWith(path, g.keysFor(path))
+	r, err := bundle.OpenWith(path, g.keysFor(path))
+	if errors.Is(err, bundle.ErrDamaged) && usage.IsYAML(path) {
+		return nil, &noBundleError{path}
+	}
+	return r, err
+}
+
+// A noBundleError names a YAML file that was given in place of a bundle. It matches bundle.ErrDamaged.
+type noBundleError struct{ path string }
+
+func (e *noBundleError) Error() string { return e.path + " is a YAML file, not a bundle" }
+
+// Is makes the exit code that of a damaged bundle.
+func (*noBundleError) Is(target error) bool { return target == bundle.ErrDamaged }
+
+// Hint returns the remedy.
+func (*noBundleError) Hint() string {
+	return "name the file that kkbundle build wrote, NAME-VERSION.kkb"
 }
 
 // openStream opens a bundle from a pipe and checks its signature before reading the content. It is recorded as in openAccepted.

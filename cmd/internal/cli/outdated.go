@@ -20,7 +20,7 @@ import (
 
 type outdatedOptions struct {
 	all, exitCode bool
-	jobs          int
+	jobs          usage.Jobs
 }
 
 func newOutdatedCmd(g *globals) *cobra.Command {
@@ -43,7 +43,8 @@ refused: name the manifest or the lock instead.`,
 	g.addTrust(f)
 	f.BoolVarP(&o.all, "all", "a", false, "also show items that are up to date")
 	f.BoolVar(&o.exitCode, "exit-code", false, "end with exit code 1 if something is outdated or has moved")
-	f.IntVarP(&o.jobs, "jobs", "j", 0, fmt.Sprintf("requests at once (default %d)", fetch.DefaultJobs))
+	o.jobs = fetch.DefaultJobs
+	f.VarP(&o.jobs, "jobs", "j", "requests at once")
 	return cmd
 }
 
@@ -68,15 +69,12 @@ type outdatedItem struct {
 }
 
 func runOutdated(ctx context.Context, g *globals, path string, o outdatedOptions) error {
-	if o.jobs < 0 {
-		return usage.Errorf("--jobs %d: want at least 1", o.jobs)
-	}
 	q, err := g.question(ctx, path)
 	if err != nil {
 		return err
 	}
 	q.Pins = slices.DeleteFunc(slices.Clone(q.Pins), func(p manifest.Pin) bool { return p.Kind == manifest.ItemReferrer }) // go with their images
-	newer, failed := fetch.Outdated(ctx, q.Pins, fetch.Options{Sources: q.Sources, Dir: filepath.Dir(path), Jobs: o.jobs, Logger: g.Logger()})
+	newer, failed := fetch.Outdated(ctx, q.Pins, fetch.Options{Sources: q.Sources, Dir: filepath.Dir(path), Jobs: int(o.jobs), Logger: g.Logger()})
 	if newer == nil {
 		return failed
 	}

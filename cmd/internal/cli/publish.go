@@ -105,7 +105,7 @@ func runPublish(ctx context.Context, g *globals, path, address string, o publish
 // library returns the options of registry.Publish.
 func (o *publishOptions) library(g *globals, to usage.Address) (registry.PublishOptions, error) {
 	options := registry.PublishOptions{
-		Repository: to.Repository, Tags: o.tags, PlainHTTP: o.plainHTTP, Jobs: o.jobs, Logger: g.Logger(),
+		Repository: to.Repository, Tags: o.tags, PlainHTTP: o.plainHTTP, Jobs: int(o.jobs), Logger: g.Logger(),
 	}
 	if to.Digest != "" {
 		return options, usage.Errorf("publish computes the digest: name a tag instead")

@@ -156,8 +156,8 @@ func (o *pullOptions) library(g *globals, address string) (lib pull.Options, err
 	if lib.Repository, err = at.Repo(); err != nil {
 		return lib, err
 	}
-	lib.Fetch.Sources = []manifest.Source{{Host: at.Host(), CA: o.ca, Cert: o.cert, Key: o.key, PlainHTTP: o.plainHTTP, MaxConcurrent: o.jobs}}
-	lib.Fetch.Jobs, lib.Fetch.Logger = o.jobs, g.Logger()
+	lib.Fetch.Sources = []manifest.Source{{Host: at.Host(), CA: o.ca, Cert: o.cert, Key: o.key, PlainHTTP: o.plainHTTP, MaxConcurrent: int(o.jobs)}}
+	lib.Fetch.Jobs, lib.Fetch.Logger = int(o.jobs), g.Logger()
 	for _, path := range o.haves {
 		r, err := g.openBundle(path)
 		if err != nil {

@@ -78,7 +78,7 @@ func runPush(ctx context.Context, g *globals, path string, o pushOptions) error 
 		return err
 	}
 	g.trust.unrecorded = o.dryRun
-	from, err := g.openPushSource(ctx, path, o.jobs)
+	from, err := g.openPushSource(ctx, path, int(o.jobs))
 	if err != nil {
 		return err
 	}
@@ -129,7 +129,7 @@ func (o *pushOptions) check() error {
 // library returns the options of registry.Push that do not depend on the bundle.
 func (o *pushOptions) library(g *globals) (registry.PushOptions, error) {
 	options := registry.PushOptions{
-		Registry: o.registry, PlainHTTP: o.plainHTTP, Jobs: o.jobs, DryRun: o.dryRun, Recheck: o.recheck, Harbor: o.harbor.options(), Logger: g.Logger(),
+		Registry: o.registry, PlainHTTP: o.plainHTTP, Jobs: int(o.jobs), DryRun: o.dryRun, Recheck: o.recheck, Harbor: o.harbor.options(), Logger: g.Logger(),
 	}
 	var errs []error
 	for _, text := range o.renames {

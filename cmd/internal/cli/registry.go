@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
+	"github.com/kkbundle/kkbundle/fetch"
 	"github.com/kkbundle/kkbundle/plain"
 	"github.com/kkbundle/kkbundle/registry"
 	"github.com/kkbundle/kkbundle/registry/embedded"
@@ -209,12 +210,13 @@ func (f *loginFlags) add(fs *pflag.FlagSet) {
 // registryFlags are the flags of commands that send to a registry.
 type registryFlags struct {
 	loginFlags
-	jobs int
+	jobs usage.Jobs
 }
 
 func (f *registryFlags) add(fs *pflag.FlagSet) {
 	f.loginFlags.add(fs)
-	fs.IntVarP(&f.jobs, "jobs", "j", 0, "transfers at once (default 8)")
+	f.jobs = fetch.DefaultJobs // the default of package registry, too
+	fs.VarP(&f.jobs, "jobs", "j", "transfers at once")
 }
 
 func (f *loginFlags) check() error {
@@ -222,13 +224,6 @@ func (f *loginFlags) check() error {
 		return usage.Errorf("--cert and --key go together")
 	}
 	return nil
-}
-
-func (f *registryFlags) check() error {
-	if f.jobs < 0 {
-		return usage.Errorf("--jobs %d: want at least 1", f.jobs)
-	}
-	return f.loginFlags.check()
 }
 
 // transport returns a transport with the flags.

@@ -27,10 +27,14 @@ func newVersionCmd(g *globals) *cobra.Command {
 			if g.JSON {
 				return g.PrintJSON(v)
 			}
-			_, err := fmt.Fprintf(g.Out, "kkbundle %s %s %s\n", v.Version, v.Platform, v.Go)
+			_, err := fmt.Fprintln(g.Out, versionLine())
 			return err
 		},
 	}
+}
+
+func versionLine() string {
+	return fmt.Sprintf("kkbundle %s %s/%s %s", programVersion(), runtime.GOOS, runtime.GOARCH, runtime.Version())
 }
 
 func programVersion() string {
