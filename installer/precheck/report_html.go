@@ -139,7 +139,7 @@ func newPageProblem(anchor string, one problem) pageProblem {
 		p.Where = "" // the finding names it
 	}
 	if one.Level != Off {
-		p.Why, p.Fix = sentence(one.Why), sentence(one.Fix)
+		p.Why, p.Fix = sentence(one.Why), plain.Line(one.Fix) // a command stays as it is
 	}
 	shown := one.Findings[:min(pageFindings, len(one.Findings))]
 	for _, f := range shown {

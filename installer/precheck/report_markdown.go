@@ -34,7 +34,7 @@ func (r Report) WriteMarkdown(w io.Writer) error {
 func (p problem) writeMarkdown(b *strings.Builder) {
 	fmt.Fprintf(b, "\n### %s: %s, wanted: %s\n\n", strings.ToUpper(p.Level.word()[:1])+p.Level.word()[1:], codeSpan(p.ID), plainMarkdown(p.Title))
 	if p.Level != Off {
-		fmt.Fprintf(b, "%s **Fix:** %s\n\n", plainMarkdown(sentence(p.Why)), plainMarkdown(sentence(p.Fix)))
+		fmt.Fprintf(b, "%s **Fix:** %s\n\n", plainMarkdown(sentence(p.Why)), plainMarkdown(p.Fix))
 	}
 	shown := p.Findings[:min(mostFindings, len(p.Findings))]
 	for _, f := range shown {
