@@ -126,6 +126,7 @@ func (th *thread) workerLost(t *testing.T) {
 	if code := cmd.ProcessState.ExitCode(); !pulled || code != 13 || !strings.Contains(errs.String(), h.Name) {
 		t.Fatalf("cable pulled: %v; exit code %d, want 13 and the host's name\n%s", pulled, code, errs.String())
 	}
+	th.waitFor(t, 2*time.Minute, "an API server that the busy machine's kubelet restarts", 1, "kubectl --kubeconfig /etc/kubernetes/admin.conf get --raw /readyz")
 	nodes := th.kubectl(t, "get nodes --no-headers")
 	if strings.Count(nodes, "\n") != 2 || !strings.Contains(nodes, "host2") {
 		t.Errorf("want host1 and host2, got\n%s", nodes)
