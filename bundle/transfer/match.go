@@ -7,13 +7,16 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/opencontainers/go-digest"
+
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/plain"
 )
 
 // Matching returns the items that a name or pattern means. If no item has the name, it is read as a short image name of Docker:
-// nginx:1.29 is docker.io/library/nginx:1.29.
+// nginx:1.29 is docker.io/library/nginx:1.29. If there is no such image either, it is the end of an image's name after a slash
+// (nginx, or team/app:1), or the first digits of a digest, at least 7.
 func Matching(items []bundle.Item, pattern string) []bundle.Item {
 	kind, text := splitKind(pattern)
 	find := func(fits func(bundle.Item) bool) (found []bundle.Item) {
@@ -30,14 +33,25 @@ func Matching(items []bundle.Item, pattern string) []bundle.Item {
 	if len(found) > 0 || kind != "" && kind != bundle.KindImage {
 		return found
 	}
-	full, err := manifest.ImageName(text)
-	if err != nil {
-		return nil
+	if full, err := manifest.ImageName(text); err == nil {
+		name, untagged := strings.CutSuffix(full, ":latest")
+		found = find(func(it bundle.Item) bool {
+			return it.Kind == bundle.KindImage && (it.Ref == full || untagged && it.Name == name)
+		})
 	}
-	name, untagged := strings.CutSuffix(full, ":latest")
+	if len(found) > 0 {
+		return found
+	}
 	return find(func(it bundle.Item) bool {
-		return it.Kind == bundle.KindImage && (it.Ref == full || untagged && it.Name == name)
+		return it.Kind == bundle.KindImage && (strings.HasSuffix(it.Ref, "/"+text) || strings.HasSuffix(it.Name, "/"+text)) || startsDigest(text, it.Descriptor.Digest)
 	})
+}
+
+// startsDigest reports whether text is the beginning of the digest's digits, as inspect prints them.
+func startsDigest(text string, d digest.Digest) bool {
+	const least = 7 // as git's
+	text = strings.TrimPrefix(text, d.Algorithm().String()+":")
+	return len(text) >= least && strings.HasPrefix(d.Encoded(), text)
 }
 
 // splitKind cuts the kind from the front of a pattern.

@@ -1,0 +1,56 @@
+package transfer_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/transfer"
+)
+
+// TestMatching holds what a short name means: an exact name first, then Docker's short names, then ends of names and beginnings of digests.
+func TestMatching(t *testing.T) {
+	t.Parallel()
+	item := func(kind, ref, name, version, digits string) bundle.Item {
+		d := digest.NewDigestFromEncoded(digest.SHA256, digits+strings.Repeat("0", 64-len(digits)))
+		return bundle.Item{Kind: kind, Ref: ref, Name: name, Version: version, Descriptor: ocispec.Descriptor{Digest: d}}
+	}
+	items := []bundle.Item{
+		item(bundle.KindImage, "docker.io/library/nginx:1.29", "docker.io/library/nginx", "1.29", "aaaaaaaa"),
+		item(bundle.KindImage, "quay.io/team/nginx:2", "quay.io/team/nginx", "2", "bbbbbbbb1"),
+		item(bundle.KindImage, "registry.k8s.io/coredns/coredns:v1.12.1", "registry.k8s.io/coredns/coredns", "v1.12.1", "bbbbbbbb2"),
+		item(bundle.KindFile, "https://dl.k8s.io/kubeadm", "kubeadm", "v1.34.3", "cccccccc"),
+	}
+	for pattern, want := range map[string]string{
+		"docker.io/library/nginx:1.29": "0",
+		"nginx:1.29":                   "0",
+		"nginx":                        "0", // Docker's short name counts before ends of names
+		"nginx:2":                      "1",
+		"team/nginx":                   "1",
+		"coredns":                      "2",
+		"coredns/coredns:v1.12.1":      "2",
+		"image/coredns":                "2",
+		"dns":                          "", // no whole part of a name
+		"kubeadm":                      "3",
+		"aaaaaaaa":                     "0",
+		"sha256:aaaaaaa":               "0",
+		"aaaaaa":                       "", // six digits
+		"bbbbbbbb":                     "1 2",
+		"bbbbbbbb2":                    "2",
+		"file/aaaaaaaa":                "",
+		"/":                            "",
+		"":                             "",
+	} {
+		var got []string
+		for _, it := range transfer.Matching(items, pattern) {
+			got = append(got, string(rune('0'+slices.IndexFunc(items, func(o bundle.Item) bool { return o.Ref == it.Ref }))))
+		}
+		if have := strings.Join(got, " "); have != want {
+			t.Errorf("%q: items %q, want %q", pattern, have, want)
+		}
+	}
+}
