@@ -213,7 +213,7 @@ func NewQuestion(path string) (*Question, error) {
 	if err != nil {
 		return nil, err
 	}
-	if isLock(data) {
+	if manifest.IsLock(data) {
 		return lockQuestion(path, data)
 	}
 	p, err := Load(path)
@@ -329,12 +329,4 @@ func unlocked(b *manifest.Bundle) ([]manifest.Pin, error) {
 		}
 	}
 	return pins, nil
-}
-
-// isLock reports whether data is a lock, by its kind only.
-func isLock(data []byte) bool {
-	var head struct {
-		Kind string `yaml:"kind"`
-	}
-	return yaml.Unmarshal(data, &head) == nil && head.Kind == manifest.KindLock
 }

@@ -135,7 +135,7 @@
 //	io.kkbundle.referrers              ? unknown: not all that is attached to it upstream could be looked up
 //	io.kkbundle.signed-by              ? sha256:… of the DER form of the public key that its signature was checked with; or
 //	                                   IDENTITY ISSUER of the certificate, separated by a space, for one without a key
-//	io.kkbundle.verified               ? what vouches for its digest, in the words of the lock's key verified
+//	io.kkbundle.verified               ? the source of its digest: a value of the lock's key verified
 //	org.opencontainers.image.ref.name  the value of io.kkbundle.ref where the grammar of the OCI image specification
 //	                                   allows that and no other item has the same io.kkbundle.ref; else it must be missing
 //

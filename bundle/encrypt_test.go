@@ -24,6 +24,7 @@ import (
 	"filippo.io/age"
 	"filippo.io/age/agessh"
 	"filippo.io/age/armor"
+	"github.com/opencontainers/go-digest"
 	"golang.org/x/crypto/ssh"
 
 	"github.com/kkbundle/kkbundle/bundle"
@@ -115,15 +116,43 @@ func encrypted(t testing.TB, b *bundletest.Builder, o bundle.WriteOptions) strin
 	return path
 }
 
+// encryptedTo writes the bundle to a file for these recipients and returns its path.
+func encryptedTo(t testing.TB, b *bundletest.Builder, to ...age.Recipient) string {
+	t.Helper()
+	return encrypted(t, b, bundle.WriteOptions{Recipients: to})
+}
+
+func readFile(t testing.TB, path string) []byte {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+// verified checks that the keys open the bundle and that all its content is right. It returns the digest of the content.
+func verified(t *testing.T, path string, keys bundle.Keys) digest.Digest {
+	t.Helper()
+	r, err := bundle.OpenWith(path, keys)
+	if err != nil {
+		t.Fatalf("%s: %v", path, err)
+	}
+	if _, err := r.Verify(t.Context(), bundle.VerifyOptions{}); err != nil {
+		t.Errorf("%s: %v", path, err)
+	}
+	if err := r.Close(); err != nil {
+		t.Error(err)
+	}
+	return r.Digest()
+}
+
 // TestEncryptedBundleIsAgeFile decrypts with the age library, and with the program age if it is installed.
 func TestEncryptedBundleIsAgeFile(t *testing.T) {
 	t.Parallel()
 	b := encryptedBuilder(t)
 	plain := b.Bundle()
-	want, err := os.ReadFile(plain.Path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	want := readFile(t, plain.Path)
 	key := newKey(t)
 	ids, recipients := sshKeys(t)
 	ids, recipients = append(ids, key), append(recipients, key.Recipient())
@@ -132,10 +161,7 @@ func TestEncryptedBundleIsAgeFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	data, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := readFile(t, path)
 	if sum.Size != int64(len(data)) || sum.Digest != plain.Reader.Digest() || sum.Size > bundle.EncryptedSize(int64(len(want))) {
 		t.Errorf("%+v; the file has %d bytes, the plain bundle %d and the digest %s", sum, len(data), len(want), plain.Reader.Digest())
 	}
@@ -167,7 +193,7 @@ func TestEncryptedBundleIsAgeFile(t *testing.T) {
 	decryptWithProgram(t, path, key, want)
 }
 
-// decryptWithProgram does what the documentation says: age -d -i KEY.
+// decryptWithProgram checks the documented command: age -d -i KEY.
 func decryptWithProgram(t *testing.T, path string, key *age.X25519Identity, want []byte) {
 	t.Helper()
 	program, err := exec.LookPath("age")
@@ -189,24 +215,15 @@ func TestEncryptedWithPassphrase(t *testing.T) {
 	t.Parallel()
 	b := encryptedBuilder(t)
 	id, recipient := passphrase(t, "correct horse")
-	path := encrypted(t, b, bundle.WriteOptions{Recipients: []age.Recipient{recipient}})
-	r, err := bundle.OpenWith(path, func(stanzas []*age.Stanza) ([]age.Identity, error) {
+	path := encryptedTo(t, b, recipient)
+	verified(t, path, func(stanzas []*age.Stanza) ([]age.Identity, error) {
 		if len(stanzas) != 1 || stanzas[0].Type != "scrypt" {
 			t.Errorf("stanzas %v", stanzas)
 		}
 		return []age.Identity{id}, nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := r.Verify(t.Context(), bundle.VerifyOptions{}); err != nil {
-		t.Error(err)
-	}
-	if err := r.Close(); err != nil {
-		t.Error(err)
-	}
 	wrong, _ := passphrase(t, "incorrect horse")
-	_, err = bundle.OpenWith(path, keysOf(wrong))
+	_, err := bundle.OpenWith(path, keysOf(wrong))
 	wantEncrypted(t, err, "encrypted with a passphrase, and the passphrase is wrong", "--passphrase-file")
 }
 
@@ -227,7 +244,7 @@ func TestEncryptedWithoutKey(t *testing.T) {
 	t.Parallel()
 	b := encryptedBuilder(t)
 	_, recipients := sshKeys(t)
-	path := encrypted(t, b, bundle.WriteOptions{Recipients: append(recipients, newKey(t).Recipient())})
+	path := encryptedTo(t, b, append(recipients, newKey(t).Recipient())...)
 	const kinds = "encrypted to 3 recipients (X25519, ssh-ed25519, ssh-rsa), and "
 	_, err := bundle.Open(path)
 	wantEncrypted(t, err, kinds+"no identity was given", "--identity")
@@ -256,11 +273,8 @@ func TestEncryptedBundleShowsNothing(t *testing.T) {
 	t.Parallel()
 	b := encryptedBuilder(t)
 	plain := b.Bundle()
-	path := encrypted(t, b, bundle.WriteOptions{Recipients: []age.Recipient{newKey(t).Recipient()}})
-	data, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	path := encryptedTo(t, b, newKey(t).Recipient())
+	data := readFile(t, path)
 	needles := []string{"secret", "files.example", "sha256", "kkbundle", "oci-layout", "index.json", "\x28\xb5\x2f\xfd"}
 	for _, d := range append(plain.Reader.Blobs(), b.Index.Items[0].Descriptor) {
 		raw, err := hex.DecodeString(d.Digest.Encoded())
@@ -285,10 +299,7 @@ func TestEncryptedBundleFromPipe(t *testing.T) {
 	b := encryptedBuilder(t)
 	want := b.Bundle().Reader.Digest()
 	key := newKey(t)
-	data, err := os.ReadFile(encrypted(t, b, bundle.WriteOptions{Recipients: []age.Recipient{key.Recipient()}}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := readFile(t, encryptedTo(t, b, key.Recipient()))
 	report, err := bundle.VerifyStream(t.Context(), bundle.Decrypt(slowly{bytes.NewReader(data)}, keysOf(key)), bundle.VerifyOptions{})
 	if err != nil || report.Digest != want {
 		t.Errorf("%s, %v; want %s", report.Digest, err, want)
@@ -308,10 +319,7 @@ func TestDamagedEncryptedBundle(t *testing.T) {
 	t.Parallel()
 	b := encryptedBuilder(t)
 	key := newKey(t)
-	data, err := os.ReadFile(encrypted(t, b, bundle.WriteOptions{Recipients: []age.Recipient{key.Recipient()}}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := readFile(t, encryptedTo(t, b, key.Recipient()))
 	r := mathrand.New(mathrand.NewSource(1))
 	const chunk = 64<<10 + 16
 	cuts := []int{0, 1, 21, 22, 23, 100, len(data) - 1, len(data) - 17, len(data) / chunk * chunk}
@@ -368,10 +376,7 @@ func TestDamagedAgeFileIsNamed(t *testing.T) {
 	t.Parallel()
 	b := encryptedBuilder(t)
 	key := newKey(t)
-	data, err := os.ReadFile(encrypted(t, b, bundle.WriteOptions{Recipients: []age.Recipient{key.Recipient()}}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := readFile(t, encryptedTo(t, b, key.Recipient()))
 	flipped := bytes.Clone(data)
 	flipped[len(data)-100_000] ^= 1
 	open := func(data []byte) error {
@@ -485,10 +490,7 @@ func TestEncryptedParts(t *testing.T) {
 	}
 	var joined []byte
 	for i := range sum.Parts {
-		data, err := os.ReadFile(parts.Name(path, i+1))
-		if err != nil {
-			t.Fatal(err)
-		}
+		data := readFile(t, parts.Name(path, i+1))
 		joined = append(joined, data...)
 	}
 	content, err := age.Decrypt(bytes.NewReader(joined), key)
@@ -499,15 +501,8 @@ func TestEncryptedParts(t *testing.T) {
 		t.Errorf("%d parts of %d bytes with %d bytes of content: %v; the summary says %d bytes", sum.Parts, len(joined), len(plain), err, sum.Size)
 	}
 	for _, name := range []string{path, parts.Name(path, 2), path + ".parts.json"} {
-		r, err := bundle.OpenWith(name, keysOf(key))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := r.Verify(t.Context(), bundle.VerifyOptions{}); err != nil || r.Digest() != want {
-			t.Errorf("%s: %s, %v", name, r.Digest(), err)
-		}
-		if err := r.Close(); err != nil {
-			t.Error(err)
+		if got := verified(t, name, keysOf(key)); got != want {
+			t.Errorf("%s: %s, want %s", name, got, want)
 		}
 	}
 	_, err = bundle.Open(path)
@@ -515,10 +510,7 @@ func TestEncryptedParts(t *testing.T) {
 
 	// A missing or damaged part is named.
 	second := parts.Name(path, 2)
-	data, err := os.ReadFile(second)
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := readFile(t, second)
 	data[30_000] ^= 1
 	if err := os.WriteFile(second, data, 0o600); err != nil {
 		t.Fatal(err)
@@ -550,10 +542,7 @@ func TestEncryptedTailInLastPart(t *testing.T) {
 	b := encryptedBuilder(t)
 	key := newKey(t)
 	o := bundle.WriteOptions{Recipients: []age.Recipient{key.Recipient()}}
-	whole, err := os.ReadFile(encrypted(t, b, o))
-	if err != nil {
-		t.Fatal(err)
-	}
+	whole := readFile(t, encrypted(t, b, o))
 	const header, chunk = 1000, 64<<10 + 16
 	path := filepath.Join(t.TempDir(), "x.kkb.age")
 	last := len(whole) - 2*chunk - 5
@@ -583,7 +572,7 @@ func TestEncryptedConcurrently(t *testing.T) {
 	t.Parallel()
 	b := encryptedBuilder(t)
 	key := newKey(t)
-	r, err := bundle.OpenWith(encrypted(t, b, bundle.WriteOptions{Recipients: []age.Recipient{key.Recipient()}}), keysOf(key))
+	r, err := bundle.OpenWith(encryptedTo(t, b, key.Recipient()), keysOf(key))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -612,16 +601,7 @@ func TestRememberedKey(t *testing.T) {
 	_, secret := passphrase(t, "p")
 	for _, to := range [][]age.Recipient{{newKey(t).Recipient(), newKey(t).Recipient()}, {secret}} {
 		recipients, keys := bundle.Remember(to)
-		r, err := bundle.OpenWith(encrypted(t, b, bundle.WriteOptions{Recipients: recipients}), keys)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := r.Verify(t.Context(), bundle.VerifyOptions{}); err != nil {
-			t.Error(err)
-		}
-		if err := r.Close(); err != nil {
-			t.Error(err)
-		}
+		verified(t, encryptedTo(t, b, recipients...), keys)
 	}
 	if recipients, keys := bundle.Remember(nil); len(recipients) != 0 || keys != nil {
 		t.Error("without recipients, nothing is encrypted")

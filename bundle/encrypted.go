@@ -286,7 +286,7 @@ func (d *decrypter) open() error {
 		d.content, d.plain = in, true
 		return nil
 	}
-	var header bytes.Buffer // and what was read with it
+	var header bytes.Buffer // with the bytes that the header's reader buffered behind it
 	marked := source{in}
 	key, err := unlock(io.TeeReader(marked, &header), d.keys)
 	if err != nil {

@@ -38,7 +38,7 @@ const (
 	AnnotationReferrers = "io.kkbundle.referrers" // item: "unknown" if the lookup of referrers was incomplete
 	AnnotationSignedBy  = "io.kkbundle.signed-by" // item: fingerprint of the public key that build verified it with
 	AnnotationPackage   = "io.kkbundle.package"   // item: names of an OS package, its own first, with commas
-	AnnotationVerified  = "io.kkbundle.verified"  // item: what vouches for it, as in the lock; "unsigned" if nothing does
+	AnnotationVerified  = "io.kkbundle.verified"  // item: the source of its digest, as in the lock; "unsigned" without one
 	AnnotationPlatforms = "io.kkbundle.platforms" // index.json: the bundle's platforms, sorted, with commas
 	AnnotationFrom      = "io.kkbundle.from"      // index.json: identities of the source bundles, sorted, with commas
 	AnnotationMode      = "io.kkbundle.mode"      // layer of a file: its permission bits in octal

@@ -275,7 +275,7 @@ func (r *Reader) loadIndex() error {
 // Size returns the bytes of the bundle, without its encryption.
 func (r *Reader) Size() int64 { return r.size }
 
-// A directory is what a bundle's directory says about its blobs.
+// A directory is the list of a bundle's blobs (kkbundle.json), which files and streams share.
 type directory struct{ dir *format.Directory }
 
 // Encoder names the bundle's encoder: library, version, level and options.

@@ -14,7 +14,7 @@ const (
 	MaxValues = 1 << 22
 )
 
-// JSON decodes a document from somebody who may be hostile. It refuses one that would take far more memory than its own size,
+// JSON decodes a document from a sender who may be hostile. It refuses one that would take far more memory than its own size,
 // before it is decoded.
 func JSON(data []byte, into any) error {
 	if err := CheckJSON(data); err != nil {

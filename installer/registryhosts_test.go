@@ -16,6 +16,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -335,8 +336,16 @@ func TestRegistryServices(t *testing.T) {
 	for _, name := range []string{"reg1", "reg2"} {
 		p.hosts[name].put(t, "/etc/systemd/system/"+siteregistry.Unit, "")
 	}
+	_, pair, err := pki.NewAuthority("test", time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
 	// The script looks at the host's own files: below its root they are, and systemctl is a program there.
 	p.hosts["reg1"].answer("sh", func(ctx context.Context, cmd host.Cmd) error {
+		if host.WithoutText(cmd.Args)[0] == "certificates.sh" {
+			_, err := cmd.Stdout.Write(append([]byte("# "+siteregistry.CertificateFiles().Cert+"\n"), pair.Cert...))
+			return err
+		}
 		if !slices.Contains(cmd.Args, siteregistry.Unit) {
 			t.Errorf("asked for %q", cmd.Args)
 		}
@@ -345,6 +354,9 @@ func TestRegistryServices(t *testing.T) {
 	})
 	p.r.Hosts[2].Err = errors.New("reg2: no answer")
 	s := health.Survey{Registries: health.SurveyRegistries(t.Context(), p.r.Site)}
+	if all := s.Registries[0].Certificates; len(all) != 1 || all[0].File != siteregistry.CertificateFiles().Cert {
+		t.Errorf("certificates of reg1, which is no node: %+v", all)
+	}
 	var got []string
 	for _, f := range s.JudgeRegistries() {
 		got = append(got, f.ID+" "+f.Host+" "+string(f.State)+" "+f.Found)

@@ -119,6 +119,9 @@ func describe(s *health.Survey, out *report.Status) {
 		}
 		out.Nodes = append(out.Nodes, one)
 	}
+	for _, h := range s.Registries {
+		out.Certificates = append(out.Certificates, h.Certificates...)
+	}
 	for _, h := range s.Hosts {
 		out.Certificates = append(out.Certificates, h.Certificates...)
 		if h.Asked {

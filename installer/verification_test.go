@@ -27,6 +27,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/installer/kubeadm"
 	"github.com/kkbundle/kkbundle/installer/report"
+	"github.com/kkbundle/kkbundle/installer/siteregistry"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/installer/tasktest"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -176,6 +177,31 @@ func TestManualRenewalIsWarnedOfEarly(t *testing.T) {
 		s.Hosts[0].Certificates[0] = report.Certificate{File: one.file, Expires: s.Now.AddDate(0, 0, one.days)}
 		if got := wrong(s.Findings()); got != one.want {
 			t.Errorf("manual %t, %s, %d days left: got %q, want %q", one.manual, one.file, one.days, got, one.want)
+		}
+	}
+}
+
+// TestHarborsCertificateIsWarnedOfEarly holds that status warns of Harbor's certificate 90 days before its end, as only install
+// renews it, and 30 days before the end of the one that a timer renews. The registry's host may be no node.
+func TestHarborsCertificateIsWarnedOfEarly(t *testing.T) {
+	t.Parallel()
+	for _, one := range []struct {
+		harbor bool
+		days   int
+		want   string
+	}{
+		{true, 89, "certificates reg1 warning"},
+		{true, 91, ""},
+		{true, -1, "certificates reg1 failed"},
+		{false, 31, ""},
+		{false, 29, "certificates reg1 warning"},
+	} {
+		s := healthy()
+		s.Harbor = one.harbor
+		expires := s.Now.AddDate(0, 0, one.days)
+		s.Registries = []health.RegistryState{{Name: "reg1", Certificates: []report.Certificate{{File: siteregistry.CertificateFiles().Cert, Expires: expires}}}}
+		if got := wrong(s.Findings()); got != one.want {
+			t.Errorf("Harbor %t, %d days left: got %q, want %q", one.harbor, one.days, got, one.want)
 		}
 	}
 }

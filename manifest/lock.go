@@ -127,6 +127,17 @@ type Pin struct {
 // ReferrersUnknown in a Pin means that the image's referrers could not be looked up when the lock was written.
 const ReferrersUnknown = "unknown"
 
+// IsLock reports whether data is a lock, by its kind only. The nodes of the text are enough for it: the decoder into Go values
+// compares each key of an object with each other one, and a hostile file may have a million of them.
+func IsLock(data []byte) bool {
+	root, problems := parse("", data, lockLimits())
+	if problems != nil {
+		return false
+	}
+	_, kind, _, found := step(root, ".kind")
+	return found && kind.Value == KindLock
+}
+
 // ParseLock reads a Lock. The error is Problems.
 func ParseLock(file string, data []byte) (*Lock, error) {
 	l := &Lock{}

@@ -14,11 +14,12 @@ import (
 	"slices"
 	"strings"
 
-	"go.yaml.in/yaml/v3"
 	"sigs.k8s.io/kustomize/api/krusty"
 	"sigs.k8s.io/kustomize/kyaml/filesys"
+	"sigs.k8s.io/yaml"
 
 	"github.com/kkbundle/kkbundle/capped"
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 // Bounds on the input of a kustomization.
@@ -28,6 +29,8 @@ const (
 	maxFiles = 5_000
 	// maxValues bounds the values of a file to parse, some 400 bytes of memory each.
 	maxValues = 300_000
+	// maxProblem bounds a message of the YAML parser, which names each repeated key.
+	maxProblem = 300 // bytes
 )
 
 // IsFile reports whether name is the file name of a kustomization
@@ -174,8 +177,8 @@ func (d *disk) check(name string, data []byte) error {
 		return fmt.Errorf("%s: about %d values; at most %d are read", name, n, maxValues)
 	}
 	var k map[string]any
-	if err := yaml.Unmarshal(data, &k); err != nil {
-		return fmt.Errorf("%s: %w", name, err)
+	if err := yaml.UnmarshalStrict(data, &k); err != nil { // equal keys are refused: kustomize could use another one
+		return fmt.Errorf("%s: %s", name, plain.Clip(strings.TrimPrefix(err.Error(), "error converting YAML to JSON: "), maxProblem))
 	}
 	for _, key := range []string{"helmCharts", "helmChartInflationGenerator"} {
 		if k[key] != nil {

@@ -3,6 +3,7 @@ package kustomize_test
 import (
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -116,5 +117,20 @@ func TestTooLarge(t *testing.T) {
 	})
 	if _, _, err := kustomize.Build(root, "k"); err == nil || !strings.Contains(err.Error(), "k/big: a kustomization reads at most") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestEqualKeys gives a kustomization 4,000 times the same key. An error for each pair of them would take a gigabyte.
+func TestEqualKeys(t *testing.T) { //nolint:paralleltest // measures the memory of the process
+	root := tree(t, map[string]string{"k/kustomization.yaml": strings.Repeat("resources: []\n", 4000)})
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	_, _, err := kustomize.Build(root, "k")
+	runtime.ReadMemStats(&after)
+	if err == nil || !strings.Contains(err.Error(), `"resources" already set`) || len(err.Error()) > 1000 {
+		t.Errorf("got %.300v", err)
+	}
+	if took := (after.TotalAlloc - before.TotalAlloc) >> 20; took > 64 {
+		t.Errorf("a file of 56 kB took %d MiB", took)
 	}
 }

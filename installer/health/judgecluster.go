@@ -15,6 +15,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/installer/report"
+	"github.com/kkbundle/kkbundle/installer/siteregistry"
 )
 
 // Findings judges the survey. It asks no host.
@@ -317,9 +318,10 @@ const (
 )
 
 // warnWithin returns the remaining life at which the certificate in a file gets a warning. A kubelet renews its own, at any
-// time in the last third of the year.
+// time in the last third of the year. No timer renews Harbor's.
 func (s *Survey) warnWithin(file string) time.Duration {
-	if s.Manual && !strings.HasPrefix(file, "/var/lib/kubelet/") {
+	switch {
+	case s.Harbor && file == siteregistry.CertificateFiles().Cert, s.Manual && !strings.HasPrefix(file, "/var/lib/kubelet/"):
 		return renewByHand
 	}
 	return timerFailed
@@ -327,26 +329,34 @@ func (s *Survey) warnWithin(file string) time.Duration {
 
 func (s *Survey) judgeCertificates() report.Findings {
 	var list report.Findings
-	for i := range s.Hosts {
-		h := &s.Hosts[i]
-		state, worst := report.OK, ""
-		for j := range h.Certificates {
-			c := &h.Certificates[j]
-			left := c.Expires.Sub(s.Now)
-			c.Days = int(left.Hours() / 24)
-			text := fmt.Sprintf("%s (%s) ends on %s", c.File, c.Subject, c.Expires.UTC().Format(time.DateOnly))
-			switch {
-			case left <= 0:
-				state, worst = report.Failed, text
-			case left < s.warnWithin(c.File) && state == report.OK:
-				state, worst = report.Warning, text
-			}
-		}
-		if len(h.Certificates) > 0 {
-			list = append(list, NewFinding(checkCertificates, h.Name, state, worst))
-		}
+	for _, h := range s.Hosts {
+		list = append(list, s.judgeCertificatesOf(h.Name, h.Certificates)...)
+	}
+	for _, h := range s.Registries {
+		list = append(list, s.judgeCertificatesOf(h.Name, h.Certificates)...)
 	}
 	return list
+}
+
+// judgeCertificatesOf judges the certificates of one host, and sets the days that they have left.
+func (s *Survey) judgeCertificatesOf(host string, certificates []report.Certificate) report.Findings {
+	if len(certificates) == 0 {
+		return nil
+	}
+	state, worst := report.OK, ""
+	for i := range certificates {
+		c := &certificates[i]
+		left := c.Expires.Sub(s.Now)
+		c.Days = int(left.Hours() / 24)
+		text := fmt.Sprintf("%s (%s) ends on %s", c.File, c.Subject, c.Expires.UTC().Format(time.DateOnly))
+		switch {
+		case left <= 0:
+			state, worst = report.Failed, text
+		case left < s.warnWithin(c.File) && state == report.OK:
+			state, worst = report.Warning, text
+		}
+	}
+	return report.Findings{NewFinding(checkCertificates, host, state, worst)}
 }
 
 // defaults returns the names of the default storage classes.

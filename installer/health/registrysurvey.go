@@ -4,6 +4,7 @@ import (
 	"context"
 	_ "embed"
 	"errors"
+	"slices"
 	"strings"
 
 	"github.com/kkbundle/kkbundle/installer/cri"
@@ -34,26 +35,32 @@ func registryChecks() []check {
 	}
 }
 
-// A registryState is the state of a registry host.
-type registryState struct {
-	name         string
+// A RegistryState is the state of a registry host.
+type RegistryState struct {
+	Name string
+	// Certificates are the host's, unless it is a Surveyed host, too.
+	Certificates []report.Certificate
+
 	node, wanted bool
 	err          error    // why the host could not be asked
 	stopped      []string // installed units that do not run
 }
 
-// SurveyRegistries asks the registry hosts for the units that an installation created.
-func SurveyRegistries(ctx context.Context, r *task.Site) []registryState {
+// SurveyRegistries asks the registry hosts for the units that an installation created, and for their certificates.
+func SurveyRegistries(ctx context.Context, r *task.Site) []RegistryState {
 	targets := r.RegistryHosts()
-	list := make([]registryState, len(targets))
+	list := make([]RegistryState, len(targets))
 	_ = r.OnAll(targets, func(i int, t *task.Host) error {
-		list[i] = registryState{name: t.Name, node: t.Is(manifest.RoleCluster), wanted: r.IsWanted(t), err: t.Err}
+		list[i] = RegistryState{Name: t.Name, node: t.Is(manifest.RoleCluster), wanted: r.IsWanted(t), err: t.Err}
 		switch {
 		case t.Err != nil:
 		case t.Conn == nil:
 			list[i].err = errors.New("this run is not connected to it")
 		default:
 			list[i].stopped, list[i].err = stoppedUnits(ctx, t, siteregistry.Unit, siteregistry.PushUnit, siteregistry.AddressUnit, cri.DockerUnit, siteregistry.HarborUnit)
+			if list[i].err == nil && !slices.ContainsFunc(surveyedRoles(), t.Is) {
+				list[i].Certificates, list[i].err = certificates(ctx, t)
+			}
 		}
 		return nil
 	})
@@ -77,11 +84,11 @@ func (s *Survey) JudgeRegistries() report.Findings {
 		case !h.wanted:
 		case h.err != nil && h.node: // the node's finding reports it
 		case h.err != nil:
-			list = append(list, NewFinding(checkReachable, h.name, report.Failed, h.err.Error()))
+			list = append(list, NewFinding(checkReachable, h.Name, report.Failed, h.err.Error()))
 		case len(h.stopped) > 0:
-			list = append(list, NewFinding(checkRegistry, h.name, report.Failed, strings.Join(h.stopped, ", ")+" does not run"))
+			list = append(list, NewFinding(checkRegistry, h.Name, report.Failed, strings.Join(h.stopped, ", ")+" does not run"))
 		default:
-			list = append(list, NewFinding(checkRegistry, h.name, report.OK, ""))
+			list = append(list, NewFinding(checkRegistry, h.Name, report.OK, ""))
 		}
 	}
 	return list

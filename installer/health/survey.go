@@ -34,6 +34,7 @@ type Survey struct {
 	Now        time.Time // by the clock of the host that kubectl runs on
 	Kubernetes bool      // the cluster is kubeadm's
 	Manual     bool      // certificates: {renew: manual}
+	Harbor     bool      // the site's registry is Harbor
 	Version    string    // of the nodes as the cluster file has it; "" if unknown
 	ownNetwork bool      // the operator brings the pod network, perhaps later
 	System     []string  // the namespaces of Kubernetes and the pod network
@@ -45,7 +46,7 @@ type Survey struct {
 	Tokens  []Bootstrap
 	Hosts   []Surveyed
 
-	Registries []registryState
+	Registries []RegistryState
 }
 
 // A Surveyed host is the observed state of one host.
@@ -108,7 +109,8 @@ func Leased() []string { return []string{"Lease/kube-scheduler", "Lease/kube-con
 // the survey holds the other answers.
 func NewSurvey(ctx context.Context, r *task.Site, t *task.Host) (*Survey, error) {
 	s := &Survey{
-		Kubernetes: r.Cluster.Kubernetes.Distribution == manifest.DistributionKubernetes, Manual: r.Cluster.Certificates.Renew == manifest.RenewManual, Version: r.Cluster.Kubernetes.Version,
+		Kubernetes: r.Cluster.Kubernetes.Distribution == manifest.DistributionKubernetes, Version: r.Cluster.Kubernetes.Version,
+		Manual: r.Cluster.Certificates.Renew == manifest.RenewManual, Harbor: r.Cluster.ImageRegistry.Type == manifest.RegistryHarbor,
 		ownNetwork: r.Cluster.CNI.Type == manifest.NetworkNone, System: addon.OwnNamespaces(r.Cluster), Objects: map[string]kube.Object{}, Now: r.Now(),
 	}
 	tasks := []func(context.Context) error{
@@ -182,8 +184,11 @@ func bootstraps(ctx context.Context, t *task.Host) ([]Bootstrap, error) {
 	return list, nil
 }
 
+// surveyedRoles returns the roles of Surveyed hosts.
+func surveyedRoles() []manifest.Role { return []manifest.Role{manifest.RoleCluster, manifest.RoleEtcd} }
+
 func surveyHosts(ctx context.Context, r *task.Site) []Surveyed {
-	targets := r.WithRole(manifest.RoleCluster, manifest.RoleEtcd)
+	targets := r.WithRole(surveyedRoles()...)
 	list := make([]Surveyed, len(targets))
 	_ = r.OnAll(targets, func(i int, t *task.Host) error { list[i] = surveyHost(ctx, t); return nil })
 	return list

@@ -146,7 +146,7 @@ func RotateKey(ctx context.Context, s *task.Site, each func(ctx context.Context,
 		return fmt.Errorf("cluster %s does not encrypt Secrets: an earlier release made it; see docs/site/security.md, Encryption of Secrets", s.Cluster.Metadata.Name)
 	}
 	r := &rotating{site: s, first: s.FirstControlPlane(), each: each}
-	// What is on the hosts comes into force first: a killed run may have written a file and not restarted the API server.
+	// Restart the API servers that have not read their host's file yet: a killed run may have written it without the restart.
 	if err := r.bringIntoForce(ctx); err != nil {
 		return err
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/disk"
 	"github.com/kkbundle/kkbundle/installer"
+	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/node"
 	"github.com/kkbundle/kkbundle/plain"
 )
@@ -151,22 +152,10 @@ Kubelets renew their own certificates; Harbor's is renewed by install. Authoriti
 	return cmd
 }
 
-func runCertsRenew(ctx context.Context, g *globals, path string, o certsRenewOptions) (err error) {
-	s, err := g.openSite(ctx, o.Flags, path)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, s.Close()) }()
-	p := g.NewTaskPrinter()
-	options := s.Options()
-	options.DryRun, options.Progress = o.dryRun, p.Event
-	report, err := installer.RenewCertificates(ctx, options, time.Duration(o.days)*24*time.Hour)
-	p.Close()
-	if err != nil {
-		return err
-	}
-	g.NoteOutcome(report, o.dryRun)
-	return nil
+func runCertsRenew(ctx context.Context, g *globals, path string, o certsRenewOptions) error {
+	return g.runOnSite(ctx, o.Flags, path, o.dryRun, func(options engine.Options) (engine.Report, error) {
+		return installer.RenewCertificates(ctx, options, time.Duration(o.days)*24*time.Hour)
+	})
 }
 
 type certsBackupOptions struct {

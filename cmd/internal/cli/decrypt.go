@@ -34,7 +34,7 @@ type keyOptions struct {
 	prompt         func(what string) (string, error) // on the terminal; set when the command starts
 
 	mu    sync.Mutex
-	typed map[string]string // by what was asked for: one prompt for a bundle that is opened again
+	typed map[string]string // passphrases by the prompt's text: a bundle that is opened again needs no second prompt
 }
 
 // addKeys adds the flags of commands that read a bundle.

@@ -12,6 +12,7 @@ import (
 	"github.com/kkbundle/kkbundle/cmd/internal/site"
 	"github.com/kkbundle/kkbundle/cmd/internal/terminal"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
+	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/plain"
 )
 
@@ -114,6 +115,25 @@ func (g *globals) siteWith(ctx context.Context, f site.Flags, path string, open 
 		}
 		return open(path)
 	})
+}
+
+// runOnSite opens the site and the bundle, runs a verb on the hosts and prints its outcome.
+func (g *globals) runOnSite(ctx context.Context, f site.Flags, path string, dryRun bool, verb func(engine.Options) (engine.Report, error)) (err error) {
+	s, err := g.openSite(ctx, f, path)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	p := g.NewTaskPrinter()
+	options := s.Options()
+	options.DryRun, options.Progress = dryRun, p.Event
+	report, err := verb(options)
+	p.Close()
+	if err != nil {
+		return err
+	}
+	g.NoteOutcome(report, dryRun)
+	return nil
 }
 
 // standardStream names standard input or output instead of a file.

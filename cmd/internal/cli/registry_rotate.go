@@ -12,6 +12,7 @@ import (
 	"github.com/kkbundle/kkbundle/cmd/internal/site"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/installer"
+	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/siteregistry"
 	"github.com/kkbundle/kkbundle/registry/service"
 )
@@ -65,22 +66,10 @@ because only you know all its clients: give them the new login first, with mirro
 	return cmd
 }
 
-func runRotateSite(ctx context.Context, g *globals, path string, o registryRotateOptions) (err error) {
-	s, err := g.openSite(ctx, o.Flags, path)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, s.Close()) }()
-	p := g.NewTaskPrinter()
-	options := s.Options()
-	options.DryRun, options.Progress = o.dryRun, p.Event
-	report, err := installer.RotateLogins(ctx, options, siteregistry.Logins{Pull: o.pull, Push: o.push})
-	p.Close()
-	if err != nil {
-		return err
-	}
-	g.NoteOutcome(report, o.dryRun)
-	return nil
+func runRotateSite(ctx context.Context, g *globals, path string, o registryRotateOptions) error {
+	return g.runOnSite(ctx, o.Flags, path, o.dryRun, func(options engine.Options) (engine.Report, error) {
+		return installer.RotateLogins(ctx, options, siteregistry.Logins{Pull: o.pull, Push: o.push})
+	})
 }
 
 // rotatedResult is the JSON output of registry rotate on the registry's host.

@@ -2,12 +2,12 @@ package cli
 
 import (
 	"context"
-	"errors"
 
 	"github.com/spf13/cobra"
 
 	"github.com/kkbundle/kkbundle/cmd/internal/site"
 	"github.com/kkbundle/kkbundle/installer"
+	"github.com/kkbundle/kkbundle/installer/engine"
 )
 
 func newSecretsCmd(g *globals) *cobra.Command {
@@ -45,21 +45,12 @@ On k3s: k3s secrets-encrypt rotate-keys, then a restart of every server.`,
 	return cmd
 }
 
-func runSecretsRotate(ctx context.Context, g *globals, path string, o site.Flags) (err error) {
-	s, err := g.openSite(ctx, o, path)
-	if err != nil {
-		return err
+func runSecretsRotate(ctx context.Context, g *globals, path string, o site.Flags) error {
+	err := g.runOnSite(ctx, o, path, false, func(options engine.Options) (engine.Report, error) {
+		return installer.RotateEncryptionKey(ctx, options)
+	})
+	if err == nil {
+		g.Note("Secrets are encrypted with a new key; save it with kkbundle certs backup")
 	}
-	defer func() { err = errors.Join(err, s.Close()) }()
-	p := g.NewTaskPrinter()
-	options := s.Options()
-	options.Progress = p.Event
-	report, err := installer.RotateEncryptionKey(ctx, options)
-	p.Close()
-	if err != nil {
-		return err
-	}
-	g.NoteOutcome(report, false)
-	g.Note("Secrets are encrypted with a new key; save it with kkbundle certs backup")
-	return nil
+	return err
 }

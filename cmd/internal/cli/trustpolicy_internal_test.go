@@ -87,7 +87,7 @@ func (w *trustWorld) check(signatures ...[]byte) error {
 
 const policyHead = "apiVersion: kkbundle.io/v1\nkind: Trust\n"
 
-// TestMachinePolicy: neither flags nor the user's files take back what the machine's file demands.
+// TestMachinePolicy checks that neither flags nor the user's files take back a demand of the machine's trust file.
 func TestMachinePolicy(t *testing.T) {
 	t.Setenv(envTrust, "")
 	if err := os.Unsetenv(envTrust); err != nil {

@@ -73,7 +73,7 @@ func (f *Flags) Add(fs *pflag.FlagSet) {
 }
 
 // carriedFields is the problem of a bundle's cluster file that names files or variables of this machine: the bundle's
-// author would choose what is read here, and the address that it is sent to.
+// author would choose which file or variable is read on this machine, and the address to which its content is sent.
 const carriedFields = "names a file or a variable of this machine, which counts only in a file of yours: pass a cluster file with -c FILE " +
 	"(kkbundle extract BUNDLE " + bundle.DocumentCluster + " writes the bundle's), or this value with --set"
 
