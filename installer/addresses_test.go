@@ -108,7 +108,7 @@ func TestHostPreparationOfBothFamilies(t *testing.T) {
 			t.Errorf("%s is not set: %v", want, set)
 		}
 	}
-	j, err := kubeadm.NodeOf(r.Hosts[0])
+	j, err := kubeadm.NodeOf(t.Context(), r.Hosts[0])
 	if err != nil || kubeadm.JoinAddresses(j.IPs) != "10.0.0.3,fd00::3" {
 		t.Errorf("the kubelet is given %v, %v", j.IPs, err)
 	}

@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/kkbundle/kkbundle/installer/addon"
 	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/installer/member"
@@ -50,6 +51,9 @@ func AddNodes(ctx context.Context, o engine.Options, names []string, agree func(
 		}
 		fresh, err := newHosts(looking, r)
 		if err != nil || len(fresh) == 0 {
+			return err
+		}
+		if err := checkNameservers(looking, r, fresh); err != nil {
 			return err
 		}
 		if err := agree(additions(r, fresh)); err != nil {
@@ -122,6 +126,18 @@ func newHosts(ctx context.Context, r *engine.Run) ([]string, error) {
 		}
 	}
 	return names, err
+}
+
+// checkNameservers refuses new hosts that would end the forwarding of names outside the cluster.
+func checkNameservers(ctx context.Context, r *engine.Run, fresh []string) error {
+	if r.Cluster.Kubernetes.Distribution != manifest.DistributionKubernetes {
+		return nil
+	}
+	var hosts []*task.Host
+	for _, name := range fresh {
+		hosts = append(hosts, r.HostNamed(name))
+	}
+	return addon.CheckNameservers(ctx, r.FirstControlPlane(), hosts)
 }
 
 // nodeOf returns the name of the node with the host's address, "" if there is none.

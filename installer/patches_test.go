@@ -59,7 +59,7 @@ groups: {kube_control_plane: [cp1], kube_worker: [node1], image_registry: [cp1]}
 	if ran := node.said("kubeadm"); len(ran) > 0 {
 		t.Errorf("before there is a node: %v", ran)
 	}
-	if j, err := kubeadm.NodeOf(r.Hosts[1]); err != nil || !j.Patched {
+	if j, err := kubeadm.NodeOf(t.Context(), r.Hosts[1]); err != nil || !j.Patched {
 		t.Errorf("a joining node is not told of patches: %v", err)
 	}
 	s.states()

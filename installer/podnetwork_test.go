@@ -60,6 +60,9 @@ func TestOwnManifests(t *testing.T) {
 		if strings.Contains(text, "UPSTREAM__SERVERS") != (mode == "iptables") {
 			t.Errorf("%s: names outside:\n%s", mode, text)
 		}
+		if n := strings.Count(text, "CLUSTER__DNS"); mode == "nftables" && n != 4 {
+			t.Errorf("%s: the cache asks CoreDNS for %d zones, not for names outside, too:\n%s", mode, n, text)
+		}
 		if told := kubeadm.NodeDNSPart(c).Kubelet != nil; told != (mode == "nftables") {
 			t.Errorf("%s: kubelets are told: %v", mode, told)
 		}

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -23,7 +24,14 @@ type StatusOptions struct {
 	engine.Options
 	// AnyCluster means that Cluster has no settings of the cluster: nothing is compared with it.
 	AnyCluster bool
+	// Wait is how long Status repeats its look while a check fails or a pod of Kubernetes is starting; 0 means one look.
+	Wait time.Duration
+	// Waiting, if set, is called with the findings of each look that is repeated.
+	Waiting func(report.Findings)
 }
+
+// statusPause is the time between two looks of a Status that waits.
+const statusPause = 5 * time.Second
 
 func (o StatusOptions) rule() task.ClusterRule {
 	if o.AnyCluster {
@@ -35,8 +43,30 @@ func (o StatusOptions) rule() task.ClusterRule {
 // Status inspects a cluster without creating anything in it. Its findings include unreachable hosts and an API server
 // that does not answer. The error is a fault on this machine, or the end of the context.
 func Status(ctx context.Context, o StatusOptions) (report.Status, error) {
-	out := report.Status{Version: 1}
-	err := lookAt(ctx, o, func(ctx context.Context, r *engine.Run, from *task.Host) error {
+	end := time.NewTimer(o.Wait)
+	defer end.Stop()
+	for {
+		out, settled, err := statusOnce(ctx, o)
+		if err != nil || settled || o.Wait <= 0 {
+			return out, err
+		}
+		if o.Waiting != nil {
+			o.Waiting(out.Findings)
+		}
+		select {
+		case <-ctx.Done():
+			return out, context.Cause(ctx)
+		case <-end.C:
+			return out, nil
+		case <-time.After(statusPause):
+		}
+	}
+}
+
+// statusOnce inspects a cluster once. settled means that it is healthy and that no pod of Kubernetes is starting.
+func statusOnce(ctx context.Context, o StatusOptions) (out report.Status, settled bool, err error) {
+	out = report.Status{Version: 1}
+	err = lookAt(ctx, o, func(ctx context.Context, r *engine.Run, from *task.Host) error {
 		s, seen := health.NewSurvey(ctx, r.Site, from)
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
@@ -56,11 +86,12 @@ func Status(ctx context.Context, o StatusOptions) (report.Status, error) {
 			list[i].Found = r.Mask.Mask(list[i].Found)
 		}
 		out.Findings, out.Healthy = list, list.Healthy()
+		settled = out.Healthy && !s.Starting()
 		describe(s, &out)
 		addLastRun(r, &out)
 		return nil
 	})
-	return out, err
+	return out, settled, err
 }
 
 // lookAt connects to the reachable hosts, calls a function with a control plane that is a node (nil if there is none),

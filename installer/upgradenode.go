@@ -151,7 +151,7 @@ func upgradeFirst(ctx context.Context, t *task.Host) error {
 	if err != nil {
 		return err
 	}
-	j, err := kubeadm.NodeOf(t)
+	j, err := kubeadm.NodeOf(ctx, t)
 	if err != nil {
 		return err
 	}

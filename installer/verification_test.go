@@ -46,12 +46,9 @@ func healthy() *health.Survey {
 	cp, worker := node("cp1"), node("node1")
 	cp.Labels = map[string]string{kube.ControlPlaneLabel: "", health.ExcludeLabel: ""}
 	cp.Spec.Taints = []corev1.Taint{{Key: kube.ControlPlaneLabel, Effect: corev1.TaintEffectNoSchedule}}
-	var pod corev1.Pod
-	pod.Name, pod.Namespace = "coredns-x", kube.SystemNamespace
-	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
 	s := &health.Survey{
 		Now: now, Kubernetes: true, Version: "v1.34.3", System: []string{kube.SystemNamespace},
-		Nodes: []corev1.Node{cp, worker}, Pods: []corev1.Pod{pod}, Objects: map[string]kube.Object{},
+		Nodes: []corev1.Node{cp, worker}, Pods: systemPods(), Objects: map[string]kube.Object{},
 		Tokens: []health.Bootstrap{{Name: "bootstrap-token-abcdef", Expires: now.Add(time.Hour).Format(time.RFC3339)}},
 		Hosts: []health.Surveyed{
 			{
@@ -77,9 +74,36 @@ func healthy() *health.Survey {
 	return s
 }
 
-// proxy returns the status of kube-proxy.
-func proxy(s *health.Survey) *appsv1.DaemonSetStatus {
-	return &s.Objects["DaemonSet/kube-proxy"].(*appsv1.DaemonSet).Status
+// systemPods returns the ready pods that kubeadm and a pod network make on cp1 and node1.
+func systemPods() []corev1.Pod {
+	pod := func(name, app, node string) corev1.Pod {
+		var p corev1.Pod
+		p.Name, p.Namespace, p.Spec.NodeName = name, kube.SystemNamespace, node
+		p.Labels = map[string]string{"k8s-app": app}
+		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+		return p
+	}
+	return []corev1.Pod{
+		pod("kube-apiserver-cp1", "", "cp1"), pod("kube-controller-manager-cp1", "", "cp1"), pod("kube-scheduler-cp1", "", "cp1"), pod("etcd-cp1", "", "cp1"),
+		pod("coredns-a", "kube-dns", "cp1"), pod("coredns-b", "kube-dns", "node1"),
+		pod("kube-proxy-a", "kube-proxy", "cp1"), pod("kube-proxy-b", "kube-proxy", "node1"), pod("network-b", "network", "node1"),
+	}
+}
+
+// stop makes the pods with these names not ready since a time before the survey.
+func stop(s *health.Survey, since time.Duration, names ...string) {
+	for i := range s.Pods {
+		if slices.Contains(names, s.Pods[i].Name) {
+			s.Pods[i].Status.Conditions = []corev1.PodCondition{{
+				Type: corev1.PodReady, Status: corev1.ConditionFalse, LastTransitionTime: metav1.NewTime(s.Now.Add(-since)), Message: "containers with unready status",
+			}}
+		}
+	}
+}
+
+// without removes the pod with this name.
+func without(s *health.Survey, name string) {
+	s.Pods = slices.DeleteFunc(s.Pods, func(p corev1.Pod) bool { return p.Name == name })
 }
 
 // wrong lists what is not as it should be, as "id host state".
@@ -100,23 +124,28 @@ func TestSurveyFindings(t *testing.T) {
 		t.Fatalf("a healthy cluster: %s", got)
 	}
 	for want, spoil := range map[string]func(s *health.Survey){
-		"host-reachable node1 failed": func(s *health.Survey) { s.Hosts[1].Err = errors.New("gone") },
-		"host-is-node node1 failed":   func(s *health.Survey) { s.Hosts[1].Member = false },
-		"verify-nodes node1 failed":   func(s *health.Survey) { s.Nodes[1].Status.Conditions[0].Status = "False" },
+		"host-reachable node1 failed":                func(s *health.Survey) { s.Hosts[1].Err = errors.New("gone") },
+		"host-is-node node1 failed":                  func(s *health.Survey) { s.Hosts[1].Member = false },
+		"verify-nodes node1 failed, coredns warning": func(s *health.Survey) { s.Nodes[1].Status.Conditions[0].Status = "False" },
 		"verify-nodes node1 warning": func(s *health.Survey) {
 			s.Nodes[1].Status.Conditions = append(s.Nodes[1].Status.Conditions, corev1.NodeCondition{Type: corev1.NodeDiskPressure, Status: corev1.ConditionTrue})
 		},
 		"verify-nodes other warning": func(s *health.Survey) {
 			s.Nodes = append(s.Nodes, healthy().Nodes[1])
 			s.Nodes[2].Name = "other"
-			proxy(s).DesiredNumberScheduled, proxy(s).NumberReady = 3, 3
+			s.Pods = append(s.Pods, systemPods()[7])
+			s.Pods[len(s.Pods)-1].Spec.NodeName = "other"
 		},
 		"node-version node1 failed":  func(s *health.Survey) { s.Nodes[1].Status.NodeInfo.KubeletVersion = "v1.33.1" },
 		"node-version node1 warning": func(s *health.Survey) { s.Version = ""; s.Nodes[1].Status.NodeInfo.KubeletVersion = "v1.33.1" },
-		"verify-pods failed":         func(s *health.Survey) { s.Pods[0].Status.Conditions = nil },
-		"verify-pods warning": func(s *health.Survey) {
-			s.Pods[0].Status.Conditions, s.Pods[0].Namespace = nil, "theirs"
+		"verify-pods node1 failed":   func(s *health.Survey) { stop(s, 2*time.Minute, "network-b") },
+		"verify-pods node1 warning":  func(s *health.Survey) { stop(s, 20*time.Second, "network-b") },
+		"verify-pods theirs warning": func(s *health.Survey) {
+			stop(s, time.Hour, "network-b")
+			s.Pods[len(s.Pods)-1].Namespace, s.Pods[len(s.Pods)-1].Spec.NodeName = "theirs", "theirs"
 		},
+		"verify-pods cp1 failed":         func(s *health.Survey) { stop(s, 2*time.Minute, "kube-controller-manager-cp1") },
+		"control-plane-pods cp1 failed":  func(s *health.Survey) { without(s, "kube-scheduler-cp1") },
 		"kubeadm-config failed":          func(s *health.Survey) { delete(s.Objects, "ConfigMap/kubeadm-config") },
 		"kubelet-config failed":          func(s *health.Survey) { s.Objects["ConfigMap/kubelet-config"] = &corev1.ConfigMap{} },
 		"cluster-info failed":            func(s *health.Survey) { delete(s.Objects, "ConfigMap/cluster-info") },
@@ -124,9 +153,10 @@ func TestSurveyFindings(t *testing.T) {
 		"control-plane-marks cp1 failed": func(s *health.Survey) { s.Nodes[0].Spec.Taints = nil },
 		"runtime-record node1 failed":    func(s *health.Survey) { s.Hosts[1].Runtime = "" },
 		"bootstrap-tokens warning":       func(s *health.Survey) { s.Tokens[0].Expires = "" },
-		"coredns warning":                func(s *health.Survey) { s.Objects["Deployment/coredns"].(*appsv1.Deployment).Status.ReadyReplicas = 1 },
-		"coredns failed":                 func(s *health.Survey) { s.Objects["Deployment/coredns"].(*appsv1.Deployment).Status.ReadyReplicas = 0 },
-		"kube-proxy failed":              func(s *health.Survey) { proxy(s).NumberReady = 1 },
+		"coredns warning":                func(s *health.Survey) { stop(s, time.Hour, "coredns-a") },
+		"coredns failed":                 func(s *health.Survey) { stop(s, time.Hour, "coredns-a", "coredns-b") },
+		"kube-proxy failed":              func(s *health.Survey) { stop(s, time.Hour, "kube-proxy-b") },
+		"kube-proxy warning":             func(s *health.Survey) { stop(s, 5*time.Second, "kube-proxy-b") },
 		"controller-leases failed":       func(s *health.Survey) { s.Now = s.Now.Add(2 * time.Minute) },
 		"api-server-health cp1 failed":   func(s *health.Survey) { s.Hosts[0].API = errors.New("[-]etcd failed") },
 		"etcd-health cp1 failed":         func(s *health.Survey) { s.Hosts[0].Metrics.HasLeader = false },
@@ -209,13 +239,14 @@ func TestHarborsCertificateIsWarnedOfEarly(t *testing.T) {
 // TestJudgeWithoutALostHost has the run go on without a node: its pods are missed by nobody, those of the others are.
 func TestJudgeWithoutALostHost(t *testing.T) {
 	t.Parallel()
-	for ready, want := range map[int32]string{1: "", 0: "kube-proxy failed"} {
+	for stopped, want := range map[string]string{"kube-proxy-b": "", "kube-proxy-a": "kube-proxy failed"} {
 		s := healthy()
+		stop(s, time.Hour, stopped, "coredns-b", "network-b")
 		s.Hosts[1].LeftOut, s.Hosts[1].Wanted, s.Hosts[1].Err = true, false, errors.New("gone")
 		s.Nodes[1].Status.Conditions[0].Status = "Unknown"
-		proxy(s).NumberReady = ready
+		want = strings.TrimSuffix("coredns warning, "+want, ", ")
 		if got := wrong(s.Findings()); got != want {
-			t.Errorf("%d ready: got %q, want %q", ready, got, want)
+			t.Errorf("%s stopped: got %q, want %q", stopped, got, want)
 		}
 	}
 }

@@ -49,7 +49,8 @@ func HaveNameservers(ctx context.Context, s *task.Site) (bool, error) {
 	return true, nil
 }
 
-// NodeDNSManifest returns the cache's manifest. Without forwarding, queries for external names fail at once.
+// NodeDNSManifest returns the cache's manifest. forwards means that the cache asks the name servers of its node for
+// external names; else it asks CoreDNS.
 func NodeDNSManifest(c *manifest.Cluster, forwards bool) ([]byte, error) {
 	image, err := catalog.ImageRef(c, NodeDNS)
 	if err != nil {
@@ -152,7 +153,7 @@ func nodeCorefile(c *manifest.Cluster, forwards bool) string {
 	)
 	outside := "    forward . __PILLAR__UPSTREAM__SERVERS__\n"
 	if !forwards {
-		outside = ""
+		outside = cluster // CoreDNS forwards where it can, and else answers at once
 	}
 	health := "    health " + kube.NodeDNSAddress + ":" + strconv.Itoa(nodeDNSHealth) + "\n"
 	return zone(kube.ClusterDomain, cached, cluster, health) + zone("in-addr.arpa", short, cluster, "") + zone("ip6.arpa", short, cluster, "") +

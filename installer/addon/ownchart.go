@@ -163,3 +163,17 @@ func OwnNamespaces(c *manifest.Cluster) []string {
 	}
 	return append(list, NetworkOf(c).namespaces...)
 }
+
+// SystemNamespaces returns the namespaces of Kubernetes and of every pod network that kkbundle installs, for a cluster whose
+// pod network is not known.
+func SystemNamespaces(c *manifest.Cluster) []string {
+	var list []string
+	for _, network := range []manifest.NetworkType{
+		manifest.NetworkFlannel, manifest.NetworkCalico, manifest.NetworkCilium, manifest.NetworkHybridnet, manifest.NetworkKubeOVN,
+	} {
+		one := *c
+		one.CNI.Type = network
+		list = append(list, OwnNamespaces(&one)...)
+	}
+	return slices.Compact(slices.Sorted(slices.Values(list)))
+}

@@ -6,6 +6,7 @@ import (
 	_ "embed"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
@@ -19,8 +20,11 @@ import (
 
 const (
 	// haproxyName is the name of the task and of its static pod.
-	haproxyName     = "haproxy"
-	haproxyConfig   = task.ConfigDir + "/haproxy.cfg"
+	haproxyName   = "haproxy"
+	haproxyConfig = task.ConfigDir + "/haproxy.cfg"
+	// haproxyCA is haproxy's own copy of the cluster's CA: haproxy is no root user, and a hardened node lets only root read
+	// kube.ClusterCA.
+	haproxyCA       = task.ConfigDir + "/haproxy-ca.crt"
 	haproxyManifest = kube.ManifestsDir + "/haproxy.yaml"
 	// haproxyHealth is haproxy's health port on the loopback interface, the same as KubeKey's.
 	haproxyHealth = 8081
@@ -33,36 +37,41 @@ func HAProxyTask() task.Task {
 		Roles:   []manifest.Role{manifest.RoleWorker},
 		Images:  []string{"haproxy"},
 		Follows: true,
-		Leaves:  task.Leaves{Paths: []string{haproxyConfig}},
+		Leaves:  task.Leaves{Paths: []string{haproxyConfig, haproxyCA}},
 	}, haproxySetting)
 	look := step.Done
 	step.Done = func(ctx context.Context, t *task.Host) (bool, error) {
 		if t.Is(manifest.RoleControlPlane) {
 			return true, nil // its own API server is nearer
 		}
+		if joined, err := t.Test(ctx, "test", "-e", kube.ClusterCA); err != nil || !joined {
+			return false, err
+		}
 		return look(ctx, t)
 	}
 	return step
 }
 
-func haproxySetting(_ context.Context, t *task.Host) (task.Setting, error) {
+func haproxySetting(ctx context.Context, t *task.Host) (task.Setting, error) {
 	config, err := HAProxyConfig(t.Site)
 	if err != nil {
 		return task.Setting{}, err
 	}
-	pod, err := HAProxyPod(t.Site, config)
+	ca, err := t.Read(ctx, kube.ClusterCA)
+	if err != nil {
+		return task.Setting{}, err
+	}
+	pod, err := HAProxyPod(t.Site, slices.Concat(config, ca))
 	if err != nil {
 		return task.Setting{}, err
 	}
 	return task.Setting{
-		// The configuration first: the pod's annotation has its digest, so the kubelet replaces the pod when it changes.
-		Files: []task.File{{Path: haproxyConfig, Mode: 0o644, Data: config}, {Path: haproxyManifest, Mode: 0o600, Data: pod}},
+		// The pod's manifest last: its annotation has the digest of the others, so the kubelet replaces the pod when one changes.
+		Files: []task.File{
+			{Path: haproxyConfig, Mode: 0o644, Data: config}, {Path: haproxyCA, Mode: 0o644, Data: ca}, {Path: haproxyManifest, Mode: 0o600, Data: pod},
+		},
 		Ready: func(ctx context.Context, t *task.Host) error {
 			if err := staticPodRuns(ctx, t, haproxyName, task.File{Data: pod}); err != nil {
-				return err
-			}
-			ca, err := t.Read(ctx, kube.ClusterCA)
-			if err != nil {
 				return err
 			}
 			own := net.JoinHostPort(t.Site.Loopback().String(), strconv.Itoa(manifest.DefaultPort))
@@ -92,8 +101,8 @@ func HAProxyConfig(r *task.Site) ([]byte, error) {
 //go:embed configs/haproxy.cfg
 var haproxyText string
 
-// HAProxyPod renders haproxy's static pod.
-func HAProxyPod(r *task.Site, config []byte) ([]byte, error) {
+// HAProxyPod renders haproxy's static pod. files is the content of the mounted files.
+func HAProxyPod(r *task.Site, files []byte) ([]byte, error) {
 	image, err := catalog.ImageRef(r.Cluster, "haproxy")
 	if err != nil {
 		return nil, err
@@ -101,7 +110,7 @@ func HAProxyPod(r *task.Site, config []byte) ([]byte, error) {
 	mount := func(name, path string) corev1.VolumeMount {
 		return corev1.VolumeMount{Name: name, MountPath: path, ReadOnly: true}
 	}
-	return kube.StaticPod(haproxyName, config, corev1.PodSpec{
+	return kube.StaticPod(haproxyName, files, corev1.PodSpec{
 		Containers: []corev1.Container{{
 			Name: haproxyName, Image: image, ImagePullPolicy: corev1.PullIfNotPresent,
 			Command:       []string{"haproxy", "-db", "-f", "/usr/local/etc/haproxy/haproxy.cfg"},
@@ -111,7 +120,7 @@ func HAProxyPod(r *task.Site, config []byte) ([]byte, error) {
 		}},
 		Volumes: []corev1.Volume{
 			kube.HostVolume("config", haproxyConfig, corev1.HostPathFile),
-			kube.HostVolume("ca", kube.ClusterCA, corev1.HostPathFile),
+			kube.HostVolume("ca", haproxyCA, corev1.HostPathFile),
 		},
 	})
 }

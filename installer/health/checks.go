@@ -28,6 +28,7 @@ const (
 	checkControl      = "control-plane-marks"
 	checkRuntime      = "runtime-record"
 	checkTokens       = "bootstrap-tokens"
+	checkComponents   = "control-plane-pods"
 	checkCoreDNS      = "coredns"
 	checkProxy        = "kube-proxy"
 	CheckAPI          = "api-server-health"
@@ -101,6 +102,11 @@ func kubeadmChecks() []check {
 			"on a control plane: kubeadm init phase mark-control-plane --node-name NODE",
 		},
 		{
+			checkComponents, "every control plane has the pods of API server, controller manager, scheduler and its etcd",
+			"the cluster has one instance less of that component than it should, or none",
+			"see that its manifest is in /etc/kubernetes/manifests on that host, and why the kubelet does not start it: journalctl -u kubelet",
+		},
+		{
 			checkRuntime, "the node has on record how its container runtime is reached",
 			"kubeadm upgrade and reset do not find the runtime",
 			"kubectl annotate node NODE kubeadm.alpha.kubernetes.io/cri-socket=SOCKET",
@@ -111,12 +117,12 @@ func kubeadmChecks() []check {
 			"kubeadm token list shows them, kubeadm token delete removes one; kkbundle deletes its own after use",
 		},
 		{
-			checkCoreDNS, "CoreDNS runs as often as it should",
+			checkCoreDNS, "CoreDNS has as many ready pods as it should",
 			"names of services are not found",
-			"kubectl --namespace kube-system describe deployment coredns",
+			"kubectl --namespace kube-system describe deployment coredns, and kubectl logs of its pods",
 		},
 		{
-			checkProxy, "kube-proxy runs on every node",
+			checkProxy, "kube-proxy is ready on every node that is ready",
 			"services are not reached from nodes without it",
 			"kubectl --namespace kube-system describe daemonset kube-proxy",
 		},

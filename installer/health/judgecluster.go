@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -22,7 +21,7 @@ import (
 func (s *Survey) Findings() report.Findings {
 	list := slices.Concat(s.judgeHosts(), s.JudgeRegistries(), s.judgeNodes(), s.judgePods())
 	if s.Kubernetes && len(s.Nodes) > 0 {
-		list = slices.Concat(list, s.judgeKubeadm(), s.judgeNodeMetadata(), s.judgeTokens(), s.judgeServices(), s.judgeLeases())
+		list = slices.Concat(list, s.judgeKubeadm(), s.judgeNodeMetadata(), s.judgeTokens(), s.judgeEssentials(), s.judgeLeases())
 	}
 	return slices.Concat(list, s.judgeComponents(), s.judgeCertificates(), s.judgeClasses())
 }
@@ -71,7 +70,11 @@ func (s *Survey) judgeNodes() report.Findings {
 
 func (s *Survey) judgeNode(n *corev1.Node) report.Findings {
 	list := report.Findings{NewFinding(CheckNodes, n.Name, report.OK, "")}
-	if !kube.IsNodeReady(n) && !s.ownNetwork {
+	switch {
+	case kube.IsNodeReady(n):
+	case s.awaitsNetwork(n):
+		list[0] = NewFinding(CheckNodes, n.Name, report.Warning, "waiting for a pod network")
+	default:
 		list[0] = NewFinding(CheckNodes, n.Name, report.Failed, "not ready: "+kube.NodeCondition(n, corev1.NodeReady).Message)
 	}
 	for _, pressure := range []corev1.NodeConditionType{corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure} {
@@ -95,39 +98,6 @@ func (s *Survey) judgeNode(n *corev1.Node) report.Findings {
 // isLeftOut reports whether the run goes on without a node.
 func (s *Survey) isLeftOut(node string) bool {
 	return slices.ContainsFunc(s.Hosts, func(h Surveyed) bool { return h.LeftOut && h.Name == node })
-}
-
-// countLeftOut counts the nodes that the run goes on without.
-func (s *Survey) countLeftOut() int {
-	n := 0
-	for _, node := range s.Nodes {
-		if s.isLeftOut(node.Name) {
-			n++
-		}
-	}
-	return n
-}
-
-// judgePods judges all pods. Pods outside of Kubernetes' own namespaces are the operator's: they only get a warning.
-func (s *Survey) judgePods() report.Findings {
-	if s.Pods == nil {
-		return nil
-	}
-	var list report.Findings
-	for _, p := range s.Pods {
-		if s.isLeftOut(p.Spec.NodeName) || kube.IsPodOver(&p) || kube.IsPodReady(&p) || isProof(&p) {
-			continue
-		}
-		state := report.Warning
-		if slices.Contains(s.System, p.Namespace) && !s.ownNetwork {
-			state = report.Failed
-		}
-		list = append(list, NewFinding(CheckPods, p.Spec.NodeName, state, fmt.Sprintf("pod %s/%s is not ready: %s", p.Namespace, p.Name, kube.NotReadyReason(&p))))
-	}
-	if list == nil {
-		list = report.Findings{NewFinding(CheckPods, "", report.OK, fmt.Sprintf("%d pods", len(s.Pods)))}
-	}
-	return list
 }
 
 // judgeKubeadm checks the objects that kubeadm init creates in the cluster.
@@ -216,32 +186,6 @@ func (s *Survey) judgeTokens() report.Findings {
 		return report.Findings{NewFinding(checkTokens, "", report.Warning, "without expiry: "+strings.Join(eternal, ", "))}
 	}
 	return report.Findings{NewFinding(checkTokens, "", report.OK, fmt.Sprintf("%d are valid, each with an expiry", valid))}
-}
-
-func (s *Survey) judgeServices() report.Findings {
-	var list report.Findings
-	dns, ok := s.Objects["Deployment/coredns"].(*appsv1.Deployment)
-	switch ready, want := kube.Replicas(dns); {
-	case !ok:
-		list = append(list, NewFinding(checkCoreDNS, "", report.Warning, "kube-system has no deployment coredns"))
-	case ready < want && s.ownNetwork:
-		list = append(list, NewFinding(checkCoreDNS, "", report.Warning, "waiting for a pod network"))
-	case ready == 0:
-		list = append(list, NewFinding(checkCoreDNS, "", report.Failed, "no pod is ready"))
-	case ready < want:
-		list = append(list, NewFinding(checkCoreDNS, "", report.Warning, fmt.Sprintf("%d of %d pods are ready", ready, want)))
-	default:
-		list = append(list, NewFinding(checkCoreDNS, "", report.OK, fmt.Sprintf("%d pods", ready)))
-	}
-	proxy, ok := s.Objects["DaemonSet/kube-proxy"].(*appsv1.DaemonSet)
-	if !ok {
-		return append(list, NewFinding(checkProxy, "", report.Warning, "kube-system has no daemon set kube-proxy; some pod networks replace it"))
-	}
-	ready, want := int(proxy.Status.NumberReady), int(proxy.Status.DesiredNumberScheduled)
-	if ready+s.countLeftOut() < want || want < len(s.Nodes) {
-		return append(list, NewFinding(checkProxy, "", report.Failed, fmt.Sprintf("%d of %d nodes have one that is ready", ready, max(want, len(s.Nodes)))))
-	}
-	return append(list, NewFinding(checkProxy, "", report.OK, ""))
 }
 
 // leaseEnd is the age of a lost lease: components renew it every 2 s and lose it after 15

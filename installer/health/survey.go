@@ -36,7 +36,7 @@ type Survey struct {
 	Manual     bool      // certificates: {renew: manual}
 	Harbor     bool      // the site's registry is Harbor
 	Version    string    // of the nodes as the cluster file has it; "" if unknown
-	ownNetwork bool      // the operator brings the pod network, perhaps later
+	ownNetwork bool      // the cluster file says that the operator brings the pod network, perhaps later
 	System     []string  // the namespaces of Kubernetes and the pod network
 
 	Nodes   []corev1.Node
@@ -111,7 +111,7 @@ func NewSurvey(ctx context.Context, r *task.Site, t *task.Host) (*Survey, error)
 	s := &Survey{
 		Kubernetes: r.Cluster.Kubernetes.Distribution == manifest.DistributionKubernetes, Version: r.Cluster.Kubernetes.Version,
 		Manual: r.Cluster.Certificates.Renew == manifest.RenewManual, Harbor: r.Cluster.ImageRegistry.Type == manifest.RegistryHarbor,
-		ownNetwork: r.Cluster.CNI.Type == manifest.NetworkNone, System: addon.OwnNamespaces(r.Cluster), Objects: map[string]kube.Object{}, Now: r.Now(),
+		ownNetwork: r.Cluster.CNI.Type == manifest.NetworkNone && r.Rule != task.AnyCluster, System: systemNamespaces(r), Objects: map[string]kube.Object{}, Now: r.Now(),
 	}
 	tasks := []func(context.Context) error{
 		func(ctx context.Context) error { s.Hosts = surveyHosts(ctx, r); return nil },
@@ -127,6 +127,15 @@ func NewSurvey(ctx context.Context, r *task.Site, t *task.Host) (*Survey, error)
 	}
 	wait.Wait()
 	return s, errors.Join(errs...)
+}
+
+// systemNamespaces returns the namespaces of Kubernetes and the pod network; without a cluster file, of every pod network
+// that kkbundle installs.
+func systemNamespaces(r *task.Site) []string {
+	if r.Rule != task.AnyCluster {
+		return addon.OwnNamespaces(r.Cluster)
+	}
+	return addon.SystemNamespaces(r.Cluster)
 }
 
 // surveyCluster returns the questions to the API server.

@@ -151,22 +151,20 @@ func SurveyTask(ctx context.Context, t *task.Host) error {
 	return nil
 }
 
-// OutsideNames asks the cluster's DNS for a name that never exists (RFC 6761), if every node has a nameserver. "No such
+// OutsideNames asks the cluster's DNS for a name that never exists (RFC 6761), if CoreDNS forwards to nameservers. "No such
 // name" is an answer of the nameservers.
 func OutsideNames(ctx context.Context, t *task.Host) error {
-	for _, node := range t.Site.Connected(manifest.RoleCluster) {
-		has, err := addon.HasNameserver(ctx, node)
-		if err != nil {
-			return err
-		}
-		if !has {
-			return errNothing // the cluster's DNS forwards to no nameserver
-		}
+	forwards, err := addon.Forwards(ctx, t)
+	if err != nil {
+		return err
+	}
+	if !forwards {
+		return errNothing
 	}
 	ctx, cancel := context.WithTimeout(ctx, task.LookTimeout)
 	defer cancel()
 	server := task.NthAddress(t.Site.Cluster.Kubernetes.ServiceCIDR[0], kube.DNSServiceIndex)
-	_, err := resolver(t, net.JoinHostPort(server.String(), "53")).LookupHost(ctx, "kkbundle.invalid.")
+	_, err = resolver(t, net.JoinHostPort(server.String(), "53")).LookupHost(ctx, "kkbundle.invalid.")
 	var answer *net.DNSError
 	if err == nil || errors.As(err, &answer) && answer.IsNotFound {
 		return nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 )
@@ -17,6 +18,14 @@ func (c Client) Pods(ctx context.Context, args ...string) ([]corev1.Pod, error) 
 
 // IsPodReady reports whether all containers of a pod are ready.
 func IsPodReady(p *corev1.Pod) bool { return readiness(p).Status == corev1.ConditionTrue }
+
+// UnreadySince returns when a pod that is not ready stopped being ready, or was created if it never was ready.
+func UnreadySince(p *corev1.Pod) time.Time {
+	if since := readiness(p).LastTransitionTime; !since.IsZero() {
+		return since.Time
+	}
+	return p.CreationTimestamp.Time
+}
 
 func readiness(p *corev1.Pod) corev1.PodCondition {
 	for _, c := range p.Status.Conditions {

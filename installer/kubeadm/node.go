@@ -94,7 +94,7 @@ func InitTask(c *manifest.Cluster) task.Task {
 			if err != nil {
 				return err
 			}
-			n, err := NodeOf(t)
+			n, err := NodeOf(ctx, t)
 			if err != nil {
 				return err
 			}
@@ -137,8 +137,8 @@ func ConfigOf(ctx context.Context, r *task.Site) (Config, error) {
 }
 
 // NodeOf returns the configuration of a host's node, with a new token.
-func NodeOf(t *task.Host) (Node, error) {
-	patches, err := patches(t)
+func NodeOf(ctx context.Context, t *task.Host) (Node, error) {
+	patches, err := patches(ctx, t)
 	return Node{
 		name: t.Name, IPs: t.Addresses(), token: newToken(), taints: t.Taints, Patched: len(patches) > 0,
 		worker: t.Is(manifest.RoleWorker), controlPlane: t.Is(manifest.RoleControlPlane),
@@ -214,7 +214,7 @@ func join(ctx context.Context, t *task.Host) (err error) {
 	if err != nil {
 		return err
 	}
-	n, err := NodeOf(t)
+	n, err := NodeOf(ctx, t)
 	if err != nil {
 		return err
 	}

@@ -9,8 +9,6 @@ import (
 	"slices"
 	"strings"
 
-	"sigs.k8s.io/yaml"
-
 	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/installer/member"
 	"github.com/kkbundle/kkbundle/installer/task"
@@ -31,8 +29,8 @@ const (
 // https://kubernetes.io/docs/tasks/administer-cluster/kubeadm/kubeadm-reconfigure/
 func PatchesTask() task.Task {
 	return task.Settle(task.Task{Name: PatchesTaskName, Independent: true, Roles: []manifest.Role{manifest.RoleCluster}},
-		func(_ context.Context, t *task.Host) (task.Setting, error) {
-			files, err := patches(t)
+		func(ctx context.Context, t *task.Host) (task.Setting, error) {
+			files, err := patches(ctx, t)
 			if err != nil {
 				return task.Setting{}, err
 			}
@@ -47,9 +45,12 @@ func PatchesTask() task.Task {
 		})
 }
 
-// patches returns the patches for a host's node: those of the cluster file and the host's own.
-func patches(t *task.Host) ([]task.File, error) {
-	var files []task.File
+// patches returns the patches for a host's node: kkbundle's reservations, those of the cluster file and the host's own.
+func patches(ctx context.Context, t *task.Host) ([]task.File, error) {
+	files, err := reservations(ctx, t)
+	if err != nil {
+		return nil, err
+	}
 	for _, name := range t.Site.Cluster.Kubernetes.Patches {
 		data, err := t.Site.Values(name)
 		if err != nil {
@@ -61,11 +62,7 @@ func patches(t *task.Host) ([]task.File, error) {
 	if err != nil || len(own) == 0 {
 		return files, err
 	}
-	data, err := yaml.Marshal(own)
-	if err != nil {
-		return nil, fmt.Errorf("render kubelet configuration of %s: %w", t.Name, err)
-	}
-	return append(files, task.File{Path: path.Join(PatchesDir, HostPatch), Mode: 0o600, Data: data}), nil
+	return appendPatch(files, HostPatch, own)
 }
 
 // hostKubelet returns the host's own kubelet settings as a merge patch.

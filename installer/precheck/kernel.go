@@ -23,7 +23,7 @@ func kernelChecks() []Check {
 			ID: "kernel-network", Groups: []string{GroupOS, GroupNetwork}, Level: Block, Title: "the kernel is new enough for the pod network and kube-proxy", Rule: hasNetworkKernel, Roles: cluster(),
 			Why:    "programs that they load into the kernel are refused by an older one",
 			Fix:    "update the kernel, or choose another cni.type or kubernetes.proxyMode",
-			Source: "Kubespray (cilium 4.9.17); Cilium's system requirements (5.4 since 1.16, 5.10 since 1.18); Kubernetes: nftables mode (5.13)",
+			Source: "Kubespray (cilium 4.9.17); Cilium's system requirements (5.4 or RHEL 8.6 since 1.16, 5.10 or RHEL 8.10 since 1.18); Kubernetes: nftables mode (5.13)",
 		},
 		{
 			ID: "kernel-tested", Groups: []string{GroupOS}, Level: Warn, Title: "the kernel is one that Kubernetes is tested with", Rule: isTestedKernel, Roles: cluster(),
@@ -100,8 +100,8 @@ func hasNetwork(c *manifest.Cluster, name manifest.NetworkType) bool {
 
 func hasNetworkKernel(s *Subject) Finding {
 	least := ciliumKernel(s.Cluster)
-	if isMaintained(s.Facts.Kernel) {
-		least = "" // Cilium supports the 4.18 of RHEL 8
+	if isForCilium(s.Facts.Kernel, least) {
+		least = ""
 	}
 	if s.Cluster.Kubernetes.ProxyMode == manifest.ProxyNFTables {
 		least = "5.13" // more than any Cilium requires
@@ -110,6 +110,23 @@ func hasNetworkKernel(s *Subject) Finding {
 		return skip()
 	}
 	return atLeast(s.Facts.Kernel, least)
+}
+
+// isForCilium reports whether a kernel is one that Cilium names as equivalent to the version that it requires: the 4.18 of
+// RHEL 8.6 and its rebuilds for 5.4, that of RHEL 8.10 for 5.10. It names no 4.19 of another distribution.
+// https://docs.cilium.io/en/stable/operations/system_requirements/
+func isForCilium(kernel, least string) bool {
+	const rhel86, rhel810 = 372, 553
+	build := rhel810
+	switch least {
+	case "":
+		return false
+	case "5.4":
+		build = rhel86
+	}
+	v := numbers(strings.ReplaceAll(kernel, "-", "."))
+	const number = 3
+	return strings.Contains(kernel, ".el8") && len(v) > number && slices.Equal(v[:number], []int{4, 18, 0}) && v[number] >= build
 }
 
 // ciliumKernel returns the least kernel for the cluster's Cilium, "" without Cilium.

@@ -75,6 +75,12 @@ func settled(own string) func(*testing.T) input {
 	}
 }
 
+func kernelIs(kernel string) func(f *node.Facts) { return func(f *node.Facts) { f.Kernel = kernel } }
+
+func iptables(c *manifest.Cluster) { c.Kubernetes.ProxyMode = "iptables" }
+
+func cilium117(c *manifest.Cluster) { c.CNI.Version = "v1.17.2" }
+
 func kernelMutations() []mutation {
 	old := func(c *manifest.Cluster) { c.Kubernetes.Version = "v1.31.14" }
 	newest := func(c *manifest.Cluster) { c.Kubernetes.Version = "v1.35.0" }
@@ -89,6 +95,14 @@ func kernelMutations() []mutation {
 		{"Cilium with 5.4", withCluster(rich, func(c *manifest.Cluster) { c.Kubernetes.ProxyMode = "iptables" }), w(old5), each("kernel-network", "w1")},
 		{"older Cilium with 5.4", withCluster(rich, func(c *manifest.Cluster) { c.Kubernetes.ProxyMode, c.CNI.Version = "iptables", "v1.17.2" }), w(old5), nil},
 		{"Cilium on RHEL 8", withCluster(rich, func(c *manifest.Cluster) { c.Kubernetes.ProxyMode = "iptables" }), w(func(f *node.Facts) { f.Kernel = "4.18.0-553.el8_10.x86_64" }), nil},
+		{"Cilium on RHEL 8.9", withCluster(rich, iptables), w(kernelIs("4.18.0-513.24.1.el8_9.x86_64")), each("kernel-network", "w1")},
+		{"older Cilium on RHEL 8.9", withCluster(withCluster(rich, iptables), cilium117), w(kernelIs("4.18.0-513.24.1.el8_9.x86_64")), nil},
+		{"older Cilium on RHEL 8.5", withCluster(withCluster(rich, iptables), cilium117), w(kernelIs("4.18.0-348.el8.x86_64")), each("kernel-network", "w1")},
+		{"Cilium on openEuler 20.03", withCluster(rich, iptables), w(kernelIs("4.19.90-2312.1.0.0255.oe1.x86_64")), each("kernel-network", "w1")},
+		{"Cilium on Kylin V10", withCluster(rich, iptables), w(kernelIs("4.19.90-89.11.v2401.ky10.x86_64")), each("kernel-network", "w1")},
+		{"Cilium on UOS 20", withCluster(rich, iptables), w(kernelIs("4.19.0-91.77.139.uelc20.x86_64")), each("kernel-network", "w1")},
+		{"Cilium on openEuler 22.03", withCluster(rich, iptables), w(kernelIs("5.10.0-60.18.0.50.oe2203.x86_64")), nil},
+		{"nftables on RHEL 8", rich, w(kernelIs("4.18.0-553.el8_10.x86_64")), each("kernel-network", "w1")},
 		{"no vxlan", good, w(func(f *node.Facts) { f.Modules["vxlan"] = node.ModuleMissing }), each("modules", "w1")},
 		{"no vxlan, no overlay network", good, func(in *input) {
 			in.Hosts[1].Facts.Modules["vxlan"] = node.ModuleMissing

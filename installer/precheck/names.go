@@ -15,8 +15,8 @@ func nameChecks() []Check {
 	return []Check{
 		{
 			ID: "dns", Groups: []string{GroupNetwork}, Level: Warn, Title: "a nameserver is configured that pods can use", Rule: hasNameserver, Roles: cluster(),
-			Why:    "CoreDNS forwards to the host's nameservers: without one it does not start, with one on the host itself it asks itself",
-			Fix:    "name the site's nameserver in /etc/resolv.conf, or to systemd-resolved in /etc/systemd/resolved.conf",
+			Why:    "CoreDNS forwards to the host's nameservers: without one it does not start, with one on the host itself it asks itself. Install therefore ends forwarding for the whole cluster while a host that CoreDNS can run on has none",
+			Fix:    "name the site's nameserver in /etc/resolv.conf, or to systemd-resolved in /etc/systemd/resolved.conf; a later install puts forwarding back",
 			Source: "Kubespray; CoreDNS plugins forward and loop",
 		},
 		{

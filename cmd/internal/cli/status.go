@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -10,11 +11,13 @@ import (
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/installer"
 	"github.com/kkbundle/kkbundle/installer/health"
+	"github.com/kkbundle/kkbundle/installer/report"
 )
 
 type statusOptions struct {
 	site.Flags
 	output string
+	wait   time.Duration
 }
 
 func newStatusCmd(g *globals) *cobra.Command {
@@ -27,15 +30,21 @@ each problem with reason and remedy. Changes nothing.
 
 With a cluster file, given or in the bundle, versions are compared with it.
 
+A pod of Kubernetes or of the pod network that has not been ready for less than a minute is starting: a warning. After that it is a
+failure. --wait repeats the look until nothing fails and nothing is starting, at most for the given time: use it after hosts were
+restarted.
+
 Exit codes: 0 healthy, possibly with warnings; 23 a check failed or a host is unreachable.`,
 		Example: `  kkbundle status -i inventory.yaml
-  kkbundle status -i inventory.yaml -o json site-1.4.0.kkb`,
+  kkbundle status -i inventory.yaml -o json site-1.4.0.kkb
+  kkbundle status -i inventory.yaml --wait 10m`,
 		Args: takes("[BUNDLE]"),
 		RunE: func(cmd *cobra.Command, args []string) error { return runStatus(cmd.Context(), g, first(args), o) },
 	}
 	f := cmd.Flags()
 	o.Flags.Add(f)
 	g.addTrust(f)
+	f.DurationVar(&o.wait, "wait", 0, "repeat the look for at most this time until the cluster is healthy and no pod of it is starting")
 	f.StringVarP(&o.output, "output", "o", showTable, "table or json")
 	return cmd
 }
@@ -47,12 +56,18 @@ func runStatus(ctx context.Context, g *globals, path string, o statusOptions) (e
 	if o.output != showTable && o.output != showJSON {
 		return usage.Errorf("-o %s: want table or json", o.output)
 	}
+	if o.wait < 0 {
+		return usage.Errorf("--wait %s: want a time above 0, 5m for example", o.wait)
+	}
 	s, err := g.openSite(ctx, o.Flags, path)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
-	status, err := installer.Status(ctx, installer.StatusOptions{Options: s.Options(), AnyCluster: s.AnyCluster})
+	status, err := installer.Status(ctx, installer.StatusOptions{
+		Options: s.Options(), AnyCluster: s.AnyCluster, Wait: o.wait,
+		Waiting: func(list report.Findings) { g.Note("waiting until the cluster is healthy: %s", list.Summary()) },
+	})
 	if err != nil {
 		return err
 	}
