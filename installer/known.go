@@ -27,11 +27,13 @@ func input(ctx context.Context, r *engine.Run) (precheck.Input, error) {
 	if err != nil && r.Operation.Visits {
 		missing, err = sentences(err), nil
 	}
+	programs, unread := bundledPrograms(ctx, r)
 	return precheck.Input{
-		Cluster: r.Cluster, Inventory: r.Options.Inventory, Install: r.Bundle != nil, Upgrade: r.Rule == task.OtherVersion, Missing: missing,
+		Programs: programs,
+		Cluster:  r.Cluster, Inventory: r.Options.Inventory, Install: r.Bundle != nil, Upgrade: r.Rule == task.OtherVersion, Missing: missing,
 		Architectures: architectures(r), Packages: r.Distributions(), Unsigned: r.UnsignedDistributions(), Etcd: providedEtcd(ctx, r),
 		PackagesOf: r.Packages.For,
-	}, errors.Join(engine.CheckHooks(r.Site), err)
+	}, errors.Join(engine.CheckHooks(r.Site), err, unread)
 }
 
 // sentences returns the texts of joined errors.

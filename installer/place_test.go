@@ -167,6 +167,34 @@ func TestBundleLacksSomething(t *testing.T) {
 	}
 }
 
+// TestBundleOfEarlierRelease has containerd's dynamic archive, as bundles had before kkbundle took the static one.
+func TestBundleOfEarlierRelease(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "cp1")
+	c := s.options.Cluster
+	b := bundletest.NewBuilder(t)
+	former := strings.Replace(fileRef(t, c, "containerd"), "containerd-static-", "containerd-", 1)
+	b.File(former, "containerd", &ocispec.Platform{OS: "linux", Architecture: "amd64"}, fileContent(t, c, "containerd"))
+	r := s.run(t, b.Bundle().Reader)
+	item, err := r.Component(manifest.Need{Kind: manifest.ItemFile, Name: "containerd"}, "linux/amd64")
+	if err != nil || item.Ref != former {
+		t.Errorf("got %q, %v; want %q", item.Ref, err, former)
+	}
+	_, err = r.Component(manifest.Need{Kind: manifest.ItemFile, Name: "containerd"}, "linux/arm64")
+	if err == nil || !strings.Contains(err.Error(), "containerd-static-2.1.9-linux-arm64.tar.gz") {
+		t.Errorf("an architecture that the bundle lacks: %v", err)
+	}
+}
+
+func fileRef(t *testing.T, c *manifest.Cluster, name string) string {
+	t.Helper()
+	ref, err := catalog.Ref(c, manifest.Need{Kind: manifest.ItemFile, Name: name}, "linux/amd64")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ref
+}
+
 func TestSpace(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "cp1", "node1")

@@ -59,6 +59,16 @@ type CatalogFile struct {
 	// Version is a template; {version} by default.
 	Version string   `yaml:"version,omitempty" doc:"The file's version, if its form differs from the component's."`
 	Mode    FileMode `yaml:"mode,omitempty" doc:"Permissions in octal, such as 0755."`
+	// Formerly is the file that earlier versions and earlier bundles have in place of URL; nil if there is none.
+	Formerly *CatalogFormer `yaml:"formerly,omitempty" doc:"The file that was used before this one."`
+}
+
+// CatalogFormer is the predecessor of a component's file.
+type CatalogFormer struct {
+	// Before is the first version with the new file.
+	Before    string       `yaml:"before" kk:"required" doc:"The first version that has the new file; earlier ones only have this one."`
+	URL       PlatformText `yaml:"url" kk:"required" doc:"Address, or addresses by platform. Bundles that have this file and not the new one can be installed."`
+	Checksums string       `yaml:"checksums,omitempty" doc:"Address of upstream's checksums."`
 }
 
 // PlatformText is one text for all platforms, under AllPlatforms, or one for each. In YAML a single value stands for
@@ -202,13 +212,34 @@ func (c catalogChecker) catalogEntry(at, name string, one *CatalogEntry) {
 }
 
 func (c catalogChecker) entryFile(at string, f *CatalogFile) {
+	f.URL = c.platformURLs(at, f.URL)
+	if f.Checksums != "" {
+		c.address(join(at, "checksums"), fillSample(f.Checksums), "https", "http")
+	}
+	if f.Stable != "" {
+		c.address(join(at, "stable"), fillSample(f.Stable), "https", "http")
+	}
+	former := f.Formerly
+	if former == nil {
+		return
+	}
+	at = join(at, "formerly")
+	c.release(join(at, "before"), former.Before)
+	former.URL = c.platformURLs(at, former.URL)
+	if former.Checksums != "" {
+		c.address(join(at, "checksums"), fillSample(former.Checksums), "https", "http")
+	}
+}
+
+// platformURLs checks the addresses of a file and returns them by the usual names of their platforms.
+func (c catalogChecker) platformURLs(at string, urls PlatformText) PlatformText {
 	normal := PlatformText{}
-	for _, platform := range sortedKeys(f.URL) {
+	for _, platform := range sortedKeys(urls) {
 		path := join(at, "url")
 		if platform != AllPlatforms {
 			path = key(path, platform)
 		}
-		c.address(path, fillSample(f.URL[platform]), "https", "http")
+		c.address(path, fillSample(urls[platform]), "https", "http")
 		p, err := platform, error(nil)
 		if platform != AllPlatforms {
 			p, err = PlatformString(platform)
@@ -216,15 +247,9 @@ func (c catalogChecker) entryFile(at string, f *CatalogFile) {
 		if err != nil {
 			c.addKey(path, "%v", err)
 		}
-		normal[p] = f.URL[platform]
+		normal[p] = urls[platform]
 	}
-	f.URL = normal
-	if f.Checksums != "" {
-		c.address(join(at, "checksums"), fillSample(f.Checksums), "https", "http")
-	}
-	if f.Stable != "" {
-		c.address(join(at, "stable"), fillSample(f.Stable), "https", "http")
-	}
+	return normal
 }
 
 // fillSample replaces the catalog's placeholders in a template by values, so that the result can be checked.

@@ -114,7 +114,7 @@ func namesNothingLocal() []string {
 		"Catalog.apiVersion", "Catalog.kind", "Catalog.releases",
 		"CatalogChart.name", "CatalogChart.repo", "CatalogChart.url", "CatalogChart.version",
 		"CatalogEntry.default", "CatalogEntry.follows", "CatalogEntry.minimum", "CatalogEntry.platforms", "CatalogEntry.since",
-		"CatalogFile.checksums", "CatalogFile.stable", "CatalogFile.url", "CatalogFile.version",
+		"CatalogFile.checksums", "CatalogFile.stable", "CatalogFile.url", "CatalogFile.version", "CatalogFormer.before", "CatalogFormer.checksums", "CatalogFormer.url",
 		"CatalogImage.from", "CatalogImage.name", "CatalogImage.tags",
 		"CatalogPackage.debian", "CatalogPackage.rpm",
 		"Chart.name", "Chart.repo", "Chart.url", "Chart.version",

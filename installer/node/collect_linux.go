@@ -81,7 +81,7 @@ func (s *survey) collect(ctx context.Context) (Facts, error) {
 	s.facts.Time = timeCollector{&s.system}.clock()
 	var all sync.WaitGroup // tasks that wait for programs or for other machines
 	for _, look := range []func(context.Context){
-		storage.dirs, software.services, software.programs, software.packages, software.sshd, network.resolve, machine.virtualization,
+		storage.dirs, software.services, software.programs, software.packages, software.libc, software.sshd, network.resolve, machine.virtualization,
 		network.internet, network.vacant,
 	} {
 		all.Go(func() { look(ctx) })

@@ -35,8 +35,9 @@ func makeRoot(t *testing.T, files map[string]string) string {
 func TestCollect(t *testing.T) {
 	t.Parallel()
 	root := makeRoot(t, map[string]string{
-		"/etc/os-release":                         "# comment\nID=\"rocky\"\nID_LIKE=\"rhel centos fedora\"\nVERSION_ID='9.4'\nPRETTY_NAME=\"Rocky \\\"Blue\\\" 9\"\n",
-		"/etc/machine-id":                         "abc\n",
+		"/etc/os-release":             "# comment\nID=\"rocky\"\nID_LIKE=\"rhel centos fedora\"\nVERSION_ID='9.4'\nPRETTY_NAME=\"Rocky \\\"Blue\\\" 9\"\n",
+		"/etc/machine-id":             "abc\n",
+		"/lib64/ld-linux-x86-64.so.2": "", "/lib64/libc.so.6": "",
 		"/proc/meminfo":                           "MemTotal:        2048 kB\nMemFree: 1 kB\n",
 		"/proc/swaps":                             "Filename Type Size Used Priority\n/dev/dm\\0401 partition 1024 0 -2\n",
 		"/proc/1/comm":                            "systemd\n",
@@ -103,6 +104,8 @@ func TestCollect(t *testing.T) {
 			return []byte("docker: 'compose' is not a docker command.\n"), errors.New("exit status 1")
 		case strings.HasPrefix(line, "rpm --query") && strings.HasSuffix(line, "-- socat ipset"):
 			return []byte("rpm\tsocat\t1.7.4.1-5.el9\npackage ipset is not installed\n"), exitCode(1)
+		case line == "getconf GNU_LIBC_VERSION":
+			return []byte("glibc 2.34\n"), nil
 		case line == "hostname -f":
 			return []byte("cp1.site\n"), nil
 		case strings.HasPrefix(line, "/usr/sbin/sshd -T"):
@@ -163,6 +166,7 @@ func TestCollect(t *testing.T) {
 		Firewalls:      []string{"firewalld"},
 		Programs:       []Program{{"docker", "/usr/bin/docker", "28.2.2"}, {"kubelet", "/usr/local/bin/kubelet", "v1.34.3"}},
 		PackageManager: "dnf",
+		Libc:           Libc{Name: "glibc", Version: "2.34", Loaders: []string{"/lib64/ld-linux-x86-64.so.2"}},
 		TimeSync:       "no",
 	}
 	ignore := cmpopts.IgnoreFields(Facts{}, "Clock", "Took", "CPUs", "Kernel", "Machine", "Arch", "Hostname", "HostnameAddresses", "Dirs", "Interfaces", "Proxies", "KernelConfig")

@@ -3,6 +3,7 @@ package node
 import (
 	"net/netip"
 	"slices"
+	"strings"
 )
 
 // FactsVersion is the version of Facts. Within a version fields are only added.
@@ -110,6 +111,8 @@ type Facts struct {
 	PacketFilter PacketFilter `json:"packetFilter,omitzero"`
 	// Programs are the installed container runtimes and parts of Kubernetes.
 	Programs []Program `json:"programs,omitempty"`
+	// Libc is the C library of dynamic programs.
+	Libc Libc `json:"libc,omitzero"`
 	// PackageManager is "apt", "dnf", "yum", "zypper", "apk" or "".
 	PackageManager string `json:"packageManager,omitempty"`
 	// Packages has the versions of the installed packages among Probe.Packages. It is nil if the package manager could
@@ -311,6 +314,24 @@ type Program struct {
 	// Version is the program's own output, such as v1.34.3; "" if unknown.
 	Version string `json:"version,omitempty"`
 }
+
+// Libc is a machine's C library.
+type Libc struct {
+	// Name is GLIBC or "musl"; "" if unknown.
+	Name    string `json:"name,omitempty"`
+	Version string `json:"version,omitempty"`
+	// Loaders are the paths of the dynamic loaders, such as /lib64/ld-linux-x86-64.so.2.
+	Loaders []string `json:"loaders,omitempty"`
+}
+
+// Names of C libraries.
+const (
+	GLIBC = "glibc"
+	musl  = "musl"
+)
+
+// String returns the name and the version.
+func (l Libc) String() string { return strings.TrimSpace(l.Name + " " + l.Version) }
 
 // Executable reports whether a program of Probe.Executables was found.
 func (f *Facts) Executable(name string) bool { return f.Executables[name] != "" }

@@ -2,9 +2,6 @@ package node
 
 import (
 	"archive/tar"
-	"bufio"
-	"bytes"
-	"compress/gzip"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -164,12 +161,9 @@ func write(r *os.Root, name string, c content, mode fs.FileMode) (sum string, er
 	return sum, finishFile(f, mode)
 }
 
-// maxUnpacked bounds the bytes read from an archive.
-const maxUnpacked = 64 << 30
-
 // unpack extracts the wanted members of a tar archive into their places.
 func (t *tree) unpack(ctx context.Context, archive io.Reader, f PlannedFile) (changed []string, err error) {
-	r, err := untarred(archive)
+	r, err := Untar(archive)
 	if err != nil {
 		return nil, err
 	}
@@ -237,22 +231,6 @@ func (t *tree) putMember(ctx context.Context, r io.Reader, m Member, kept receip
 	return changed, nil
 }
 
-// untarred reads a tar archive, which may be compressed with gzip.
-func untarred(r io.Reader) (*tar.Reader, error) {
-	buffered := bufio.NewReaderSize(r, chunk)
-	magic, err := buffered.Peek(len(gzipMagic))
-	if err != nil || !bytes.Equal(magic, []byte(gzipMagic)) {
-		return tar.NewReader(io.LimitReader(buffered, maxUnpacked)), nil
-	}
-	z, err := gzip.NewReader(buffered)
-	if err != nil {
-		return nil, damaged(err)
-	}
-	return tar.NewReader(io.LimitReader(z, maxUnpacked)), nil
-}
-
-func damaged(err error) error { return fmt.Errorf("the archive is damaged: %w", err) }
-
 // A member attributes its errors to the archive.
 type member struct{ io.Reader }
 
@@ -263,8 +241,6 @@ func (m member) Read(p []byte) (int, error) {
 	}
 	return n, err
 }
-
-const gzipMagic = "\x1f\x8b"
 
 // A FullError means a filesystem lacks space.
 type FullError struct {

@@ -10,7 +10,7 @@ import (
 func Checks() []Check {
 	return slices.Concat(
 		supportChecks(), bundleChecks(), groupChecks(), versionChecks(), addressChecks(), pluginChecks(), endpointChecks(), // of the cluster
-		settingChecks(), machineChecks(), kernelChecks(), cgroupChecks(), sysctlChecks(), programChecks(), spaceChecks(),
+		settingChecks(), machineChecks(), kernelChecks(), cgroupChecks(), sysctlChecks(), programChecks(), linkageChecks(), spaceChecks(),
 		networkChecks(), linkChecks(), portChecks(), nameChecks(), filterChecks(),
 		etcdChecks(), providedEtcdChecks(), runtimeChecks(), kubeletChecks(), leftoverChecks(),
 		registryChecks(), nfsChecks(), clockChecks(), accessChecks(),

@@ -247,7 +247,7 @@ func each(id string, hosts ...string) []string {
 
 func mutations() []mutation {
 	return slices.Concat(machineMutations(), kernelMutations(), hostMutations(), networkMutations(), clusterMutations(),
-		etcdMutations(), installedMutations(), restMutations())
+		etcdMutations(), programMutations(), installedMutations(), restMutations())
 }
 
 // TestTwoEtcdsLeft has a cluster that has lost one of three hosts of etcd, and one that would begin with two.

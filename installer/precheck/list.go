@@ -76,6 +76,9 @@ func (s Selection) chooses(id string) bool {
 // TriesLinks reports whether a check of links between hosts is selected.
 func (s Selection) TriesLinks() bool { return len(s.Of(linkChecks())) > 0 }
 
+// ReadsPrograms reports whether the check of the bundle's programs is selected.
+func (s Selection) ReadsPrograms() bool { return s.chooses(linkageID) }
+
 // An UnknownCheckError means no check and no group has a name.
 type UnknownCheckError struct {
 	Name string

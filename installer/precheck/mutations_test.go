@@ -201,6 +201,32 @@ func hostMutations() []mutation {
 	}
 }
 
+// programMutations have a dynamic containerd on the worker, whose glibc is EL 8's, and programs of other roles and hosts.
+func programMutations() []mutation {
+	const loader = "/lib64/ld-linux-x86-64.so.2"
+	with := func(l precheck.Linkage, libc node.Libc, roles ...manifest.Role) func(*input) {
+		return func(in *input) {
+			in.Programs = []precheck.Program{
+				{Path: "/usr/local/bin/static", For: "amd64", Linkage: precheck.Linkage{Arch: "amd64"}},
+				{Path: "/usr/local/bin/script", For: "amd64"},
+				{Path: "/usr/local/bin/other", For: "arm64", Linkage: precheck.Linkage{Arch: "arm64"}},
+				{Path: "/usr/local/bin/containerd", For: "amd64", Roles: roles, Linkage: l},
+			}
+			in.Hosts[0].Facts.Libc, in.Hosts[1].Facts.Libc = node.Libc{Name: "glibc", Version: "2.39", Loaders: []string{loader}}, libc
+		}
+	}
+	dynamic, el8 := precheck.Linkage{Arch: "amd64", Loader: loader, GLIBC: "2.34"}, node.Libc{Name: "glibc", Version: "2.28", Loaders: []string{loader}}
+	return []mutation{
+		{"an old glibc", good, with(dynamic, el8), each("bundle-programs", "w1")},
+		{"an old glibc on hosts without the program", good, with(dynamic, el8, manifest.RoleRegistry), nil},
+		{"an old glibc, an older program", good, with(precheck.Linkage{Arch: "amd64", Loader: loader, GLIBC: "2.4"}, el8), nil},
+		{"a program for musl", good, with(precheck.Linkage{Arch: "amd64", Loader: "/lib/ld-musl-x86_64.so.1"}, el8, manifest.RoleWorker), each("bundle-programs", "w1")},
+		{"musl with a loader of glibc's name", good, with(dynamic, node.Libc{Name: "musl", Version: "1.2.5", Loaders: []string{loader}}), each("bundle-programs", "w1")},
+		{"an unknown libc", good, with(dynamic, node.Libc{}), each("bundle-programs", "w1")},
+		{"a program for arm64", good, with(precheck.Linkage{Arch: "arm64"}, el8, manifest.RoleWorker), each("bundle-programs", "w1")},
+	}
+}
+
 func networkMutations() []mutation {
 	proxy := func(f *node.Facts) { f.Proxies = map[string]string{"HTTP_PROXY": "http://proxy"} }
 	return []mutation{

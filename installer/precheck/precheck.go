@@ -90,6 +90,8 @@ type Input struct {
 	// Inventory is the file with the hosts, which may have cluster settings for some of them; nil if its requirements
 	// are not to be checked.
 	Inventory *manifest.Inventory
+	// Programs are the bundle's programs for these hosts; nil without a bundle.
+	Programs []Program
 	// Packages are the distributions of the bundle's packages, such as "debian/12"; nil if it has none.
 	Packages []string
 	// Unsigned are those among them whose packages were accepted without a signature.

@@ -24,11 +24,23 @@ func (s *Site) Component(need manifest.Need, platform string) (bundle.Item, erro
 }
 
 func (s *Site) find(need manifest.Need, ref, platform string) (bundle.Item, error) {
-	item, ok := s.Bundle.Find(need.Kind, ref, platform)
-	if !ok {
-		return bundle.Item{}, &MissingError{Kind: need.Kind, Name: need.Name, Ref: ref, Platform: platform}
+	return FindItem(s.Bundle, s.Cluster, need, ref, platform)
+}
+
+// FindItem returns the bundle's item for a cluster's need and its reference, or else the file that bundles of earlier
+// releases have in its place. The error is a MissingError if the bundle has neither.
+func FindItem(b *bundle.Reader, c *manifest.Cluster, need manifest.Need, ref, platform string) (bundle.Item, error) {
+	if item, ok := b.Find(need.Kind, ref, platform); ok {
+		return item, nil
 	}
-	return item, nil
+	former, err := catalog.FormerRef(c, need, platform)
+	if err != nil {
+		return bundle.Item{}, err
+	}
+	if item, ok := b.Find(need.Kind, former, platform); ok && former != "" {
+		return item, nil
+	}
+	return bundle.Item{}, &MissingError{Kind: need.Kind, Name: need.Name, Ref: ref, Platform: platform}
 }
 
 // Components returns all items of the bundle for a need. The error joins a MissingError per missing item.

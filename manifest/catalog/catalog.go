@@ -127,6 +127,30 @@ func Refs(c *manifest.Cluster, need manifest.Need, platform manifest.Platform) (
 	return refs, nil
 }
 
+// FormerRef returns the reference of a need's file in bundles of earlier releases of kkbundle, "" if it is as Ref says.
+func FormerRef(c *manifest.Cluster, need manifest.Need, platform manifest.Platform) (string, error) {
+	r, err := newResolver(c)
+	if err != nil {
+		return "", err
+	}
+	one, err := r.component(need.Name)
+	if err != nil || need.Kind != manifest.ItemFile || one.File == nil || one.File.Formerly == nil {
+		return "", err
+	}
+	version, err := r.version(need.Name)
+	if err != nil {
+		return "", err
+	}
+	former := formerFile(*one.File)
+	one.File = &former
+	for _, f := range files(need.Name, one, version) {
+		if fits(f.Platforms, platform) {
+			return manifest.FileURL(f, platform), nil
+		}
+	}
+	return "", nil
+}
+
 // Ref returns the reference of a need with a single item, like Refs.
 func Ref(c *manifest.Cluster, need manifest.Need, platform manifest.Platform) (string, error) {
 	refs, err := Refs(c, need, platform)

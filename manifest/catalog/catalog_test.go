@@ -96,6 +96,30 @@ func checkFile(t *testing.T, f manifest.File, platform string) {
 	}
 }
 
+// TestContainerdIsStatic takes upstream's static programs wherever upstream publishes them: since containerd 1.7.
+func TestContainerdIsStatic(t *testing.T) {
+	const releases = "https://github.com/containerd/containerd/releases/download/"
+	for version, want := range map[string]struct{ file, former string }{
+		"v1.6.38":       {"v1.6.38/containerd-1.6.38-linux-amd64.tar.gz", "v1.6.38/containerd-1.6.38-linux-amd64.tar.gz"},
+		"v1.7.0":        {"v1.7.0/containerd-static-1.7.0-linux-amd64.tar.gz", "v1.7.0/containerd-1.7.0-linux-amd64.tar.gz"},
+		"v2.2.0-beta.1": {"v2.2.0-beta.1/containerd-static-2.2.0-beta.1-linux-amd64.tar.gz", "v2.2.0-beta.1/containerd-2.2.0-beta.1-linux-amd64.tar.gz"},
+	} {
+		c := cluster(t, "v1.32.11", "components: {containerd: {version: "+version+"}}\n")
+		need := manifest.Need{Kind: manifest.ItemFile, Name: "containerd"}
+		items, err := Items(c, need)
+		if err != nil || len(items.Files) != 1 {
+			t.Fatalf("%s: %+v, %v", version, items.Files, err)
+		}
+		file, former := manifest.FileURL(items.Files[0], "linux/amd64"), releases+want.former
+		if file != releases+want.file || manifest.Expand(items.Files[0].Checksums, "linux/amd64") != file+".sha256sum" {
+			t.Errorf("%s: got %s with %s", version, file, items.Files[0].Checksums)
+		}
+		if got, err := FormerRef(c, need, "linux/amd64"); got != former || err != nil {
+			t.Errorf("%s: earlier bundles have %q (%v), want %q", version, got, err, former)
+		}
+	}
+}
+
 // The addresses under which upstream publishes, spelled out.
 func TestRef(t *testing.T) {
 	c := cluster(t, "v1.34.3", "")
@@ -103,7 +127,7 @@ func TestRef(t *testing.T) {
 		{"file", "kubeadm", "https://dl.k8s.io/release/v1.34.3/bin/linux/arm64/kubeadm"},
 		{"file", "kubelet", "https://dl.k8s.io/release/v1.34.3/bin/linux/arm64/kubelet"},
 		{"file", "kubectl", "https://dl.k8s.io/release/v1.34.3/bin/linux/arm64/kubectl"},
-		{"file", "containerd", "https://github.com/containerd/containerd/releases/download/v2.1.9/containerd-2.1.9-linux-arm64.tar.gz"},
+		{"file", "containerd", "https://github.com/containerd/containerd/releases/download/v2.1.9/containerd-static-2.1.9-linux-arm64.tar.gz"},
 		{"file", "runc", "https://github.com/opencontainers/runc/releases/download/v1.3.6/runc.arm64"},
 		{"file", "cni-plugins", "https://github.com/containernetworking/plugins/releases/download/v1.9.1/cni-plugins-linux-arm64-v1.9.1.tgz"},
 		{"file", "registry", "https://github.com/distribution/distribution/releases/download/v3.1.2/registry_3.1.2_linux_arm64.tar.gz"},

@@ -175,15 +175,17 @@ func (r resolver) items(need manifest.Need) (Additions, error) {
 	return a, nil
 }
 
+// files returns the files of a version, by platform.
 func files(name string, one manifest.CatalogEntry, version string) []manifest.File {
+	file := fileOf(one, version)
 	fill := filler(version)
 	// Some servers read a plus in a path as a space; GitHub has k3s under %2B.
 	address := func(template string) string { return filler(strings.ReplaceAll(version, "+", "%2B"))(template) }
 	var list []manifest.File
-	for _, platform := range slices.Sorted(maps.Keys(one.File.URL)) {
+	for _, platform := range slices.Sorted(maps.Keys(file.URL)) {
 		f := manifest.File{
-			Name: name, Version: fill(cmp.Or(one.File.Version, "{version}")),
-			URL: address(one.File.URL[platform]), Checksums: address(one.File.Checksums), Mode: one.File.Mode,
+			Name: name, Version: fill(cmp.Or(file.Version, "{version}")),
+			URL: address(file.URL[platform]), Checksums: address(file.Checksums), Mode: file.Mode,
 			Platforms: slices.Clone(one.Platforms),
 		}
 		if platform != manifest.AllPlatforms {
@@ -192,6 +194,26 @@ func files(name string, one manifest.CatalogEntry, version string) []manifest.Fi
 		list = append(list, f)
 	}
 	return list
+}
+
+// fileOf returns the file of a component's version.
+func fileOf(one manifest.CatalogEntry, version string) manifest.CatalogFile {
+	file := *one.File
+	if file.Formerly == nil {
+		return file
+	}
+	have, haveErr := semver.NewVersion(version)
+	first, firstErr := semver.NewVersion(file.Formerly.Before)
+	if haveErr == nil && firstErr == nil && have.LessThan(first) {
+		return formerFile(file)
+	}
+	return file
+}
+
+// formerFile returns the file before the present one.
+func formerFile(file manifest.CatalogFile) manifest.CatalogFile {
+	file.URL, file.Checksums, file.Formerly = file.Formerly.URL, file.Formerly.Checksums, nil
+	return file
 }
 
 // images returns the images of a version, and a note for each that only the chart knows.

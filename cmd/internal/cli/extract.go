@@ -394,7 +394,10 @@ func (e *extraction) needs(ctx context.Context, c *manifest.Cluster, roles []man
 		refs, err := catalog.Refs(c, need, platform)
 		errs = append(errs, err)
 		for _, ref := range refs {
-			it, err := e.needed(ctx, need, ref, platform)
+			it, err := task.FindItem(e.r, c, need, ref, platform)
+			if err == nil {
+				it, err = e.narrow(ctx, it, platform)
+			}
 			if err != nil {
 				errs = append(errs, err)
 				continue
@@ -405,12 +408,8 @@ func (e *extraction) needs(ctx context.Context, c *manifest.Cluster, roles []man
 	return items, errors.Join(errs...)
 }
 
-// needed returns one item; of an image only the platform.
-func (e *extraction) needed(ctx context.Context, need manifest.Need, ref, platform string) (bundle.Item, error) {
-	it, ok := e.r.Find(need.Kind, ref, platform)
-	if !ok {
-		return bundle.Item{}, &task.MissingError{Kind: need.Kind, Name: need.Name, Ref: ref, Platform: platform}
-	}
+// narrow returns an item; of an image only the platform.
+func (e *extraction) narrow(ctx context.Context, it bundle.Item, platform string) (bundle.Item, error) {
 	if it.Kind == bundle.KindImage {
 		return e.r.ForPlatform(ctx, it, transfer.Platforms{platform}.Has)
 	}

@@ -97,12 +97,13 @@ func (f fileSet) kubernetes(arch, recipe, version string) error {
 	return nil
 }
 
+// containerd is published as upstream's static archive: the lab's programs are built without cgo.
 func (f fileSet) containerd(arch, recipe, version string) error {
 	entries := []entry{{Name: "bin/"}}
 	for _, c := range []string{"containerd", "containerd-shim-runc-v2", "ctr"} {
 		entries = append(entries, entry{Name: "bin/" + c, From: f.b.command(recipe, arch, c)})
 	}
-	file := fmt.Sprintf("containerd-%s-linux-%s.tar.gz", strings.TrimPrefix(version, "v"), arch)
+	file := fmt.Sprintf("containerd-static-%s-linux-%s.tar.gz", strings.TrimPrefix(version, "v"), arch)
 	return f.archive(githubRelease("containerd/containerd", version, file), ".sha256sum", entries)
 }
 

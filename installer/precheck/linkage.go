@@ -1,0 +1,88 @@
+package precheck
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/kkbundle/kkbundle/installer/node"
+	"github.com/kkbundle/kkbundle/manifest"
+)
+
+// linkageID is the check of the bundle's programs.
+const linkageID = "bundle-programs"
+
+// A Program is a program of the bundle and its requirements, as its ELF file states them.
+type Program struct {
+	// Path is the program's path on hosts, and Component its name in the catalog.
+	Path, Component string
+	// For is the architecture of the hosts that get it, in Go's spelling. Roles are their roles; none means all.
+	For   string
+	Roles []manifest.Role
+	Linkage
+}
+
+// A Linkage lists what an ELF file requires of a host. The zero one requires nothing: a script, say.
+type Linkage struct {
+	// Arch is the architecture in Go's spelling, or the name of the ELF machine; "" if the file is no ELF file.
+	Arch string
+	// Loader is the path of the dynamic loader; "" for a static program.
+	Loader string
+	// GLIBC is the newest version of glibc's symbols that the program uses, such as 2.34; "" for none.
+	GLIBC string
+}
+
+// linkageChecks check whether the bundle's programs can start.
+func linkageChecks() []Check {
+	return []Check{{
+		ID: linkageID, Groups: []string{GroupOS, GroupKKBundle}, Level: Block, Title: "the bundle's programs can start on the host", Rule: canStart,
+		Why:    "a program for another architecture, or for a newer glibc, ends before its first line, and its service never starts",
+		Fix:    "build the bundle with static programs (for containerd, cri.version 1.7 or newer and kkbundle's own catalog), or use a newer operating system",
+		Source: "kkbundle: PT_INTERP and .gnu.version_r of the ELF files; getconf GNU_LIBC_VERSION",
+	}}
+}
+
+// canStart applies to installations from a bundle.
+func canStart(s *Subject) Finding {
+	if !s.Input.Install || s.Facts.Arch == "" {
+		return skip()
+	}
+	var wrong []string
+	asked, unsure := false, false
+	for _, p := range s.Input.Programs {
+		if p.For != s.Facts.Arch || len(p.Roles) > 0 && !slices.ContainsFunc(p.Roles, s.Host.Is) {
+			continue
+		}
+		asked = true
+		unsure = unsure || p.Loader != "" && s.Facts.Libc.Name == ""
+		if obstacle := p.obstacle(s.Facts); obstacle != "" {
+			wrong = append(wrong, p.Path+" "+obstacle)
+		}
+	}
+	switch {
+	case len(wrong) > 0:
+		return fail(some(wrong))
+	case unsure:
+		return unknown("the host did not say which libc it has")
+	case !asked:
+		return skip()
+	default:
+		return pass("all of them")
+	}
+}
+
+// obstacle returns the reason that a program cannot start on a machine, "" if none is known.
+func (l Linkage) obstacle(f *node.Facts) string {
+	libc := f.Libc
+	switch {
+	case l.Arch != "" && l.Arch != f.Arch:
+		return fmt.Sprintf("is for %s, the host is %s", l.Arch, f.Arch)
+	case l.Loader == "" || libc.Name == "":
+		return ""
+	case !slices.Contains(libc.Loaders, l.Loader):
+		return fmt.Sprintf("needs %s, the host has %s without it", l.Loader, libc)
+	case l.GLIBC == "" || libc.Name == node.GLIBC && slices.Compare(numbers(l.GLIBC), numbers(libc.Version)) <= 0:
+		return ""
+	default:
+		return fmt.Sprintf("needs glibc %s, the host has %s", l.GLIBC, libc)
+	}
+}
