@@ -49,7 +49,7 @@ dist-check: dist ## build dist/ again from a clone, in another directory and wit
 	echo "the same bytes from two directories"
 
 test: helper ## unit and integration tests; the race detector on what is concurrent
-	@testdata/needs.sh gcc:gcc sshd:openssh-server sudo:sudo zstd:zstd python3:python3-minimal skopeo:skopeo qemu-aarch64-static:qemu-user-static ctr:containerd ip:iproute2
+	@testdata/needs.sh gcc:gcc sshd:openssh-server sudo:sudo zstd:zstd python3:python3-minimal skopeo:skopeo qemu-aarch64-static:qemu-user-static ctr:containerd ip:iproute2 matchpathcon:selinux-utils
 	go vet ./... ./testdata/scale ./testdata/mutate
 	go test -timeout 10m ./... ./testdata/scale ./testdata/mutate
 	GOARCH=arm64 go test -exec qemu-aarch64-static -run Golden ./bundle # the same bundle, byte for byte

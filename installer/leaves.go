@@ -24,6 +24,7 @@ import (
 const (
 	leafTimer   = "kkbundle-leaf-certificates.timer"
 	leafService = "kkbundle-leaf-certificates.service"
+	leafScript  = task.ProgramDir + "/bin/renew-leaf-certificates"
 )
 
 // A leafGroup is certificates on a host with the authority that signs them there.
@@ -80,13 +81,13 @@ func leafTimerTasks(c *manifest.Cluster) []task.Task {
 		step.Do = removeLeafTimer
 		return []task.Task{step}
 	}
-	step.Leaves = task.Leaves{Units: []string{leafTimer, leafService}, Paths: []string{path.Dir(siteregistry.AuthorityFiles().Key)}}
+	step.Leaves = task.Leaves{Units: []string{leafTimer, leafService}, Paths: []string{leafScript, path.Dir(siteregistry.AuthorityFiles().Key)}}
 	return []task.Task{task.Settle(step, leafTimerSetting)}
 }
 
-// removeLeafTimer removes the timer, and the authorities' keys that are on the host for it alone.
+// removeLeafTimer removes the timer with its script, and the authorities' keys that are on the host for it alone.
 func removeLeafTimer(ctx context.Context, t *task.Host) error {
-	if err := t.Run(ctx, "rm", "-f", siteregistry.AuthorityFiles().Key, etcd.ClientAuthorityFiles().Key); err != nil {
+	if err := t.Run(ctx, "rm", "-f", leafScript, siteregistry.AuthorityFiles().Key, etcd.ClientAuthorityFiles().Key); err != nil {
 		return err
 	}
 	return t.RemoveUnit(ctx, leafTimer)
@@ -94,9 +95,9 @@ func removeLeafTimer(ctx context.Context, t *task.Host) error {
 
 func leafTimerSetting(_ context.Context, t *task.Host) (task.Setting, error) {
 	var files []task.File
-	service := leafServiceHead
+	script := "#!/bin/sh\n" + hostfile.Mark + "\nset -e\n"
 	for _, group := range leafGroups(t) {
-		service += "ExecStart=" + task.CommandLine(renewCommand(group, kubeadm.RenewDays)) + "\n"
+		script += task.CommandLine(renewCommand(group, kubeadm.RenewDays)) + " || [ $? = 3 ] # nothing to renew\n"
 		from := map[task.PairFiles]task.PairFiles{
 			siteregistry.AuthorityFiles(): {Cert: task.CACertFile, Key: task.CAKeyFile},
 			etcd.ClientAuthorityFiles():   etcd.AuthorityInWorkDir(),
@@ -118,20 +119,21 @@ func leafTimerSetting(_ context.Context, t *task.Host) (task.Setting, error) {
 	return task.Setting{
 		Files: append(
 			files,
-			task.File{Path: task.UnitDir + leafService, Mode: 0o644, Data: []byte(service)},
+			task.File{Path: leafScript, Mode: 0o755, Data: []byte(script)},
+			task.File{Path: task.UnitDir + leafService, Mode: 0o644, Data: []byte(leafServiceText)},
 			task.File{Path: task.UnitDir + leafTimer, Mode: 0o644, Data: leafTimerText(number)},
 		),
 		Units: []string{leafTimer},
 	}, nil
 }
 
-const leafServiceHead = hostfile.Mark + `
+const leafServiceText = hostfile.Mark + `
 [Unit]
 Description=Renew the certificates of the registry and of etcd on this host
 
 [Service]
 Type=oneshot
-SuccessExitStatus=3
+ExecStart=` + leafScript + `
 `
 
 // renewCommand returns the command that renews a group's certificates which end within days.

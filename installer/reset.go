@@ -329,7 +329,7 @@ func restoreParameters(ctx context.Context, t *task.Host) error {
 
 // ownFiles returns the files and directories that only an installation creates.
 func ownFiles() []string {
-	return []string{task.ConfigDir, siteregistry.Binary, engine.HooksOnHost, engine.HookStamps, task.BeforeDir, kubeadm.ConfigFile, task.ProvisionDir, task.StateDir + "/receive"}
+	return []string{task.ConfigDir, task.ProgramDir, task.EarlierProgramDir, engine.HooksOnHost, engine.HookStamps, task.BeforeDir, kubeadm.ConfigFile, task.ProvisionDir, task.StateDir + "/receive"}
 }
 
 // sharedFiles returns the files that others may have created on hosts without stamps.
@@ -346,7 +346,7 @@ func sharedFiles(r *task.Site) []string {
 }
 
 func noFiles(ctx context.Context, t *task.Host) (bool, error) {
-	left, err := t.AnyExists(ctx, task.StampDir, task.ConfigDir, siteregistry.Binary, engine.HookStamps, task.BeforeDir)
+	left, err := t.AnyExists(ctx, task.StampDir, task.ConfigDir, task.ProgramDir, task.EarlierProgramDir, engine.HookStamps, task.BeforeDir)
 	return !left, err
 }
 
@@ -366,7 +366,7 @@ func removeFiles(ctx context.Context, t *task.Host) error {
 	}
 	if _, err := t.Test(ctx, "rmdir", "/opt/cni/bin", "/opt/cni", "/opt/containerd/bin", "/opt/containerd/lib", "/opt/containerd",
 		path.Dir(siteregistry.ComposePlugin), path.Dir(path.Dir(siteregistry.ComposePlugin)),
-		"/etc/kubekey", path.Dir(siteregistry.Binary), path.Dir(addon.LocalPath)); err != nil {
+		"/etc/kubekey", path.Dir(addon.LocalPath)); err != nil {
 		return err
 	}
 	if parents := slices.Concat(cri.RuntimeOf(t.Site.Cluster).Parents, t.Site.Distribution.Parents); len(parents) > 0 {

@@ -53,6 +53,7 @@ func newRooted(t *testing.T, name string) *rooted {
 	h.stub(t, "pgrep", "exit 1") // this machine's processes are not the host's
 	h.stub(t, "ctr", "echo 'io.containerd.grpc.v1                     cri                      -              ok        '")
 	h.commands[host.HelperPath] = h.helper
+	t.Cleanup(func() { wantExecutablePrograms(t, h) })
 	return h
 }
 

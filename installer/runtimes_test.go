@@ -63,7 +63,7 @@ func TestRuntimesAreInstalled(t *testing.T) {
 		"crio": {
 			files:    []string{"/etc/crio/crio.conf.d/10-kkbundle.conf", cri.CRIOPolicy, "/etc/systemd/system/crio.service", "/etc/containers/registries.conf.d/50-kkbundle.conf"},
 			secret:   []string{"/etc/kkbundle/mirror-auth.json"},
-			programs: []string{"/usr/local/bin/crio", "/usr/local/lib/kkbundle/crio/conmon", "/usr/local/lib/kkbundle/crio/crun", "/opt/cni/bin/bridge"},
+			programs: []string{"/usr/local/bin/crio", "/opt/kkbundle/crio/bin/conmon", "/opt/kkbundle/crio/bin/crun", "/opt/cni/bin/bridge"},
 			units:    []string{"crio.service"},
 		},
 	} {

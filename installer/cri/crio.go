@@ -16,7 +16,7 @@ import (
 const (
 	crioUnit       = "crio.service"
 	CRIOConfigFile = "/etc/crio/crio.conf.d/10-kkbundle.conf"
-	crioLibexec    = "/usr/local/lib/kkbundle/crio/"
+	crioPrograms   = task.ProgramDir + "/crio/bin/"
 	CRIOPolicy     = "/etc/crio/policy.json"
 )
 
@@ -41,7 +41,7 @@ func crioTask() task.Task {
 			Units: []string{crioUnit},
 			Paths: []string{
 				"/etc/crio", "/etc/containers/registries.conf.d/50-kkbundle.conf", "/etc/containers/certs.d",
-				"/var/lib/containers", "/var/lib/crio", "/run/containers", "/run/crio", crioLibexec,
+				"/var/lib/containers", "/var/lib/crio", "/run/containers", "/run/crio", crioPrograms,
 			},
 			Undo: crioRuntime().Undo("/run/containers/", "/var/lib/containers/", "/run/crio/"),
 		},
@@ -56,7 +56,7 @@ func crioFiles() []task.Place {
 		{Component: "crio", Member: "cri-o/bin/pinns", Path: "/usr/local/bin/pinns", Mode: task.Executable},
 	}
 	for _, name := range []string{"conmon", "conmonrs", "crun", "runc"} {
-		files = append(files, task.Place{Component: "crio", Member: "cri-o/bin/" + name, Path: crioLibexec + name, Mode: task.Executable})
+		files = append(files, task.Place{Component: "crio", Member: "cri-o/bin/" + name, Path: crioPrograms + name, Mode: task.Executable})
 	}
 	return append(files, PluginFiles()...)
 }
@@ -79,7 +79,10 @@ func crioSetting(_ context.Context, t *task.Host) (task.Setting, error) {
 	if err != nil {
 		return task.Setting{}, err
 	}
-	return task.Setting{Files: append(files, mirrors...), Units: []string{crioUnit}}, nil
+	return task.Setting{
+		Files: append(files, mirrors...), Units: []string{crioUnit},
+		Apply: func(ctx context.Context, t *task.Host) error { return t.RemoveEarlier(ctx, "crio") },
+	}, nil
 }
 
 // MirrorFiles returns the runtime's configuration files for the registry. Those with its login are live.
@@ -113,16 +116,16 @@ cgroup_manager = "systemd"
 default_runtime = "crun"
 
 [crio.runtime.runtimes.crun]
-runtime_path = "` + crioLibexec + `crun"
+runtime_path = "` + crioPrograms + `crun"
 runtime_root = "/run/crun"
-monitor_path = "` + crioLibexec + `conmon"
+monitor_path = "` + crioPrograms + `conmon"
 monitor_cgroup = "pod"
 allowed_annotations = ["io.containers.trace-syscall"]
 
 [crio.runtime.runtimes.runc]
-runtime_path = "` + crioLibexec + `runc"
+runtime_path = "` + crioPrograms + `runc"
 runtime_root = "/run/runc"
-monitor_path = "` + crioLibexec + `conmon"
+monitor_path = "` + crioPrograms + `conmon"
 monitor_cgroup = "pod"
 `
 

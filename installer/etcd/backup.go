@@ -18,7 +18,7 @@ import (
 const (
 	// Backups is the directory of etcd snapshots on hosts.
 	Backups         = "/var/backups/kkbundle/etcd"
-	etcdBackupPath  = "/usr/local/lib/kkbundle/etcd-backup"
+	etcdBackupPath  = task.ProgramDir + "/bin/etcd-backup"
 	etcdBackupUnit  = "kkbundle-etcd-backup.service"
 	etcdBackupTimer = "kkbundle-etcd-backup.timer"
 )
@@ -63,6 +63,7 @@ func etcdBackupTask(b manifest.Backup) task.Task {
 				{Path: path.Join("/etc/systemd/system", etcdBackupUnit), Mode: 0o644, Data: []byte(etcdBackupUnitFile)},
 				{Path: path.Join("/etc/systemd/system", etcdBackupTimer), Mode: 0o644, Data: []byte(backupTimer(time.Duration(b.Every)))},
 			},
+			Apply: func(ctx context.Context, t *task.Host) error { return t.RemoveEarlier(ctx, path.Base(etcdBackupPath)) },
 			Units: []string{etcdBackupTimer},
 		}, nil
 	})

@@ -4,6 +4,7 @@ import (
 	"context"
 	_ "embed"
 	"fmt"
+	"path"
 	"slices"
 	"strconv"
 
@@ -15,7 +16,7 @@ import (
 )
 
 const (
-	renewScript  = "/usr/local/lib/kkbundle/renew-certificates"
+	renewScript  = task.ProgramDir + "/bin/renew-certificates"
 	renewService = "kkbundle-certificates.service"
 	// RenewTimer is the systemd timer that renews certificates.
 	RenewTimer = "kkbundle-certificates.timer"
@@ -42,6 +43,7 @@ func CertsTimerTask(c *manifest.Cluster) task.Task {
 				{Path: "/etc/systemd/system/" + renewService, Mode: 0o644, Data: []byte(renewServiceText)},
 				{Path: "/etc/systemd/system/" + RenewTimer, Mode: 0o644, Data: renewTimerText(number)},
 			},
+			Apply: func(ctx context.Context, t *task.Host) error { return t.RemoveEarlier(ctx, path.Base(renewScript)) },
 			Units: []string{RenewTimer},
 		}, nil
 	})

@@ -46,7 +46,7 @@ func (t *tree) place(ctx context.Context, f PlannedFile, last bool) (changed []s
 // move renames the part to the file. It returns false if they are on different filesystems.
 func (t *tree) move(f PlannedFile) (moved bool, err error) {
 	part := partName(f.Digest)
-	if err := finish(t.parts, part, f.Mode); err != nil {
+	if err := t.finish(t.parts, part, f.Path, f.Mode); err != nil {
 		return false, err
 	}
 	r, name, err := t.at(f.Path)
@@ -73,23 +73,26 @@ func (t *tree) move(f PlannedFile) (moved bool, err error) {
 	return true, dir.Sync()
 }
 
-// finish sets a file's owner and permissions, and syncs it to the disk.
-func finish(r *os.Root, name string, mode fs.FileMode) (err error) {
+// finish gives a file the owner, permissions and label of its place, and syncs it to the disk.
+func (t *tree) finish(r *os.Root, name, target string, mode fs.FileMode) (err error) {
 	f, err := r.Open(name)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	return finishFile(f, mode)
+	return t.finishFile(f, target, mode)
 }
 
-func finishFile(f *os.File, mode fs.FileMode) error {
+func (t *tree) finishFile(f *os.File, target string, mode fs.FileMode) error {
 	if os.Geteuid() == 0 {
 		if err := f.Chown(0, 0); err != nil {
 			return err
 		}
 	}
 	if err := f.Chmod(mode); err != nil {
+		return err
+	}
+	if _, err := t.setLabel(f, target); err != nil {
 		return err
 	}
 	return f.Sync()
@@ -122,14 +125,14 @@ func (t *tree) put(ctx context.Context, c content, target string, mode fs.FileMo
 	}
 	temp := path.Join(path.Dir(name), tempName(path.Base(name)))
 	c.Reader = &until{ctx, c.Reader}
-	sum, err := write(r, temp, c, mode)
+	sum, err := write(r, temp, c, func(f *os.File) error { return t.finishFile(f, target, mode) })
 	if err != nil {
 		_ = r.Remove(temp) // the first error counts
 		return false, t.full(err, target, c.size)
 	}
 	same, err := t.has(ctx, target, sum, c.size)
 	if err == nil && same {
-		changed, err = t.setMode(target, mode)
+		changed, err = t.correct(target, mode)
 		return changed, errors.Join(err, r.Remove(temp))
 	}
 	if err := errors.Join(err, r.Rename(temp, name)); err != nil {
@@ -139,8 +142,8 @@ func (t *tree) put(ctx context.Context, c content, target string, mode fs.FileMo
 	return true, dir.Sync()
 }
 
-// write writes a new file and returns the SHA-256 of its content.
-func write(r *os.Root, name string, c content, mode fs.FileMode) (sum string, err error) {
+// write writes a new file, calls finish and returns the SHA-256 of its content.
+func write(r *os.Root, name string, c content, finish func(*os.File) error) (sum string, err error) {
 	if err := r.Remove(name); err != nil && !isAbsent(err) { // of an earlier run
 		return "", err
 	}
@@ -158,7 +161,7 @@ func write(r *os.Root, name string, c content, mode fs.FileMode) (sum string, er
 	if n != c.size || (c.sum != "" && sum != c.sum) {
 		return "", fmt.Errorf("%d bytes with SHA-256 %s were read where %d were expected: check the disk", n, sum, c.size)
 	}
-	return sum, finishFile(f, mode)
+	return sum, finish(f)
 }
 
 // unpack extracts the wanted members of a tar archive into their places.

@@ -47,6 +47,9 @@ func receive(ctx context.Context, root string, in io.Reader, out io.Writer) (err
 		return err
 	}
 	defer func() { err = errors.Join(err, t.close()) }()
+	if err := t.learnLabels(ctx, o.Plan); err != nil {
+		return err
+	}
 	r := &receiver{tree: t, in: in, out: out, plan: o.Plan, changed: map[string]bool{}}
 	return r.run(ctx)
 }
@@ -101,7 +104,7 @@ func (f PlannedFile) places() []Member {
 	return f.Unpack
 }
 
-// survey returns the missing content. Wrong permissions or owners are corrected directly.
+// survey returns the missing content. Wrong permissions, owners or labels are corrected directly.
 func (r *receiver) survey(ctx context.Context) ([]want, error) {
 	var wanted []want
 	for _, f := range r.plan.Files {
@@ -136,7 +139,7 @@ func (r *receiver) inPlace(ctx context.Context, f PlannedFile) (bool, error) {
 		if err != nil || !same {
 			return false, err
 		}
-		changed, err := r.tree.setMode(m.Path, m.Mode)
+		changed, err := r.tree.correct(m.Path, m.Mode)
 		if err != nil {
 			return false, err
 		}

@@ -34,6 +34,7 @@ type tree struct {
 	lock   *os.File
 
 	receipts map[string]receipt // by path
+	labels   map[string]string  // SELinux labels by path; nil without SELinux
 }
 
 // A receipt records an unpacked member: its digest is stored nowhere else.
@@ -189,6 +190,25 @@ func (t *tree) has(ctx context.Context, target, sum string, size int64) (same bo
 		return false, fmt.Errorf("read %s: %w", target, err)
 	}
 	return hex.EncodeToString(h.Sum(nil)) == sum, nil
+}
+
+// correct sets a file's permissions and its label, and makes root its owner.
+func (t *tree) correct(target string, mode fs.FileMode) (changed bool, err error) {
+	changed, err = t.setMode(target, mode)
+	if err != nil || t.labels == nil {
+		return changed, err
+	}
+	r, name, err := t.at(target)
+	if err != nil {
+		return changed, err
+	}
+	f, err := r.Open(name)
+	if err != nil {
+		return changed, err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	relabelled, err := t.setLabel(f, target)
+	return changed || relabelled, err
 }
 
 // setMode sets a file's permissions and makes root its owner.

@@ -2,6 +2,7 @@ package siteregistry
 
 import (
 	"context"
+	"errors"
 	"path"
 	"strings"
 
@@ -13,7 +14,7 @@ import (
 
 const (
 	// DockerDir contains the programs of a Docker for Harbor alone: its containerd and runc differ from the nodes'.
-	DockerDir = "/usr/local/lib/kkbundle/docker"
+	DockerDir = task.ProgramDir + "/docker/bin"
 	// dockerContainerdUnit is that Docker's containerd. Otherwise Docker would use the node's if it runs.
 	dockerContainerdUnit   = "docker-containerd.service"
 	dockerContainerdConfig = "/etc/docker/containerd.toml"
@@ -72,7 +73,9 @@ func separateDockerSetting(_ context.Context, _ *task.Host) (task.Setting, error
 			{Path: "/etc/systemd/system/" + dockerContainerdUnit, Mode: 0o644, Data: []byte(dockerContainerdUnitText)},
 			{Path: "/etc/systemd/system/" + cri.DockerUnit, Mode: 0o644, Data: []byte(separateDockerUnit())},
 		},
-		Apply: cri.RememberForward,
+		Apply: func(ctx context.Context, t *task.Host) error {
+			return errors.Join(cri.RememberForward(ctx, t), t.RemoveEarlier(ctx, "docker"))
+		},
 		Units: []string{dockerContainerdUnit, cri.DockerUnit},
 	}, err
 }

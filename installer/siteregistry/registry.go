@@ -31,7 +31,7 @@ import (
 // The registry's unit, files and users.
 const (
 	Unit       = "kkbundle-registry.service"
-	Binary     = "/usr/local/lib/kkbundle/registry"
+	Binary     = task.ProgramDir + "/bin/registry"
 	DataDir    = task.StateDir + "/registry"
 	ConfigDir  = task.ConfigDir + "/registry"
 	configFile = ConfigDir + "/config.yaml"
@@ -401,7 +401,7 @@ func distributionSetting(_ context.Context, t *task.Host) (task.Setting, error) 
 					return err
 				}
 			}
-			return nil
+			return t.RemoveEarlier(ctx, path.Base(Binary))
 		},
 		Units: []string{Unit, PushUnit},
 		Ready: func(ctx context.Context, t *task.Host) error {

@@ -5,6 +5,7 @@ import (
 	_ "embed"
 	"errors"
 	"io/fs"
+	"path"
 	"slices"
 	"strings"
 
@@ -23,6 +24,15 @@ func (t *Host) Remove(ctx context.Context, path string) error {
 		return t.Empty(ctx, path)
 	}
 	return t.Run(ctx, "rm", "-f", "--", path)
+}
+
+// RemoveEarlier removes programs that earlier releases had in EarlierProgramDir.
+func (t *Host) RemoveEarlier(ctx context.Context, names ...string) error {
+	args := []string{"rm", "-rf", "--"}
+	for _, name := range names {
+		args = append(args, path.Join(EarlierProgramDir, name))
+	}
+	return t.Run(ctx, args...)
 }
 
 // RemoveRules removes the packet filter rules that contain a word which own accepts.

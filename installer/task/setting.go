@@ -23,6 +23,11 @@ const (
 	BeforeDir = StateDir + "/before"
 	// ProvisionDir has the receipts of provisioning steps.
 	ProvisionDir = StateDir + "/provision"
+	// ProgramDir has the programs of units that nobody calls by name. Below it, each directory is named bin: only there do SELinux
+	// policies give programs a type that systemd executes (/opt/(.*/)?bin(/.*)? in corecommands.fc of Fedora and Debian).
+	ProgramDir = "/opt/kkbundle"
+	// EarlierProgramDir had these programs in releases whose files had no labels; its type is lib_t.
+	EarlierProgramDir = "/usr/local/lib/kkbundle"
 )
 
 // A Setting is a state of a host: files, and the commands that apply them.

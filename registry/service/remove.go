@@ -33,7 +33,7 @@ func Remove(ctx context.Context, o RemoveOptions) ([]string, error) {
 			return nil, err
 		}
 	}
-	paths := []string{timerPath, renewPath, unitPath, usersPath, programDir, stampPath}
+	paths := []string{timerPath, renewPath, unitPath, usersPath, path.Dir(programDir), earlierProgramDir, stampPath}
 	if o.WithData {
 		settings, err := Load(o.Root)
 		switch {

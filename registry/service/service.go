@@ -44,7 +44,10 @@ const (
 	DefaultDir = "/var/lib/" + name
 
 	configDir  = "/etc/" + name
-	programDir = "/usr/local/lib/" + name
+	programDir = "/opt/" + name + "/bin" // SELinux policies let systemd execute programs there
+	// earlierProgramDir had the programs in releases whose units did not start where SELinux enforces.
+	earlierProgramDir = "/usr/local/lib/" + name
+	selinuxEnforce    = "/sys/fs/selinux/enforce" // exists where SELinux enforces or is permissive
 	unitDir    = "/etc/systemd/system/"
 	unitPath   = unitDir + Unit
 	usersPath  = "/etc/sysusers.d/" + name + ".conf"
@@ -386,7 +389,11 @@ func stampOf(files []hostfile.File, programs string) string {
 
 // start gives the service's user its files, and restarts the service and its timer.
 func (w *installation) start(ctx context.Context) error {
-	for _, args := range append(w.spec().Prepare(),
+	commands := w.spec().Prepare()
+	if _, err := os.Stat(filepath.Join(w.Root, selinuxEnforce)); err == nil {
+		commands = append(commands, []string{"restorecon", "-R", programDir})
+	}
+	for _, args := range append(commands,
 		[]string{"systemctl", "daemon-reload"},
 		[]string{"systemctl", "enable", Unit, timer},
 		[]string{"systemctl", "restart", timer},
@@ -395,6 +402,9 @@ func (w *installation) start(ctx context.Context) error {
 		if err := w.Run.Run(ctx, args...); err != nil {
 			return err
 		}
+	}
+	if err := os.RemoveAll(filepath.Join(w.Root, earlierProgramDir)); err != nil {
+		return err
 	}
 	wait, cancel := context.WithTimeout(ctx, startWait)
 	defer cancel()

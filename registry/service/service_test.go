@@ -372,3 +372,33 @@ func TestUnit(t *testing.T) {
 		}
 	}
 }
+
+// TestProgramsHaveLabelsThatSystemdExecutes holds that the unit's programs lie where SELinux policies have executable types, that
+// they get these labels before a start where SELinux is on, and that programs of earlier releases are removed.
+func TestProgramsHaveLabelsThatSystemdExecutes(t *testing.T) {
+	t.Parallel()
+	const earlier = "/usr/local/lib/kkbundle-site-registry/kkbundle"
+	for _, selinux := range []bool{false, true} {
+		root, h := t.TempDir(), &host{}
+		names := []string{earlier}
+		if selinux {
+			names = append(names, "/sys/fs/selinux/enforce")
+		}
+		for _, name := range names {
+			if err := errors.Join(os.MkdirAll(filepath.Dir(root+name), 0o755), os.WriteFile(root+name, []byte("1"), 0o755)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		step(t, options(root, h), h)
+		if !strings.Contains(read(t, root, "/etc/systemd/system/"+service.Unit), "\nExecStart=/opt/kkbundle-site-registry/bin/kkbundle ") {
+			t.Error(read(t, root, "/etc/systemd/system/"+service.Unit))
+		}
+		label := slices.Index(h.ran, "restorecon -R /opt/kkbundle-site-registry/bin")
+		if start := slices.Index(h.ran, "systemctl restart "+service.Unit); selinux != (label >= 0) || label > start {
+			t.Errorf("SELinux %v: %q", selinux, h.ran)
+		}
+		if _, err := os.Stat(root + earlier); err == nil {
+			t.Error("the earlier program is still there")
+		}
+	}
+}

@@ -41,8 +41,8 @@ func TestHarbor(t *testing.T) {
 }
 
 func (th *thread) dockerApart(t *testing.T) {
-	got := th.on(t, 2, `ps -eo args= | grep -E '^/usr/local/(lib/kkbundle/docker|bin)/(dockerd|containerd)( |$)' | awk '{print $1}' | sort; docker ps --format '{{.Names}}' | sort`)
-	want := "/usr/local/bin/containerd\n/usr/local/lib/kkbundle/docker/containerd\n/usr/local/lib/kkbundle/docker/dockerd\nnginx\nregistry\n"
+	got := th.on(t, 2, `ps -eo args= | grep -E '^/(usr/local|opt/kkbundle/docker)/bin/(dockerd|containerd)( |$)' | awk '{print $1}' | sort; docker ps --format '{{.Names}}' | sort`)
+	want := "/opt/kkbundle/docker/bin/containerd\n/opt/kkbundle/docker/bin/dockerd\n/usr/local/bin/containerd\nnginx\nregistry\n"
 	if got != want {
 		t.Errorf("host2 runs\n%swant\n%s", got, want)
 	}
@@ -68,7 +68,7 @@ func (th *thread) restartHarbor(t *testing.T) {
 
 func (th *thread) resetHarbor(t *testing.T) {
 	run(t, th.site(t, "reset", "--yes")).must(t, 0)
-	const left = `ls -d /opt/harbor /var/log/harbor /etc/docker /var/lib/docker/* /run/docker /usr/local/lib/kkbundle /usr/local/lib/docker /etc/systemd/system/harbor.service 2>/dev/null; ls /usr/local/bin;
+	const left = `ls -d /opt/harbor /var/log/harbor /etc/docker /var/lib/docker/* /run/docker /opt/kkbundle /usr/local/lib/kkbundle /usr/local/lib/docker /etc/systemd/system/harbor.service 2>/dev/null; ls /usr/local/bin;
 		ps -eo comm= | grep -E 'docker|containerd|harbor|registry'; ip -br link | grep -E 'docker|br-'; iptables-save | grep -E 'DOCKER|FORWARD DROP'; true`
 	if out := th.on(t, 2, left); out != "" {
 		t.Errorf("reset leaves\n%s", out)
