@@ -365,7 +365,7 @@ func (th *thread) looks(t *testing.T) {
 	if err := json.Unmarshal([]byte(run(t, th.site(t, "status", "-o", "json")).must(t, 0).stdout), &status); err != nil {
 		t.Fatal(err)
 	}
-	if !status.Healthy || len(status.Nodes) != 2 || status.Installed.Name != "lab" {
+	if !status.Healthy || len(status.Nodes) != th.nodes || status.Installed.Name != "lab" {
 		t.Errorf("got %+v", status)
 	}
 	file := filepath.Join(t.TempDir(), "support.tar.zst")

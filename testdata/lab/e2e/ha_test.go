@@ -221,15 +221,16 @@ func (th *thread) waitFor(t *testing.T, limit time.Duration, what string, number
 func TestHAVIP(t *testing.T) {
 	const vip = "10.250.0.100"
 	var with []software.Extra
+	standIns := []string{"kube-vip"}
 	if _, there, err := software.Given(software.KubeVIPProgram); err != nil {
 		t.Fatal(err)
 	} else if there {
-		with = append(with, software.KubeVIP)
+		with, standIns = append(with, software.KubeVIP), nil
 	}
 	t.Logf("kube-vip itself: %v", with != nil)
 	th := start(t, scenario{
-		hosts:  1,
-		with:   with,
+		hosts: 1,
+		with:  with, standIns: standIns,
 		groups: hosts.Groups{"kube_control_plane": {1}, "kube_worker": {1}, "image_registry": {1}},
 		edit: func(t *testing.T, dir string) {
 			rewrite(t, filepath.Join(dir, "cluster.yaml"), "etcd: {type: internal}", "etcd: {type: internal}\ncontrolPlaneEndpoint: {type: kube-vip, address: "+vip+"}")
