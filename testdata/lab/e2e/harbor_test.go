@@ -14,8 +14,8 @@ import (
 // Harbor's images are a stand-in, see software/src/harbor.
 func TestHarbor(t *testing.T) {
 	th := start(t, scenario{
-		hosts:  2,
-		with:   []software.Extra{software.Docker, software.DockerCompose, software.Harbor}, standIns: []string{"Harbor's images"},
+		hosts: 2,
+		with:  []software.Extra{software.Docker, software.DockerCompose, software.Harbor}, standIns: []string{"Harbor's images"},
 		groups: hosts.Groups{"kube_control_plane": {1}, "kube_worker": {2}, "image_registry": {2}},
 		edit: func(t *testing.T, dir string) {
 			rewrite(t, filepath.Join(dir, "cluster.yaml"), "imageRegistry: {type: registry}", "imageRegistry: {type: harbor}")
