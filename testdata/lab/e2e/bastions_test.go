@@ -16,8 +16,8 @@ import (
 	"github.com/kkbundle/kkbundle/testdata/lab/hosts"
 )
 
-// TestBastions installs a host that is reached through two bastions only. The cluster has the operator's authorities, packages
-// come from the host's own sources, and the operator's hooks run.
+// TestBastions installs a host behind two bastions with the operator's own authorities, packages of the host's sources, and hooks. The
+// host refuses direct logins.
 func TestBastions(t *testing.T) {
 	th := start(t, scenario{
 		hosts:  3,

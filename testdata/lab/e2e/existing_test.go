@@ -12,7 +12,7 @@ import (
 	"github.com/kkbundle/kkbundle/testdata/lab/hosts"
 )
 
-// TestExistingRegistry installs a cluster that pulls from a company's registry: TLS by the company's own authority, and a login.
+// TestExistingRegistry installs a cluster that pulls from a company's registry, with TLS by the company's authority and a login.
 func TestExistingRegistry(t *testing.T) {
 	const address, user, password = "10.250.0.12:5443/mirror", "site", "correct-horse-battery"
 	th := start(t, scenario{

@@ -16,8 +16,7 @@ import (
 	"github.com/kkbundle/kkbundle/testdata/lab/software"
 )
 
-// TestHA is a cluster that outlives its first control plane: three of them and two workers, each with a haproxy of its own.
-// The registry is on a worker. The sixth host replaces the first.
+// TestHA loses the first of three control planes, replaces it, and restores etcd. Both workers have a haproxy of their own. The registry is on a worker. The sixth host replaces the first.
 func TestHA(t *testing.T) {
 	th := start(t, scenario{
 		hosts:  6,
@@ -215,8 +214,8 @@ func (th *thread) waitFor(t *testing.T, limit time.Duration, what string, number
 	}
 }
 
-// TestHAVIP begins a cluster through an address that kube-vip announces: kube-vip itself where its program was given, else a
-// stand-in for it, see software/src/kube-vip.
+// TestHAVIP installs a control plane behind an address that kube-vip announces. Without kube-vip's program a stand-in announces it: see
+// software/src/kube-vip.
 // One host is enough for what is ours: that kubeadm init gets through it, and what is left behind.
 func TestHAVIP(t *testing.T) {
 	const vip = "10.250.0.100"
@@ -263,13 +262,12 @@ func kubeVIP(t *testing.T) (with []software.Extra, standIns []string) {
 	return nil, []string{"kube-vip"}
 }
 
-// TestHAVIPMoves loses the control plane that holds the address of three. Another one takes the address, and nodes and kubectl go
-// on. Without kube-vip's program a stand-in holds the lease and the address: see software/src/kube-vip.
+// TestHAVIPMoves loses the one of three control planes that holds kube-vip's address; another one takes it. Without kube-vip's program a stand-in holds the lease and the address: see software/src/kube-vip.
 func TestHAVIPMoves(t *testing.T) {
 	vipMoves(t, "etcd: {type: internal}", hosts.Groups{"kube_control_plane": {1, 2, 3}, "kube_worker": {3}, "image_registry": {3}})
 }
 
-// TestHAVIPMovesOfTwo loses the control plane that holds the address of two. Their etcd has a third member, because etcd of two
+// TestHAVIPMovesOfTwo loses the one of two control planes that holds kube-vip's address; the other one takes it. Their etcd has a third member, because etcd of two
 // members cannot lose one.
 func TestHAVIPMovesOfTwo(t *testing.T) {
 	vipMoves(t, "etcd: {type: external}", hosts.Groups{"kube_control_plane": {1, 2}, "kube_worker": {3}, "etcd": {1, 2, 3}, "image_registry": {3}})

@@ -10,8 +10,8 @@ import (
 	"github.com/kkbundle/kkbundle/testdata/lab/software"
 )
 
-// TestHarbor is a cluster that pulls from Harbor on its worker: Docker and Compose are real, and apart from the node's containerd;
-// Harbor's images are a stand-in, see software/src/harbor.
+// TestHarbor installs a cluster that pulls from Harbor on its worker. Docker and Compose are genuine, and separate from the node's
+// containerd. Harbor's images are a stand-in: see software/src/harbor.
 func TestHarbor(t *testing.T) {
 	th := start(t, scenario{
 		hosts: 2,
