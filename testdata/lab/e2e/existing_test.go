@@ -7,33 +7,22 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/crypto/bcrypt"
-
 	"github.com/kkbundle/kkbundle/testdata/lab/hosts"
 )
 
 // TestExistingRegistry installs a cluster that pulls from a company's registry, with TLS by the company's authority and a login.
 func TestExistingRegistry(t *testing.T) {
-	const address, user, password = "10.250.0.12:5443/mirror", "site", "correct-horse-battery"
+	const address = "10.250.0.12:5443/mirror"
+	ca := newCompanyCA(t, "Company registries")
 	th := start(t, scenario{
 		hosts:  2,
 		groups: hosts.Groups{"kube_control_plane": {1}, "kube_worker": {1}},
 		edit: func(t *testing.T, dir string) {
-			rewrite(t, filepath.Join(dir, "cluster.yaml"), "imageRegistry: {type: registry}",
-				"imageRegistry: {type: existing, address: \""+address+"\", ca: registry-ca.pem, auth: {username: "+user+", passwordEnv: SITE_REGISTRY}}")
+			useCompanyRegistry(t, dir, address, ca)
 			rewrite(t, filepath.Join(dir, "web.yaml"), "replicas: 2", "replicas: 1")
 		},
 	})
-	ca := newCompanyCA(t, "Company registries")
-	caFile := filepath.Join(th.dir, "registry-ca.pem")
-	if err := os.WriteFile(caFile, ca.pem, 0o644); err != nil {
-		t.Fatal(err)
-	}
-	hash, err := bcrypt.GenerateFromPassword([]byte(password), bcrypt.MinCost)
-	if err != nil {
-		t.Fatal(err)
-	}
-	th.companyRegistry(t, 2, ca, user+":"+string(hash)+"\n")
+	th.companyRegistry(t, 2, ca)
 	th.makeBundle(t)
 	th.pristine = th.traces(t)
 	with := func(t *testing.T, secret, command string, flags ...string) result {
@@ -48,23 +37,18 @@ func TestExistingRegistry(t *testing.T) {
 	}
 	steps(t, []step{
 		{"an empty registry is reported with the command that fills it", func(t *testing.T) {
-			if r := with(t, password, "install"); r.code == 0 || !strings.Contains(r.stderr, "kkbundle push --registry "+address) {
+			if r := with(t, companyPassword, "install"); r.code == 0 || !strings.Contains(r.stderr, "kkbundle push --registry "+address) {
 				t.Errorf("exit code %d\n%s", r.code, r.stderr)
 			}
 		}},
-		{"push fills it, with the company's authority and login", func(t *testing.T) {
-			cmd := th.lab.Command(t.Context(), th.kkbundle, "push", "--registry", address, "--ca", caFile, "--username", user, "--password-stdin", th.bundle())
-			cmd.Stdin = strings.NewReader(password + "\n")
-			r := run(t, cmd).must(t, 0)
-			t.Logf("push: %s\n%s", r.took.Round(100*time.Millisecond), r.stderr)
-		}},
+		{"push fills it, with the company's authority and login", func(t *testing.T) { th.pushToCompany(t, address) }},
 		{"a wrong password is refused and named", func(t *testing.T) {
 			if r := with(t, "wrong-horse-battery", "install"); r.code == 0 || !strings.Contains(r.stderr, address) {
 				t.Errorf("exit code %d\n%s", r.code, r.stderr)
 			}
 		}},
 		{"install", func(t *testing.T) {
-			r := with(t, password, "install").must(t, 0)
+			r := with(t, companyPassword, "install").must(t, 0)
 			t.Logf("install: %s\n%s", r.took.Round(100*time.Millisecond), r.stderr)
 			th.nodesAre(t, 1, "host1")
 		}},
@@ -76,12 +60,12 @@ func TestExistingRegistry(t *testing.T) {
 			}
 		}},
 		{"a rerun changes nothing", func(t *testing.T) {
-			if r := with(t, password, "install").must(t, 0); !strings.Contains(r.stderr, "0 changed") {
+			if r := with(t, companyPassword, "install").must(t, 0); !strings.Contains(r.stderr, "0 changed") {
 				t.Errorf("want 0 changed, got\n%s", r.stderr)
 			}
 		}},
 		{"reset leaves nothing, and the company's registry alone", func(t *testing.T) {
-			with(t, password, "reset", "--yes", "--with-data").must(t, 0)
+			with(t, companyPassword, "reset", "--yes", "--with-data").must(t, 0)
 			th.on(t, 2, "systemctl is-active company-registry")
 			if after := th.traces(t); after != th.pristine {
 				t.Errorf("the reset did not make the hosts what they were:\n%s", difference(th.pristine, after))

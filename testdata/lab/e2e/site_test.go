@@ -22,6 +22,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"golang.org/x/crypto/bcrypt"
 
 	"github.com/kkbundle/kkbundle/testdata/lab/software"
 )
@@ -122,13 +123,33 @@ func (th *thread) sendCommand(t *testing.T, number int, command string) {
 	th.send(t, number, "/srv/bin/"+command, "755", f)
 }
 
-// companyRegistry runs the CNCF registry on a host, with TLS and a login, as a company has one. Nothing of kkbundle is on the host.
-func (th *thread) companyRegistry(t *testing.T, number int, ca *companyCA, htpasswd string) {
+// The login of the company's registry.
+const (
+	companyUser     = "site"
+	companyPassword = "correct-horse-battery"
+)
+
+// useCompanyRegistry makes the cluster file of a scenario name the company's registry on a host. Its password comes from $SITE_REGISTRY.
+func useCompanyRegistry(t *testing.T, dir, address string, ca *companyCA) {
 	t.Helper()
+	rewrite(t, filepath.Join(dir, "cluster.yaml"), "imageRegistry: {type: registry}",
+		"imageRegistry: {type: existing, address: \""+address+"\", ca: registry-ca.pem, auth: {username: "+companyUser+", passwordEnv: SITE_REGISTRY}}")
+	if err := os.WriteFile(filepath.Join(dir, "registry-ca.pem"), ca.pem, 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// companyRegistry runs the CNCF registry on a host, with TLS and a login, as a company has one. Nothing of kkbundle is on the host.
+func (th *thread) companyRegistry(t *testing.T, number int, ca *companyCA) {
+	t.Helper()
+	hash, err := bcrypt.GenerateFromPassword([]byte(companyPassword), bcrypt.MinCost)
+	if err != nil {
+		t.Fatal(err)
+	}
 	cert, key := ca.issue(t, "registry", th.lab.Hosts[number-1].Address)
 	th.sendCommand(t, number, "registry")
 	th.sendFiles(t, number, map[string][]byte{
-		"/srv/registry/tls.crt": cert, "/srv/registry/tls.key": key, "/srv/registry/htpasswd": []byte(htpasswd),
+		"/srv/registry/tls.crt": cert, "/srv/registry/tls.key": key, "/srv/registry/htpasswd": []byte(companyUser + ":" + string(hash) + "\n"),
 		"/srv/registry/config.yml": []byte(`version: 0.1
 storage: {filesystem: {rootdirectory: /srv/registry/data}}
 http: {addr: ":5443", secret: of-the-lab, tls: {certificate: /srv/registry/tls.crt, key: /srv/registry/tls.key}}
@@ -137,6 +158,16 @@ auth: {htpasswd: {realm: company, path: /srv/registry/htpasswd}}
 	})
 	th.on(t, number, "systemd-run --unit=company-registry /srv/bin/registry serve /srv/registry/config.yml")
 	th.waitFor(t, time.Minute, "the company's registry asks for a login", number, "curl -sk https://127.0.0.1:5443/v2/ | grep -q UNAUTHORIZED")
+}
+
+// pushToCompany pushes the bundle into the company's registry.
+func (th *thread) pushToCompany(t *testing.T, address string) {
+	t.Helper()
+	cmd := th.lab.Command(t.Context(), th.kkbundle, "push", "--registry", address, "--ca", filepath.Join(th.dir, "registry-ca.pem"),
+		"--username", companyUser, "--password-stdin", th.bundle())
+	cmd.Stdin = strings.NewReader(companyPassword + "\n")
+	r := run(t, cmd).must(t, 0)
+	t.Logf("push: %s\n%s", r.took.Round(100*time.Millisecond), r.stderr)
 }
 
 // companyEtcd runs etcd on a host, with TLS for clients,.

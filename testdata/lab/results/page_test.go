@@ -19,7 +19,6 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-//nolint:gochecknoglobals // a flag of the test binary
 var update = flag.Bool("update", false, "write docs/reference/platforms.md anew")
 
 const pageFile = "../../../docs/reference/platforms.md"
