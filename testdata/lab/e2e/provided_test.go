@@ -69,9 +69,12 @@ func (th *thread) usesProvided(t *testing.T, endpoint string) {
 		t.Errorf("etcd has the nodes %q", got)
 	}
 	for number := range 2 {
-		if got := th.on(t, number+1, "ls /etc/kubernetes/manifests; grep -h server: /etc/kubernetes/kubelet.conf"); strings.Contains(got, "etcd") || !strings.Contains(got, "https://"+endpoint) {
+		if got := th.on(t, number+1, "ls /etc/kubernetes/manifests; grep -h server: /etc/kubernetes/admin.conf"); strings.Contains(got, "etcd") || !strings.Contains(got, "https://"+endpoint) {
 			t.Errorf("host%d has\n%s", number+1, got)
 		}
+	}
+	if got := th.kubectl(t, "get configmaps --all-namespaces -o yaml"); strings.Count(got, "server: https://"+endpoint) < 2 { // cluster-info and kube-proxy
+		t.Errorf("cluster-info or kube-proxy do not go through the balancer:\n%s", got)
 	}
 }
 
