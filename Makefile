@@ -17,9 +17,11 @@ LDFLAGS  := -s -w -X github.com/kkbundle/kkbundle/cmd/internal/cli.version=$(VER
 NODE     := cmd/internal/helper/bin/kkbundle-node
 DIST     := linux-amd64 linux-arm64 darwin-amd64 darwin-arm64
 HOSTS    ?= 2
+HOSTS_OS ?=
+RESULTS  := $(CURDIR)/testdata/lab/results
 export CGO_ENABLED ?= 0
 
-.PHONY: help build helper dist dist-check test lint vuln fmt docs fuzz mutate bench bench-corpus demo clients lab-needs lab lab-up lab-down e2e e2e-ha e2e-upgrade clean
+.PHONY: help build helper dist dist-check test lint vuln fmt docs fuzz mutate bench bench-corpus demo clients lab-needs lab lab-up lab-down e2e e2e-ha e2e-upgrade e2e-one e2e-all clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -87,10 +89,11 @@ $(LINT):
 	GOBIN=$(TOOLS)/tmp go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION)
 	mv $(TOOLS)/tmp/golangci-lint $@
 
-docs: helper ## write the generated pages of docs anew: keys, commands, exit codes, checks, the catalog's tables
+docs: helper ## write the generated pages of docs anew: keys, commands, exit codes, checks, the catalog's tables, platforms
 	@go test ./manifest ./cmd/internal/cli -run 'TestReference$$' -update
 	go test ./installer/precheck -run 'TestListIsDocumented$$' -update
 	go test ./installer -run 'TestCatalogPage$$' -update
+	cd testdata/lab && go test ./results -run 'TestPlatformsPage$$' -update
 
 fuzz: ## every fuzz target for FUZZTIME (default 20s) each
 	@for pkg in $$(go list ./...); do
@@ -124,8 +127,8 @@ lab-needs: ## install the Debian packages that the lab needs (root)
 lab: ## build the end-to-end lab's software (once, about 11 minutes on two free cores)
 	@cd testdata/lab && go run . build
 
-lab-up: lab ## boot HOSTS=2 hosts without a route out
-	@cd testdata/lab && go run . up --hosts $(HOSTS)
+lab-up: lab ## boot HOSTS=2 hosts without a route out; HOSTS_OS=bullseye,trixie for other releases of Debian, in turn
+	@cd testdata/lab && go run . up --hosts $(HOSTS) --os "$(HOSTS_OS)"
 
 lab-down: ## stop them and leave nothing
 	@cd testdata/lab && go run . down
@@ -138,6 +141,18 @@ e2e-ha: build lab ## three control planes and two workers: one lost, one replace
 
 e2e-upgrade: build lab ## two lab nodes to the next patch: refused, killed, continued, with an application that answers
 	@cd testdata/lab && go test -count=1 -timeout 20m -v -run TestUpgrade ./e2e
+
+e2e-one: build lab ## one lab test, TEST=TestAges, and its result in testdata/lab/results; HOSTS_OS=bullseye for other hosts
+	@cd testdata/lab && KKBUNDLE_RESULTS=$(RESULTS) HOSTS_OS="$(HOSTS_OS)" go test -count=1 -timeout 30m -v -run '^$(or $(TEST),$(error TEST=NAME is missing))$$' ./e2e
+
+e2e-all: build lab ## every lab test, one after the other (hours), and the page of platforms from their results
+	@cd testdata/lab
+	failed=
+	for test in $$(go test -list '^Test' ./e2e | grep '^Test'); do
+		KKBUNDLE_RESULTS=$(RESULTS) HOSTS_OS="$(HOSTS_OS)" go test -count=1 -timeout 30m -v -run "^$$test\$$" ./e2e || failed="$$failed $$test"
+	done
+	go test ./results -run 'TestPlatformsPage$$' -update
+	[ -z "$$failed" ] || { echo "failed:$$failed"; exit 1; }
 
 clean: ## remove what make made here (the caches in $(CACHE) stay)
 	@rm -rf bin dist $(NODE)-*

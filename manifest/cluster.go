@@ -48,7 +48,7 @@ type Cluster struct {
 
 // Kubernetes is the Kubernetes to install.
 type Kubernetes struct {
-	Distribution Distribution `yaml:"distribution,omitempty" enum:"kubernetes,k3s" doc:"kubeadm (kubernetes) or k3s. Default kubernetes."`
+	Distribution Distribution `yaml:"distribution,omitempty" enum:"kubernetes,k3s" doc:"kubeadm (kubernetes) or k3s, which was never run on a real host. Default kubernetes."`
 	// Version is vMAJOR.MINOR.PATCH.
 	Version string `yaml:"version" kk:"required" doc:"Version to install, such as v1.34.3."`
 	// UpgradeFrom is the Kubernetes that hosts run now. A bundle includes each minor release between it and Version.

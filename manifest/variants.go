@@ -149,3 +149,8 @@ func (d Distribution) RunsEtcd() bool { return d == DistributionK3s }
 func (c *Cluster) BringsNetwork() bool {
 	return c.Kubernetes.Distribution == DistributionK3s && c.CNI.Type == NetworkFlannel
 }
+
+// HostDistributions lists the supported operating systems of hosts by their ID in /etc/os-release.
+func HostDistributions() []string {
+	return []string{"ubuntu", "debian", "centos", "rhel", "rocky", "almalinux", "ol", "kylin", "openeuler", "uos"}
+}

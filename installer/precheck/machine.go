@@ -58,7 +58,7 @@ func systemChecks() []Check {
 		{
 			ID: "os", Groups: []string{GroupOS}, Level: Block, Title: "the distribution is supported", Rule: isSupportedOS,
 			Why:    "on others, nobody has tried whether the installation works",
-			Fix:    "use one of " + strings.Join(supported(), ", ") + ", or set precheck.allowUnsupportedDistributions in the cluster file",
+			Fix:    "use one of " + strings.Join(manifest.HostDistributions(), ", ") + ", or set precheck.allowUnsupportedDistributions in the cluster file",
 			Source: "KubeKey v4 os_precheck, widened by the rebuilds of the same distributions",
 		},
 		{
@@ -121,11 +121,6 @@ func isSystemd(s *Subject) Finding {
 	return fail("another one")
 }
 
-// supported lists the supported distributions' ID in /etc/os-release.
-func supported() []string {
-	return []string{"ubuntu", "debian", "centos", "rhel", "rocky", "almalinux", "ol", "kylin", "openeuler", "uos"}
-}
-
 func isSupportedOS(s *Subject) Finding {
 	os := s.Facts.OS
 	name := os.PrettyName
@@ -133,7 +128,7 @@ func isSupportedOS(s *Subject) Finding {
 		name = strings.TrimSpace(os.ID + " " + os.VersionID)
 	}
 	name = cmp.Or(name, "no /etc/os-release")
-	if s.Cluster.Precheck.AllowUnsupportedDistributions || slices.Contains(supported(), strings.ToLower(os.ID)) {
+	if s.Cluster.Precheck.AllowUnsupportedDistributions || slices.Contains(manifest.HostDistributions(), strings.ToLower(os.ID)) {
 		return pass(name)
 	}
 	return fail(name)

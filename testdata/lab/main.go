@@ -27,7 +27,9 @@ const usage = `usage: lab COMMAND
   upstream [--small] [--with EXTRA,...] [--listen A] [--state DIR]
                                                   serve them like the upstreams do, until interrupted
   compare  [--state DIR] UPSTREAM SITE IMAGE...   pull images from a site's registry, and compare them with the upstream's
-  up       [--hosts N] [--state DIR]              boot N hosts without a way out (root, like all below)
+  up       [--hosts N] [--os RELEASE,...] [--state DIR]
+                                                  boot N hosts without a way out (root, like all below), of these
+                                                  Debian releases in turn: bullseye, bookworm (default), trixie
   exec     [--state DIR] COMMAND...               run a command in the hosts' network, beside them
   ssh      [--state DIR] HOST COMMAND...          run a command on a host as root
   kill|stop|start [--state DIR] HOST              pull the plug, switch off, switch on
@@ -55,6 +57,7 @@ type args struct {
 	small         bool
 	with          []software.Extra
 	hosts         int
+	releases      []software.Release
 	rest          []string
 }
 
@@ -97,6 +100,10 @@ func parse(argv []string) (a args, err error) {
 		return nil
 	})
 	flags.IntVar(&a.hosts, "hosts", 2, "")
+	flags.Func("os", "", func(list string) (err error) {
+		a.releases, err = software.ParseReleases(list)
+		return err
+	})
 	flags.StringVar(&a.state, "state", "", "")
 	flags.StringVar(&a.listen, "listen", "127.0.0.1:0", "")
 	if err := flags.Parse(argv[1:]); err != nil {
@@ -114,11 +121,11 @@ func parse(argv []string) (a args, err error) {
 }
 
 func up(ctx context.Context, a args) error {
-	s, err := software.Build(ctx, software.Options{Log: os.Stderr})
+	s, err := software.Build(ctx, software.Options{Hosts: a.releases, Log: os.Stderr})
 	if err != nil {
 		return err
 	}
-	l, err := hosts.Up(ctx, hosts.Options{State: a.state, RootFS: s.RootFS, Hosts: a.hosts, Log: os.Stderr})
+	l, err := hosts.Up(ctx, hosts.Options{State: a.state, RootFS: s.RootFS, Roots: s.RootsOf(a.releases), Hosts: a.hosts, Log: os.Stderr})
 	if err != nil {
 		return err
 	}

@@ -16,8 +16,7 @@ import (
 	"github.com/kkbundle/kkbundle/testdata/lab/hosts"
 )
 
-// TestAlone is about a host that kkbundle runs on itself, from a directory with nothing but the program and the bundle; and
-// about what its operator does later.
+// TestAlone installs a host from itself: its directory has only the program and the bundle. Later a timer renews certificates.
 func TestAlone(t *testing.T) {
 	th := start(t, scenario{
 		hosts:  1,

@@ -12,8 +12,8 @@ import (
 	"github.com/kkbundle/kkbundle/testdata/lab/hosts"
 )
 
-// TestFaults is about what goes wrong while kkbundle works: after each fault it says what happened, the hosts that can go on
-// do, and the same command completes. A control plane and two workers; some minutes.
+// TestFaults breaks hosts, disks and runs while kkbundle works. After each fault the error names it, other hosts go on, and the same
+// command completes. A control plane and two workers; some minutes.
 func TestFaults(t *testing.T) {
 	th := start(t, scenario{hosts: 3})
 	th.nodes = 3

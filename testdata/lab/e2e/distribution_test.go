@@ -11,7 +11,7 @@ import (
 	"github.com/kkbundle/kkbundle/testdata/lab/hosts"
 )
 
-// TestDistribution prints how long it takes to bring programs and images to one host and to three, each behind a link of 200 Mbit/s.
+// TestDistribution measures how long programs and images take to reach one host and three, each behind a link of 200 Mbit/s.
 // It asserts nothing about time: docs/reference/performance.md has figures.
 func TestDistribution(t *testing.T) {
 	th := start(t, scenario{

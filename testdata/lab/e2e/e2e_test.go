@@ -19,6 +19,8 @@ import (
 	"github.com/kkbundle/kkbundle/testdata/lab/upstream"
 )
 
+// TestThread takes a cluster through a whole life: build, push, precheck, install, kill and continue, registry logins, addons, nodes add,
+// status, support bundle, reset.
 func TestThread(t *testing.T) {
 	th := start(t, scenario{hosts: 3, groups: hosts.Groups{"kube_control_plane": {1}, "etcd": {1}, "image_registry": {1}, "kube_worker": {2}}})
 	th.nodes, th.pristine = 2, th.traces(t)
@@ -365,7 +367,7 @@ func (th *thread) looks(t *testing.T) {
 	if err := json.Unmarshal([]byte(run(t, th.site(t, "status", "-o", "json")).must(t, 0).stdout), &status); err != nil {
 		t.Fatal(err)
 	}
-	if !status.Healthy || len(status.Nodes) != 2 || status.Installed.Name != "lab" {
+	if !status.Healthy || len(status.Nodes) != th.nodes || status.Installed.Name != "lab" {
 		t.Errorf("got %+v", status)
 	}
 	file := filepath.Join(t.TempDir(), "support.tar.zst")

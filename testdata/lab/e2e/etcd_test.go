@@ -20,8 +20,8 @@ import (
 	"github.com/kkbundle/kkbundle/testdata/lab/hosts"
 )
 
-// TestEtcd has external etcd with three members, two of them on hosts that are nodes: a member loses its data, and the
-// cluster is restored from a copy by a run that was killed while nothing of it stood.
+// TestEtcd installs external etcd with three members, renews its certificates, loses a member's data, and restores a copy. Two of the
+// members are nodes. The run that restores is killed while the control plane is stopped.
 func TestEtcd(t *testing.T) {
 	th := start(t, scenario{
 		hosts: 3,

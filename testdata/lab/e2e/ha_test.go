@@ -16,8 +16,7 @@ import (
 	"github.com/kkbundle/kkbundle/testdata/lab/software"
 )
 
-// TestHA is a cluster that outlives its first control plane: three of them and two workers, each with a haproxy of its own.
-// The registry is on a worker. The sixth host replaces the first.
+// TestHA loses the first of three control planes, replaces it, and restores etcd. Both workers have a haproxy of their own. The registry is on a worker. The sixth host replaces the first.
 func TestHA(t *testing.T) {
 	th := start(t, scenario{
 		hosts:  6,
@@ -215,21 +214,15 @@ func (th *thread) waitFor(t *testing.T, limit time.Duration, what string, number
 	}
 }
 
-// TestHAVIP begins a cluster through an address that kube-vip announces: kube-vip itself where its program was given, else a
-// stand-in for it, see software/src/kube-vip.
+// TestHAVIP installs a control plane behind an address that kube-vip announces. Without kube-vip's program a stand-in announces it: see
+// software/src/kube-vip.
 // One host is enough for what is ours: that kubeadm init gets through it, and what is left behind.
 func TestHAVIP(t *testing.T) {
 	const vip = "10.250.0.100"
-	var with []software.Extra
-	if _, there, err := software.Given(software.KubeVIPProgram); err != nil {
-		t.Fatal(err)
-	} else if there {
-		with = append(with, software.KubeVIP)
-	}
-	t.Logf("kube-vip itself: %v", with != nil)
+	with, standIns := kubeVIP(t)
 	th := start(t, scenario{
-		hosts:  1,
-		with:   with,
+		hosts: 1,
+		with:  with, standIns: standIns,
 		groups: hosts.Groups{"kube_control_plane": {1}, "kube_worker": {1}, "image_registry": {1}},
 		edit: func(t *testing.T, dir string) {
 			rewrite(t, filepath.Join(dir, "cluster.yaml"), "etcd: {type: internal}", "etcd: {type: internal}\ncontrolPlaneEndpoint: {type: kube-vip, address: "+vip+"}")
@@ -253,4 +246,67 @@ func TestHAVIP(t *testing.T) {
 	if left := th.on(t, 1, "ip -o -4 addr show to "+vip+"/32"); left != "" {
 		t.Errorf("reset leaves %s", left)
 	}
+}
+
+// kubeVIP returns the extra with kube-vip's own program where it was given, else the name of the stand-in.
+func kubeVIP(t *testing.T) (with []software.Extra, standIns []string) {
+	t.Helper()
+	_, there, err := software.Given(software.KubeVIPProgram)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("kube-vip itself: %v", there)
+	if there {
+		return []software.Extra{software.KubeVIP}, nil
+	}
+	return nil, []string{"kube-vip"}
+}
+
+// TestHAVIPMoves loses the one of three control planes that holds kube-vip's address; another one takes it. Without kube-vip's program a stand-in holds the lease and the address: see software/src/kube-vip.
+func TestHAVIPMoves(t *testing.T) {
+	vipMoves(t, "etcd: {type: internal}", hosts.Groups{"kube_control_plane": {1, 2, 3}, "kube_worker": {3}, "image_registry": {3}})
+}
+
+// TestHAVIPMovesOfTwo loses the one of two control planes that holds kube-vip's address; the other one takes it. Their etcd has a third member, because etcd of two
+// members cannot lose one.
+func TestHAVIPMovesOfTwo(t *testing.T) {
+	vipMoves(t, "etcd: {type: external}", hosts.Groups{"kube_control_plane": {1, 2}, "kube_worker": {3}, "etcd": {1, 2, 3}, "image_registry": {3}})
+}
+
+func vipMoves(t *testing.T, etcd string, groups hosts.Groups) {
+	t.Helper()
+	const vip = "10.250.0.100"
+	with, standIns := kubeVIP(t)
+	th := start(t, scenario{
+		hosts: 3, with: with, standIns: standIns, groups: groups,
+		edit: func(t *testing.T, dir string) {
+			rewrite(t, filepath.Join(dir, "cluster.yaml"), "etcd: {type: internal}", etcd+"\ncontrolPlaneEndpoint: {type: kube-vip, address: "+vip+"}")
+			rewrite(t, filepath.Join(dir, "web.yaml"), "replicas: 2", "replicas: 1")
+		},
+	})
+	th.makeBundle(t)
+	r := run(t, th.site(t, "install")).must(t, 0)
+	t.Logf("install: %s", r.took.Round(100*time.Millisecond))
+	th.nodesAre(t, 1, "host1", "host2", "host3")
+	const kubectl = "kubectl --kubeconfig /etc/kubernetes/admin.conf "
+	const holder = kubectl + "-n kube-system get lease plndr-cp-lock -o jsonpath={.spec.holderIdentity}"
+	first := th.on(t, 1, holder)
+	if first != "host1" && first != "host2" {
+		t.Fatalf("the address is %q's; this test loses host1 or host2", first)
+	}
+	lost, other := 1, 2
+	if first == "host2" {
+		lost, other = 2, 1
+	}
+	if err := th.lab.Kill(t.Context(), th.lab.Hosts[lost-1]); err != nil {
+		t.Fatal(err)
+	}
+	begin := time.Now()
+	th.waitFor(t, 2*time.Minute, "an API server answers at the address again", 3, "curl -fsS --max-time 5 --cacert /etc/kubernetes/pki/ca.crt https://"+vip+":6443/readyz")
+	t.Logf("the address answers again after %s", time.Since(begin).Round(100*time.Millisecond))
+	th.waitFor(t, 2*time.Minute, first+" is missed", other, kubectl+"get node "+first+" --no-headers | grep NotReady")
+	if now := th.on(t, other, holder); now == first || now == "" {
+		t.Errorf("the address is still %q's", now)
+	}
+	th.nodesAre(t, other, th.lab.Hosts[other-1].Name, "host3")
 }

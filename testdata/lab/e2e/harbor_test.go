@@ -10,12 +10,12 @@ import (
 	"github.com/kkbundle/kkbundle/testdata/lab/software"
 )
 
-// TestHarbor is a cluster that pulls from Harbor on its worker: Docker and Compose are real, and apart from the node's containerd;
-// Harbor's images are a stand-in, see software/src/harbor.
+// TestHarbor installs a cluster that pulls from Harbor on its worker. Docker and Compose are genuine, and separate from the node's
+// containerd. Harbor's images are a stand-in: see software/src/harbor.
 func TestHarbor(t *testing.T) {
 	th := start(t, scenario{
-		hosts:  2,
-		with:   []software.Extra{software.Docker, software.DockerCompose, software.Harbor},
+		hosts: 2,
+		with:  []software.Extra{software.Docker, software.DockerCompose, software.Harbor}, standIns: []string{"Harbor's images"},
 		groups: hosts.Groups{"kube_control_plane": {1}, "kube_worker": {2}, "image_registry": {2}},
 		edit: func(t *testing.T, dir string) {
 			rewrite(t, filepath.Join(dir, "cluster.yaml"), "imageRegistry: {type: registry}", "imageRegistry: {type: harbor}")

@@ -7,8 +7,7 @@ import (
 	"testing"
 )
 
-// TestHardened makes a hardened cluster of both families of addresses, with configuration of the operator's in every place
-// that there is for it, and changes what can be changed on a cluster that is there.
+// TestHardened installs a hardened dual-stack cluster with patches, arguments, labels, taints and per-host settings, and changes them.
 func TestHardened(t *testing.T) {
 	th := start(t, scenario{hosts: 2, edit: func(t *testing.T, dir string) {
 		rewrite(t, filepath.Join(dir, "cluster.yaml"), "  kubelet: {failCgroupV1: false}\n", `  kubelet: {failCgroupV1: false}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/kkbundle/kkbundle/testdata/lab/hosts"
+	"github.com/kkbundle/kkbundle/testdata/lab/results"
 	"github.com/kkbundle/kkbundle/testdata/lab/software"
 	"github.com/kkbundle/kkbundle/testdata/lab/upstream"
 )
@@ -22,6 +23,10 @@ type scenario struct {
 	hosts int
 	// with is what the upstream has besides.
 	with []software.Extra
+	// releases of the hosts' Debian in turn; nil means those in $HOSTS_OS, by default bookworm.
+	releases []software.Release
+	// standIns are programs in the lab's software that take the place of genuine ones.
+	standIns []string
 	// groups of the inventory; nil makes the first host everything but a worker, and the others workers.
 	groups hosts.Groups
 	// edit, if set, changes the upstream's manifest.yaml, cluster.yaml or any other file beside them before anything is built.
@@ -35,11 +40,13 @@ type thread struct {
 	upstream  *upstream.Server
 	lab       *hosts.Lab
 	dir       string // manifest and bundle
+	bin       string // the commands that the lab has built
 	inventory string
 	env       []string
-	nodes     int    // of the cluster
-	admin     int    // the number of the host that kubectl runs on; 0 is the first
-	pristine  string // the hosts' traces before anything was done
+	nodes     int      // of the cluster
+	admin     int      // the number of the host that kubectl runs on; 0 is the first
+	systems   []string // of the hosts, as debian/12
+	pristine  string   // the hosts' traces before anything was done
 }
 
 // needsGiven skips the test unless somebody has given a file that cannot be built.
@@ -69,34 +76,72 @@ func start(t *testing.T, want scenario) *thread {
 	if _, err := os.Stat(program); err != nil {
 		t.Fatalf("%v: run make build", err)
 	}
-	made, err := software.Build(t.Context(), software.Options{With: want.with, Log: os.Stderr})
+	releases := want.releases
+	if releases == nil {
+		if releases, err = software.ParseReleases(os.Getenv("HOSTS_OS")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	made, err := software.Build(t.Context(), software.Options{With: want.with, Hosts: releases, Log: os.Stderr})
 	if err != nil {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	up, err := upstream.Start(upstream.Options{Content: made.Upstream, Extra: made.Extra, State: dir})
+	th := &thread{kkbundle: program, dir: dir, bin: made.Bin}
+	th.keepResult(t, want.standIns)
+	th.env = append(os.Environ(), "DOCKER_CONFIG="+filepath.Join(dir, "docker"), "KKBUNDLE_CACHE="+filepath.Join(dir, "cache"))
+	th.upstream, err = upstream.Start(upstream.Options{Content: made.Upstream, Extra: made.Extra, State: dir})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = up.Close() })
+	t.Cleanup(func() { _ = th.upstream.Close() })
 	if want.edit != nil {
 		want.edit(t, dir)
 	}
 	state := filepath.Join(t.TempDir(), "lab")
-	lab, err := hosts.Up(t.Context(), hosts.Options{State: state, RootFS: made.RootFS, Hosts: want.hosts, Groups: want.groups, Log: os.Stderr})
+	lab, err := hosts.Up(t.Context(), hosts.Options{State: state, RootFS: made.RootFS, Roots: made.RootsOf(releases), Hosts: want.hosts, Groups: want.groups, Log: os.Stderr})
 	if err != nil {
 		t.Fatal(err)
 	}
-	th := &thread{
-		kkbundle: program, upstream: up, lab: lab, dir: dir, inventory: lab.InventoryFile(),
-		env: append(os.Environ(), "DOCKER_CONFIG="+filepath.Join(dir, "docker"), "KKBUNDLE_CACHE="+filepath.Join(dir, "cache")),
-	}
+	th.lab, th.inventory = lab, lab.InventoryFile()
 	t.Cleanup(func() {
 		if err := lab.Down(context.WithoutCancel(t.Context())); err != nil {
 			t.Errorf("the lab left something behind: %v", err)
 		}
 	})
+	for _, h := range lab.Hosts {
+		th.systems = append(th.systems, results.HostID(th.on(t, h.Number, "cat /etc/os-release")))
+	}
 	return th
+}
+
+// keepResult writes the test's result at its end, if a directory for results is named and the hosts were up.
+func (th *thread) keepResult(t *testing.T, standIns []string) {
+	t.Helper()
+	begin, dir := time.Now(), os.Getenv(results.DirEnv)
+	t.Cleanup(func() {
+		if dir == "" || t.Skipped() || len(th.systems) == 0 {
+			return
+		}
+		r := results.Result{
+			Test: t.Name(), Outcome: results.Passed, Lab: results.Namespaces, Hosts: th.systems, StandIns: standIns,
+			Date: begin.UTC().Format(time.DateOnly), Seconds: int(time.Since(begin).Seconds()),
+		}
+		if t.Failed() {
+			r.Outcome = results.Failed
+		}
+		version, err := exec.Command(th.kkbundle, "version").Output() //nolint:noctx // the test's own context has ended
+		if err != nil {
+			t.Error(err)
+		}
+		r.Version = strings.TrimSpace(string(version))
+		if r.Cluster, err = results.ClusterOf(filepath.Join(th.dir, "cluster.yaml")); err != nil {
+			t.Error(err)
+		}
+		if err := results.Write(dir, r); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // A step is a subtest that goes on from where the one before it ended.

@@ -8,7 +8,7 @@ import (
 	"github.com/kkbundle/kkbundle/testdata/lab/hosts"
 )
 
-// TestPreload makes a cluster without any registry: its images go out of the bundle into containerd, over SSH.
+// TestPreload installs a cluster without a registry: images travel from the bundle into containerd, over SSH.
 func TestPreload(t *testing.T) {
 	th := start(t, scenario{
 		hosts:  2,

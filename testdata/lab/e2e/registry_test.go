@@ -11,8 +11,8 @@ import (
 
 const registryVIP = "10.250.0.90"
 
-// TestRegistryPair is a cluster that pulls from two registry hosts at one address. keepalived is Debian's: the bundle brings it, so
-// the machine that builds needs a way to deb.debian.org.
+// TestRegistryPair installs two registry hosts with a shared address, and loses one of them. keepalived is Debian's: the bundle brings
+// it, so the machine that builds needs a way to deb.debian.org.
 func TestRegistryPair(t *testing.T) {
 	th := start(t, scenario{
 		hosts:  3,

@@ -22,7 +22,7 @@ type podRuntime struct {
 	running, left string
 }
 
-// TestDocker has two nodes with Docker and cri-dockerd. Docker is built here, cri-dockerd has to be given.
+// TestDocker installs two nodes with Docker and cri-dockerd. Docker is built here, cri-dockerd has to be given.
 func TestDocker(t *testing.T) {
 	number := "0.3.21" // the catalog's
 	runtimeThread(t, podRuntime{
@@ -38,7 +38,7 @@ func TestDocker(t *testing.T) {
 	})
 }
 
-// TestCRIO has two nodes with CRI-O, whose archive has to be given.
+// TestCRIO installs two nodes with CRI-O, whose archive has to be given.
 func TestCRIO(t *testing.T) {
 	version := "v1.34.5" // the catalog's for Kubernetes 1.34
 	runtimeThread(t, podRuntime{
@@ -53,7 +53,7 @@ func TestCRIO(t *testing.T) {
 	})
 }
 
-// TestContainerd1 has two nodes with containerd 1.7, whose configuration is another.
+// TestContainerd1 installs two nodes with containerd 1.7, whose configuration is another.
 func TestContainerd1(t *testing.T) {
 	version := software.Containerd1Version
 	runtimeThread(t, podRuntime{

@@ -41,8 +41,7 @@ nodePathMap: [{node: DEFAULT_PATH_FOR_NON_LISTED_NODES, paths: [` + userVolumes 
 // userVolumes is where a user's provisioner has its volumes on nodes.
 const userVolumes = "/srv/volumes"
 
-// TestAddons has two nodes with what is beside a cluster, all of it genuine: multus with flannel, metrics-server, and a user's
-// provisioner of volumes (local-path-provisioner), which brings the default storage class.
+// TestAddons installs multus on flannel, metrics-server, and local-path-provisioner as the default storage class. All are genuine.
 func TestAddons(t *testing.T) {
 	th := start(t, scenario{hosts: 2, with: []software.Extra{software.Addons}, edit: func(t *testing.T, dir string) {
 		rewrite(t, filepath.Join(dir, "cluster.yaml"),
@@ -87,7 +86,7 @@ components:
       - docker.io/openebs/linux-utils:` + software.LocalPVToolsVersion + `
 `
 
-// TestLocalVolumes has two nodes with storage.local. OpenEBS' provisioner is no module: its program and its chart have to be given.
+// TestLocalVolumes installs two nodes with storage.local. OpenEBS' provisioner is no module: its program and its chart have to be given.
 func TestLocalVolumes(t *testing.T) {
 	const path = "/var/openebs/local"
 	for _, url := range []string{software.LocalPVProgram, software.LocalPVChart} {

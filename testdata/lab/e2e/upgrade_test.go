@@ -24,10 +24,9 @@ type upgraded struct {
 	next string // the bundle of the next version
 }
 
-// TestUpgrade brings a cluster of two nodes, both of which run pods, to the next patch, with an application that is to answer
-// all the time.
+// TestUpgrade upgrades a cluster of two nodes to the next patch while an application answers. Both nodes run pods.
 func TestUpgrade(t *testing.T) {
-	th := &upgraded{thread: start(t, scenario{hosts: 2, groups: hosts.Groups{
+	th := &upgraded{thread: start(t, scenario{hosts: 2, standIns: []string{software.NextVersion + " (" + software.KubernetesVersion + " with another number)"}, groups: hosts.Groups{
 		"kube_control_plane": {1}, "etcd": {1}, "image_registry": {1}, "kube_worker": {1, 2},
 	}})}
 	steps(t, []step{

@@ -1,6 +1,7 @@
 package hosts
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	_ "embed"
@@ -33,8 +34,9 @@ const (
 
 // Options say what Up boots.
 type Options struct {
-	State  string // directory for keys, disks and logs; a lab is known by it
-	RootFS string // as software.Build made it
+	State  string   // directory for keys, disks and logs; a lab is known by it
+	RootFS string   // as software.Build made it
+	Roots  []string // other root file systems: host N has number (N-1) modulo the length; none means RootFS for all
 	Hosts  int
 	Groups Groups    // of InventoryFile; nil makes the first host everything but a worker, and the others workers
 	Log    io.Writer // nil drops it
@@ -55,6 +57,7 @@ type Host struct {
 	Number  int    `json:"number"` // from 1
 	Name    string `json:"name"`
 	Address string `json:"address"`
+	RootFS  string `json:"rootfs,omitempty"` // if it is not the lab's
 }
 
 // Up boots the hosts of a new lab and returns when all of them answer over SSH. What a failed or killed Up left is removed by Down.
@@ -74,7 +77,11 @@ func Up(ctx context.Context, o Options) (*Lab, error) {
 	}
 	l := &Lab{State: state, Name: nameOf(state), RootFS: o.RootFS, log: o.Log}
 	for i := 1; i <= o.Hosts; i++ {
-		l.Hosts = append(l.Hosts, Host{Number: i, Name: fmt.Sprintf("host%d", i), Address: fmt.Sprintf("10.250.0.%d", 10+i)})
+		h := Host{Number: i, Name: fmt.Sprintf("host%d", i), Address: fmt.Sprintf("10.250.0.%d", 10+i)}
+		if len(o.Roots) > 0 {
+			h.RootFS = o.Roots[(i-1)%len(o.Roots)]
+		}
+		l.Hosts = append(l.Hosts, h)
 	}
 	if err := l.save(); err != nil {
 		return nil, err
@@ -186,7 +193,7 @@ func (l *Lab) say(format string, args ...any) {
 func (l *Lab) script(ctx context.Context, h Host, verb string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "bash", filepath.Join(l.State, "host.sh"), verb)
 	cmd.Env = append(os.Environ(),
-		"LAB="+l.Name, fmt.Sprintf("N=%d", h.Number), "DIR="+l.hostDir(h), "ROOTFS="+l.RootFS, "ADDRESS="+h.Address,
+		"LAB="+l.Name, fmt.Sprintf("N=%d", h.Number), "DIR="+l.hostDir(h), "ROOTFS="+cmp.Or(h.RootFS, l.RootFS), "ADDRESS="+h.Address,
 		"PATH="+os.Getenv("PATH")+":/usr/sbin:/sbin")
 	return cmd
 }

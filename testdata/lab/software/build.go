@@ -1,6 +1,7 @@
 package software
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,15 +18,26 @@ type Options struct {
 	Dir   string    // "" is DefaultDir
 	Small bool      // only what `make demo` shows: small programs of our own, for two architectures
 	With  []Extra   // what else is made, not in a small build
+	Hosts []Release // of hosts besides Bookworm, not in a small build
 	Log   io.Writer // what is made and how long it took; nil drops it
 }
 
 // Software is where Build put things.
 type Software struct {
-	Upstream string   // the registry's storage and the files that package upstream serves
-	Extra    []string // directories with more files, of Options.With and those that people have given
-	RootFS   string   // the root file system of the lab's hosts; "" for a small build
-	Bin      string   // the commands of the cluster, as links; "" for a small build
+	Upstream string             // the registry's storage and the files that package upstream serves
+	Extra    []string           // directories with more files, of Options.With and those that people have given
+	RootFS   string             // the root file system of the lab's hosts; "" for a small build
+	Roots    map[Release]string // root file systems of the other releases in Options.Hosts
+	Bin      string             // the commands of the cluster, as links; "" for a small build
+}
+
+// RootsOf returns the root file system of each release.
+func (s *Software) RootsOf(releases []Release) []string {
+	var roots []string
+	for _, r := range releases {
+		roots = append(roots, cmp.Or(s.Roots[r], s.RootFS))
+	}
+	return roots
 }
 
 type builder struct {
@@ -61,6 +73,9 @@ func Build(ctx context.Context, o Options) (s *Software, err error) {
 		return b.small(ctx)
 	}
 	if s, err = b.full(ctx); err != nil {
+		return nil, err
+	}
+	if s.Roots, err = b.roots(ctx, o.Hosts); err != nil {
 		return nil, err
 	}
 	if s.Extra, err = b.extras(ctx, o.With); err != nil {

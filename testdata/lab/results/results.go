@@ -1,0 +1,152 @@
+// Package results keeps the outcome of the lab's tests, one file per test and host system. docs/reference/platforms.md is
+// generated from them.
+package results
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/kkbundle/kkbundle/manifest"
+)
+
+// DirEnv is the environment variable that names the directory for results. Tests write none without it.
+const DirEnv = "KKBUNDLE_RESULTS"
+
+// A Lab is what booted the hosts of a test.
+type Lab string
+
+// The labs.
+const (
+	Namespaces Lab = "lab"             // package hosts: containers of one kernel
+	Machines   Lab = "virtual machine" // a kernel of their own
+)
+
+// An Outcome is how a test ended.
+type Outcome string
+
+// The outcomes. A skipped test leaves no result.
+const (
+	Passed Outcome = "passed"
+	Failed Outcome = "failed"
+)
+
+// A Result is the last run of a test.
+type Result struct {
+	Test    string  `json:"test"`
+	Outcome Outcome `json:"outcome"`
+	// Date is the day of the run in UTC. It is empty for a run before results were kept.
+	Date    string   `json:"date,omitempty"`
+	Version string   `json:"version,omitempty"` // of kkbundle
+	Seconds int      `json:"seconds,omitempty"`
+	Lab     Lab      `json:"lab"`
+	Hosts   []string `json:"hosts"` // ID and version of their distributions, as debian/12
+	Cluster
+	// StandIns are programs that took the place of genuine ones.
+	StandIns []string `json:"standIns,omitempty"`
+}
+
+// A Cluster is the part of a cluster file that the pages compare.
+type Cluster struct {
+	Distribution manifest.Distribution `json:"distribution"`
+	Kubernetes   string                `json:"kubernetes,omitempty"`
+	Runtime      manifest.RuntimeType  `json:"runtime"`
+	Network      manifest.NetworkType  `json:"network"`
+	Registry     manifest.RegistryType `json:"registry"`
+	Etcd         manifest.EtcdType     `json:"etcd"`
+	Endpoint     manifest.EndpointType `json:"endpoint"`
+}
+
+// ClusterOf reads a cluster file.
+func ClusterOf(file string) (Cluster, error) {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return Cluster{}, fmt.Errorf("cluster of a result: %w", err)
+	}
+	parsed, err := manifest.ParseCluster(file, data)
+	if err != nil {
+		return Cluster{}, err
+	}
+	c := parsed.WithDefaults()
+	return Cluster{
+		Distribution: c.Kubernetes.Distribution, Kubernetes: c.Kubernetes.Version, Runtime: c.CRI.Type, Network: c.CNI.Type,
+		Registry: c.ImageRegistry.Type, Etcd: c.Etcd.Type, Endpoint: c.ControlPlaneEndpoint.Type,
+	}, nil
+}
+
+// HostID returns ID/VERSION_ID from the text of /etc/os-release, as debian/12.
+func HostID(osRelease string) string {
+	values := map[string]string{}
+	for line := range strings.Lines(osRelease) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), "=")
+		values[name] = strings.Trim(value, `"'`)
+	}
+	return values["ID"] + "/" + values["VERSION_ID"]
+}
+
+// Write replaces the result of the same test on the same hosts in dir.
+func Write(dir string, r Result) error {
+	r.Hosts = slices.Compact(slices.Sorted(slices.Values(r.Hosts)))
+	data, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return fmt.Errorf("result of %s: %w", r.Test, err)
+	}
+	name := filepath.Join(dir, fileName(r))
+	if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(name+".tmp", append(data, '\n'), 0o644)); err != nil {
+		return fmt.Errorf("result of %s: %w", r.Test, err)
+	}
+	return os.Rename(name+".tmp", name)
+}
+
+func fileName(r Result) string {
+	return r.Test + "." + strings.ReplaceAll(strings.Join(r.Hosts, "+"), "/", "-") + ".json"
+}
+
+// Load reads the results in dir, sorted by test and hosts.
+func Load(dir string) ([]Result, error) {
+	files, err := fs.Glob(os.DirFS(dir), "*.json")
+	if err != nil {
+		return nil, err
+	}
+	var all []Result
+	for _, name := range files {
+		data, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			return nil, fmt.Errorf("result: %w", err)
+		}
+		var r Result
+		if err := json.Unmarshal(data, &r); err != nil {
+			return nil, fmt.Errorf("result %s: %w", name, err)
+		}
+		if err := r.check(name); err != nil {
+			return nil, err
+		}
+		all = append(all, r)
+	}
+	return all, nil
+}
+
+func (r Result) check(name string) error {
+	if want := fileName(r); name != want {
+		return fmt.Errorf("result %s: its content belongs into %s", name, want)
+	}
+	if r.Outcome != Passed && r.Outcome != Failed || r.Lab != Namespaces && r.Lab != Machines || len(r.Hosts) == 0 {
+		return fmt.Errorf("result %s: outcome %q, lab %q, hosts %q", name, r.Outcome, r.Lab, r.Hosts)
+	}
+	if r.Date == "" {
+		return nil
+	}
+	if _, err := time.Parse(time.DateOnly, r.Date); err != nil {
+		return fmt.Errorf("result %s: %w", name, err)
+	}
+	if r.Version == "" {
+		return fmt.Errorf("result %s: a dated result names the version of kkbundle", name)
+	}
+	return nil
+}
