@@ -42,5 +42,5 @@ func (d *Descent) Count(references int) error {
 // DecodeManifest decodes an index, a manifest or an image's configuration. It refuses documents that would take far more
 // memory than their text.
 func DecodeManifest(data []byte, into any) error {
-	return capped.SmallJSON(data, maxValues, into)
+	return capped.JSON(data, maxValues, into)
 }

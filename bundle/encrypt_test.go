@@ -407,7 +407,7 @@ func TestDamagedAgeFileIsNamed(t *testing.T) {
 		}
 	}
 	broken := errors.New("the disk is broken")
-	_, err = bundle.NewReaderWith(failing{bytes.NewReader(data), broken}, int64(len(data)), keysOf(key))
+	_, err := bundle.NewReaderWith(failing{bytes.NewReader(data), broken}, int64(len(data)), keysOf(key))
 	if !errors.Is(err, broken) || errors.Is(err, bundle.ErrDamaged) {
 		t.Errorf("an error of the disk: %v", err)
 	}

@@ -7,25 +7,25 @@ import (
 )
 
 const (
-	// MaxElements bounds the objects, lists and nulls in lists of a JSON document. The two bytes of an empty object can become a
+	// MaxElements bounds the objects, lists and nulls in lists of any JSON document. The two bytes of an empty object can become a
 	// kilobyte of a Go type.
 	MaxElements = 1 << 19
-	// MaxValues bounds the values in objects and lists of a JSON document.
+	// MaxValues is the usual bound of values for answers of a host or of the API server.
 	MaxValues = 1 << 22
 )
 
-// JSON decodes a document from a sender who may be hostile. It refuses one that would take far more memory than its own size,
-// before it is decoded.
-func JSON(data []byte, into any) error {
-	if err := CheckJSON(data); err != nil {
+// JSON decodes a document from a sender who may be hostile. It refuses a document with more than most values, or with more than
+// MaxElements, before it is decoded: such a document would take far more memory than its own size.
+func JSON(data []byte, most int, into any) error {
+	if err := CheckJSON(data, most); err != nil {
 		return err
 	}
 	return json.Unmarshal(data, into)
 }
 
-// CheckJSON counts a document's elements and values. Texts that are not JSON may pass.
-func CheckJSON(data []byte) error {
-	elements, values, before := 0, 0, byte(0)
+// CheckJSON counts a document's values and elements as it reads them, and not in texts. Documents that are not JSON may pass.
+func CheckJSON(data []byte, most int) error {
+	elements, values, before := 0, 1, byte(0)
 	for i := 0; i < len(data); i++ {
 		switch c := data[i]; c {
 		case ' ', '\t', '\r', '\n':
@@ -35,6 +35,9 @@ func CheckJSON(data []byte) error {
 		case ',':
 			values++
 		case '{', '[', 'n':
+			if c != 'n' {
+				values++
+			}
 			if before == '[' || before == ',' { // after a comma in an object comes a key
 				elements++
 			}
@@ -43,8 +46,8 @@ func CheckJSON(data []byte) error {
 		if elements > MaxElements {
 			return fmt.Errorf("the document has more than %d objects in lists", MaxElements)
 		}
-		if values > MaxValues {
-			return fmt.Errorf("the document has more than %d values", MaxValues)
+		if values > most {
+			return fmt.Errorf("the document has more than %d values", most)
 		}
 	}
 	return nil

@@ -22,7 +22,7 @@ func TestJSON(t *testing.T) {
 		`"\`:                                                "string escape",
 	} {
 		var v any
-		err := capped.JSON([]byte(text), &v)
+		err := capped.JSON([]byte(text), capped.MaxValues, &v)
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%.30s…: got %v, want %q", text, err, want)
 		}

@@ -21,8 +21,8 @@ const (
 // parseJSONIndex returns the entries of one chart in an index as JSON. It reads value by value and keeps only these, so
 // that memory does not depend on the number of other values.
 func parseJSONIndex(index []byte, chart string) (versions []chartVersion, err error) {
-	if n := capped.Values(index); n > maxJSONValues {
-		return nil, fmt.Errorf("it has about %d values; at most %d are read", n, maxJSONValues)
+	if err := capped.CheckJSON(index, maxJSONValues); err != nil {
+		return nil, err
 	}
 	d := json.NewDecoder(bytes.NewReader(index))
 	found := false
@@ -114,7 +114,7 @@ func jsonVersions(d *json.Decoder) ([]chartVersion, error) {
 			return nil, fmt.Errorf("a version of a chart has %d bytes; at most %d are read", len(raw), maxChartVersion)
 		}
 		var v chartVersion
-		if err := capped.SmallJSON(raw, maxVersionValues, &v); err != nil {
+		if err := capped.JSON(raw, maxVersionValues, &v); err != nil {
 			return nil, err
 		}
 		v.URLs = slices.Clone(v.URLs[:min(len(v.URLs), 1)]) // the first one is used

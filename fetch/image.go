@@ -227,7 +227,7 @@ type manifestDoc struct {
 
 func parseManifest(desc ocispec.Descriptor, data []byte) (manifestDoc, error) {
 	var doc manifestDoc
-	if err := capped.SmallJSON(data, maxValues, &doc); err != nil {
+	if err := capped.JSON(data, maxValues, &doc); err != nil {
 		return doc, fmt.Errorf("manifest %s: %w", desc.Digest, err)
 	}
 	// A document of both kinds can be read as two different images (CVE-2021-41190).

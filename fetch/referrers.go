@@ -130,7 +130,7 @@ func (e *endpoint) listReferrers(ctx context.Context, u *url.URL, subject digest
 		var page struct {
 			Manifests []ocispec.Descriptor `json:"manifests"`
 		}
-		if err := capped.SmallJSON(data, maxValues, &page); err != nil {
+		if err := capped.JSON(data, maxValues, &page); err != nil {
 			return nil, lied("referrers of %s: %w", subject, err)
 		}
 		if all = append(all, page.Manifests...); len(all) > maxReferrers {

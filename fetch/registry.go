@@ -254,7 +254,7 @@ func (r *repository) typed(desc ocispec.Descriptor, data []byte) (ocispec.Descri
 		MediaType     string          `json:"mediaType"`
 		Manifests     json.RawMessage `json:"manifests"`
 	}
-	if err := capped.SmallJSON(data, maxValues, &doc); err != nil {
+	if err := capped.JSON(data, maxValues, &doc); err != nil {
 		return desc, nil, fmt.Errorf("manifest %s is not JSON: %w", desc.Digest, err)
 	}
 	switch {

@@ -81,7 +81,7 @@ func (s *scrubber) blocks(text string) string {
 
 // objects returns JSON without secrets, and without the values of variables and config maps.
 func (s *scrubber) objects(data []byte) ([]byte, error) {
-	if err := capped.CheckJSON(data); err != nil {
+	if err := capped.CheckJSON(data, capped.MaxValues); err != nil {
 		return nil, err
 	}
 	d := json.NewDecoder(bytes.NewReader(data))

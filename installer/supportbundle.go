@@ -324,7 +324,7 @@ func inNamespaces(list []byte, namespaces []string) ([]byte, error) {
 		Kind  string            `json:"kind"`
 		Items []json.RawMessage `json:"items"`
 	}
-	if err := capped.JSON(list, &objects); err != nil {
+	if err := capped.JSON(list, capped.MaxValues, &objects); err != nil {
 		return nil, err
 	}
 	objects.Items = slices.DeleteFunc(objects.Items, func(item json.RawMessage) bool {

@@ -144,7 +144,7 @@ func (u *upgrade) etcdHealthy(ctx context.Context, t *task.Host, _ UpgradePlan) 
 		Health   bool   `json:"health"`
 		Error    string `json:"error"`
 	}
-	if err := capped.JSON(out, &members); err != nil {
+	if err := capped.JSON(out, capped.MaxValues, &members); err != nil {
 		return []error{fmt.Errorf("etcd's health is not known: %w", errors.Join(askErr, err))}
 	}
 	var errs []error

@@ -85,7 +85,7 @@ func listMembers(ctx context.Context, t *task.Host, endpoints ...string) ([]Memb
 	var list struct {
 		Members []Member `json:"members"`
 	}
-	if err := capped.JSON(out, &list); err != nil {
+	if err := capped.JSON(out, capped.MaxValues, &list); err != nil {
 		return nil, fmt.Errorf("etcd member list from %s: %w", t.Name, err)
 	}
 	return list.Members, nil

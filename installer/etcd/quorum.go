@@ -74,7 +74,7 @@ func HealthyMembers(ctx context.Context, r *task.Site, members []Member) ([]Memb
 		Endpoint string `json:"endpoint"`
 		Health   bool   `json:"health"`
 	}
-	if jsonErr := capped.JSON(out, &list); jsonErr != nil {
+	if jsonErr := capped.JSON(out, capped.MaxValues, &list); jsonErr != nil {
 		return nil, errors.Join(err, fmt.Errorf("health of etcd: %w", jsonErr))
 	}
 	works := map[string]bool{}

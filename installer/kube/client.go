@@ -54,7 +54,7 @@ func (c Client) Get(ctx context.Context, into any, args ...string) error {
 	if err != nil {
 		return err
 	}
-	if err := capped.JSON(data, into); err != nil {
+	if err := capped.JSON(data, capped.MaxValues, into); err != nil {
 		return fmt.Errorf("output of kubectl %s: %w", strings.Join(args, " "), err)
 	}
 	return nil

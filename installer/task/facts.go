@@ -31,7 +31,7 @@ func (t *Host) Facts(ctx context.Context, probe node.Probe) (node.Facts, error) 
 		return node.Facts{}, err
 	}
 	var facts node.Facts
-	if err := capped.JSON(out.Bytes(), &facts); err != nil {
+	if err := capped.JSON(out.Bytes(), capped.MaxValues, &facts); err != nil {
 		return node.Facts{}, fmt.Errorf("%s: facts: %w", t.Name, err)
 	}
 	if facts.Version != node.FactsVersion {

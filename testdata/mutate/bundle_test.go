@@ -44,9 +44,9 @@ type bundleFile struct {
 	own  content
 }
 
-func prepareBundle(t *testing.T) func(context.Context, *rand.Rand) string {
+func prepareBundle(t *testing.T) func(context.Context, *rand.Rand, func()) string {
 	files := []bundleFile{openBundle(t, goldenBundle), openBundle(t, generatedBundle(t))}
-	return func(ctx context.Context, r *rand.Rand) string {
+	return func(ctx context.Context, r *rand.Rand, ready func()) string {
 		from := pick(r, files...)
 		name, data := from.mutate(r)
 		dir, err := os.MkdirTemp("", "bundle") //nolint:usetesting // removed after each mutation
@@ -58,6 +58,8 @@ func prepareBundle(t *testing.T) func(context.Context, *rand.Rand) string {
 		if err := os.WriteFile(path, data, 0o600); err != nil {
 			t.Fatal(err)
 		}
+		data = nil
+		ready()
 		return name + ", " + use(ctx, r, dir, path, from.path)
 	}
 }

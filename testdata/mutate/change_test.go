@@ -182,7 +182,11 @@ func parseValue(d *json.Decoder) (node, error) {
 	return n, err
 }
 
+// append appends the text of the value. It stops where the text exceeds maxMutated: nothing reads on from there.
 func (n *node) append(b []byte) []byte {
+	if len(b) > maxMutated {
+		return b
+	}
 	switch n.kind {
 	case '{':
 		b = append(b, '{')

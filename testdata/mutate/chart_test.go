@@ -87,7 +87,7 @@ func hostileTemplate(r *rand.Rand) string {
 	)
 }
 
-func prepareChart(t *testing.T) func(context.Context, *rand.Rand) string {
+func prepareChart(t *testing.T) func(context.Context, *rand.Rand, func()) string {
 	f, err := discover.NewFinder(nil)
 	if err != nil {
 		t.Fatal(err)
@@ -95,8 +95,9 @@ func prepareChart(t *testing.T) func(context.Context, *rand.Rand) string {
 	if err := search(f, packChart(chartFiles(), func(*tar.Header) {}), charts.ValuesFile{}); err != nil {
 		t.Fatalf("without a mutation: %v", err)
 	}
-	return func(_ context.Context, r *rand.Rand) string {
+	return func(_ context.Context, r *rand.Rand, ready func()) string {
 		name, archive, values := mutateChart(r)
+		ready()
 		_ = search(f, archive, values) // an error is the right answer
 		return name
 	}

@@ -195,7 +195,7 @@ func (m *machine) print(ctx context.Context, cmd host.Cmd, args []string, answer
 	return context.Cause(ctx)
 }
 
-func prepareHost(t *testing.T) func(context.Context, *rand.Rand) string {
+func prepareHost(t *testing.T) func(context.Context, *rand.Rand, func()) string {
 	inv, err := manifest.ParseInventory("inventory.yaml", []byte("apiVersion: kkbundle.io/v1\nkind: Inventory\nhosts:\n  cp1: {address: 10.0.0.3}\n  node1: {address: 10.0.0.4}\ngroups: {kube_control_plane: [cp1], kube_worker: [node1], image_registry: [cp1]}\n"))
 	if err != nil {
 		t.Fatal(err)
@@ -231,7 +231,7 @@ func prepareHost(t *testing.T) func(context.Context, *rand.Rand) string {
 	if err := whole(); err != nil {
 		t.Fatalf("without a mutation: %v", err)
 	}
-	return func(ctx context.Context, r *rand.Rand) string {
+	return func(ctx context.Context, r *rand.Rand, ready func()) string {
 		dir, err := os.MkdirTemp("", "host") //nolint:usetesting // removed after each mutation
 		if err != nil {
 			t.Fatal(err)
@@ -245,6 +245,7 @@ func prepareHost(t *testing.T) func(context.Context, *rand.Rand) string {
 		m.mu.Unlock()
 		ctx, cancel := context.WithTimeout(ctx, verbLimit)
 		defer cancel()
+		ready()          // answers are mutated when they are asked for
 		_ = v.do(ctx, o) // an error is the right answer
 		parseDocuments(m)
 		m.mu.Lock()

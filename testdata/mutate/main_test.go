@@ -52,8 +52,9 @@ type kind struct {
 	cpu time.Duration
 	// wall bounds the time in which nothing is reported: an endless wait takes no processor time.
 	wall time.Duration
-	// prepare makes the input that is mutated. The function that it returns mutates and uses it once, and returns the mutation's name.
-	prepare func(t *testing.T) func(ctx context.Context, r *rand.Rand) string
+	// prepare makes the input that is mutated. The function that it returns mutates it, calls ready, from where its cost counts, uses
+	// it once, and returns the mutation's name.
+	prepare func(t *testing.T) func(ctx context.Context, r *rand.Rand, ready func()) string
 }
 
 func kinds() []kind {
@@ -247,10 +248,10 @@ func work(t *testing.T, k kind, j job) {
 		if err := report.Encode(measured{Began: true, Seed: seed}); err != nil {
 			t.Fatal(err)
 		}
-		m, err := measure(func() string {
+		m, err := measure(func(ready func()) string {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
-			return once(ctx, rand.New(rand.NewPCG(seed, 13)))
+			return once(ctx, rand.New(rand.NewPCG(seed, 13)), ready)
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -262,21 +263,15 @@ func work(t *testing.T, k kind, j job) {
 	}
 }
 
-// measure has the kernel measure a function: the peak of resident memory counts what was freed meanwhile.
-func measure(do func() string) (m measured, err error) {
-	debug.FreeOSMemory()
-	if err := os.WriteFile("/proc/self/clear_refs", []byte("5"), 0); err != nil { // the peak begins here
-		return m, err
+// measure has the kernel measure a function from its call of ready on: the peak of resident memory counts what was freed meanwhile.
+func measure(do func(ready func()) string) (m measured, err error) {
+	var before int64
+	var start time.Duration
+	failed := errors.New("the function did not call ready")
+	m.Name = do(func() { before, start, failed = beginning() })
+	if failed != nil {
+		return m, failed
 	}
-	before, _, err := resident()
-	if err != nil {
-		return m, err
-	}
-	start, err := processorTime()
-	if err != nil {
-		return m, err
-	}
-	m.Name = do()
 	end, err := processorTime()
 	if err != nil {
 		return m, err
@@ -284,6 +279,19 @@ func measure(do func() string) (m measured, err error) {
 	_, peak, err := resident()
 	m.Memory, m.CPU = peak-before, end-start
 	return m, err
+}
+
+// beginning resets the peak of resident memory, and returns the memory and the processor time of now.
+func beginning() (memory int64, cpu time.Duration, err error) {
+	debug.FreeOSMemory()
+	if err := os.WriteFile("/proc/self/clear_refs", []byte("5"), 0); err != nil {
+		return 0, 0, err
+	}
+	if memory, _, err = resident(); err != nil {
+		return 0, 0, err
+	}
+	cpu, err = processorTime()
+	return memory, cpu, err
 }
 
 // resident returns the resident memory of this process and its peak.
@@ -324,8 +332,9 @@ func processorTime() (time.Duration, error) {
 // badKinds break each promise on purpose: TestFaultsAreNoticed.
 func badKinds() []kind {
 	bad := func(name string, wall time.Duration, once func()) kind {
-		return kind{name, 0, 64 * mib, 500 * time.Millisecond, wall, func(*testing.T) func(context.Context, *rand.Rand) string {
-			return func(_ context.Context, r *rand.Rand) string {
+		return kind{name, 0, 64 * mib, 500 * time.Millisecond, wall, func(*testing.T) func(context.Context, *rand.Rand, func()) string {
+			return func(_ context.Context, r *rand.Rand, ready func()) string {
+				ready()
 				if r.IntN(2) >= 0 {
 					once()
 				}

@@ -364,7 +364,7 @@ func zstdBomb() []byte {
 	return w.EncodeAll(make([]byte, 64*mib), nil)
 }
 
-func prepareRegistry(t *testing.T) func(context.Context, *rand.Rand) string {
+func prepareRegistry(t *testing.T) func(context.Context, *rand.Rand, func()) string {
 	archive := bundletest.ChartArchive(t, "demo", "0.1.0")
 	var current atomic.Pointer[scene]
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) { current.Load().ServeHTTP(w, q) }))
@@ -385,7 +385,7 @@ func prepareRegistry(t *testing.T) func(context.Context, *rand.Rand) string {
 	if err := download(t, mirror, 0); err != nil {
 		t.Fatalf("without a mutation: %v", err)
 	}
-	return func(_ context.Context, r *rand.Rand) string {
+	return func(_ context.Context, r *rand.Rand, ready func()) string {
 		s := &scene{upstream: whole.upstream, at: pick(r, documents()...), seed: r.Uint64()}
 		label := s.at + ": "
 		if r.IntN(3) == 0 {
@@ -403,6 +403,7 @@ func prepareRegistry(t *testing.T) func(context.Context, *rand.Rand) string {
 			})
 			label += did
 		}
+		ready()
 		current.Store(s)
 		_ = download(t, mirror, 1+r.IntN(4)) //nolint:contextcheck // its own time limit; an error is the right answer
 		return label
