@@ -273,9 +273,7 @@ func isRestored(ctx context.Context, t *task.Host) (bool, error) {
 	if err != nil || left {
 		return false, err
 	}
-	hosts, err := t.Read(ctx, "/etc/hosts")
-	if err != nil && !errors.Is(err, fs.ErrNotExist) || !bytes.Equal(hosts, machine.WithBlock(hosts, nil)) {
-		task.Because(ctx, "/etc/hosts")
+	if restored, err := machine.HostsRestored(ctx, t); err != nil || !restored {
 		return false, err
 	}
 	fstab, err := t.Read(ctx, "/etc/fstab")
@@ -296,11 +294,7 @@ func restoreHost(ctx context.Context, t *task.Host) error {
 	if err := restoreParameters(ctx, t); err != nil {
 		return err
 	}
-	hosts, err := t.Read(ctx, "/etc/hosts")
-	if err == nil && !bytes.Equal(hosts, machine.WithBlock(hosts, nil)) {
-		err = t.Edit(ctx, "/etc/hosts", machine.WithBlock(hosts, nil))
-	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := machine.RestoreHosts(ctx, t); err != nil {
 		return err
 	}
 	return machine.RestoreSwap(ctx, t)

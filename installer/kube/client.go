@@ -3,9 +3,11 @@
 package kube
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -47,12 +49,16 @@ func (c Client) run(ctx context.Context, args ...string) error {
 	return err
 }
 
-// Get decodes the output of kubectl get.
+// Get decodes the output of kubectl get. With --ignore-not-found, kubectl prints nothing about a missing object, and into stays
+// as it is.
 func (c Client) Get(ctx context.Context, into any, args ...string) error {
 	args = append([]string{"get"}, args...)
 	data, err := c.Kubectl(ctx, Command{Args: append(args, "--output=json"), Quiet: true})
 	if err != nil {
 		return err
+	}
+	if len(bytes.TrimSpace(data)) == 0 && slices.Contains(args, "--ignore-not-found") {
+		return nil
 	}
 	if err := capped.JSON(data, capped.MaxValues, into); err != nil {
 		return fmt.Errorf("output of kubectl %s: %w", strings.Join(args, " "), err)

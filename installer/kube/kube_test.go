@@ -51,6 +51,18 @@ func (a *api) lines() []string {
 	return list
 }
 
+// TestMissingObject holds that kubectl's empty output about an object that is allowed to be missing is no error.
+func TestMissingObject(t *testing.T) {
+	t.Parallel()
+	client := (&api{}).client()
+	if m, err := client.ConfigMap(t.Context(), "kube-system", "coredns", "--ignore-not-found"); err != nil || len(m.Data) > 0 {
+		t.Errorf("got %v, %v", m.Data, err)
+	}
+	if _, err := client.ConfigMap(t.Context(), "kube-system", "coredns"); err == nil {
+		t.Error("no output about an object that has to be there is no error")
+	}
+}
+
 // TestNodes decodes a node that has fields of a later Kubernetes, too.
 func TestNodes(t *testing.T) {
 	t.Parallel()

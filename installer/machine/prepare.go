@@ -20,51 +20,6 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// HostsTask adds all hosts to /etc/hosts by their names in the inventory.
-func HostsTask() task.Task {
-	return task.Task{
-		Name:        "hosts-file",
-		Independent: true,
-		Follows:     true,
-		Done: func(ctx context.Context, t *task.Host) (bool, error) {
-			have, want, err := HostsFile(ctx, t)
-			if !bytes.Equal(have, want) {
-				task.Because(ctx, "/etc/hosts %s", task.LineDifference(have, want))
-			}
-			return bytes.Equal(have, want), err
-		},
-		Do: func(ctx context.Context, t *task.Host) error {
-			_, want, err := HostsFile(ctx, t)
-			if err != nil {
-				return err
-			}
-			return t.Edit(ctx, "/etc/hosts", want)
-		},
-	}
-}
-
-// HostsFile returns the current and the wanted /etc/hosts.
-func HostsFile(ctx context.Context, t *task.Host) (have, want []byte, err error) {
-	have, err = t.Read(ctx, "/etc/hosts")
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, nil, err
-	}
-	var lines []string
-	for _, one := range t.Site.Hosts {
-		for _, ip := range one.Addresses() {
-			lines = append(lines, ip.String()+" "+one.Name)
-		}
-	}
-	line, err := endpointLine(ctx, t)
-	if err != nil {
-		return nil, nil, err
-	}
-	if line != "" {
-		lines = append(lines, line)
-	}
-	return have, WithBlock(have, lines), nil
-}
-
 // WithBlock replaces or appends our marked block in a file; without lines it removes the block. An unterminated block
 // extends to the end of the file.
 func WithBlock(file []byte, lines []string) []byte {

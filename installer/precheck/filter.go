@@ -21,8 +21,9 @@ func filterChecks() []Check {
 		{
 			ID: "firewall", Groups: []string{GroupNetwork}, Level: Warn, Title: "no firewall is active", Rule: hasNoFirewall,
 			Why:     "hosts must reach each other on the ports of their roles, and pods each other through those of the pod network",
-			Fix:     "open the ports between the hosts, or switch the firewall off",
-			Source:  "kubeadm Firewalld",
+			Fix:     "trust the networks and interfaces of the pods and open the ports of the host's roles and pod network (a report names the commands for firewalld and ufw), or switch the firewall off",
+			FixOf:   firewallFix,
+			Source:  "kubeadm Firewalld; Cilium's, Calico's and Kube-OVN's requirements of the network",
 			Kubeadm: []string{"Firewalld"},
 		},
 		{

@@ -110,6 +110,8 @@ type Check struct {
 	Title string // the requirement
 	Why   string // the consequence of a failure
 	Fix   string // the remedy
+	// FixOf, if set, returns the remedy for a host; Fix then describes it for all.
+	FixOf func(s *Subject) string
 	// Level is the severity of a failure. If it depends on the cluster or the host, LevelOf returns it, Level is its
 	// worst value, and Varies describes the condition.
 	Level   Level
@@ -301,9 +303,13 @@ func (c *Check) result(s *Subject, found Finding) Result {
 	if found.State == Unknown && !c.Essential {
 		level = Warn
 	}
+	fix := c.Fix
+	if c.FixOf != nil && found.State == Failed {
+		fix = c.FixOf(s)
+	}
 	return Result{
 		Host: s.Host.Name, ID: c.ID, Groups: c.Groups, Level: level, OK: found.State == Passed, Unknown: found.State == Unknown,
-		Title: c.Title, Found: found.Text, Why: c.Why, Fix: c.Fix, Source: c.Source,
+		Title: c.Title, Found: found.Text, Why: c.Why, Fix: fix, Source: c.Source,
 	}
 }
 
