@@ -47,7 +47,7 @@ func ContainerdTask() task.Task {
 		Files:       containerdFiles(),
 		Images:      []string{"pause"},
 		Leaves: task.Leaves{
-			Units: []string{containerdUnit},
+			Units:  []string{containerdUnit},
 			Paths:  []string{containerdEtc, containerdData, containerdRun},
 			Spares: sparedByContainerd,
 			Undo:   undoContainerd,
