@@ -70,6 +70,7 @@ func resetTasks() []task.Task {
 		{Name: "foreign", Done: noForeign, Do: removeForeign},
 		{Name: "kubernetes", Done: installed(kubernetesPaths), Do: removeKubernetes},
 		{Name: "services", Done: installed(taskPaths), Do: removeTasks},
+		{Name: "runtime", Done: cri.IsContainerdRestored, Do: cri.RestoreContainerd},
 		{Name: "data", Done: noDataLeft, Do: removeDataLeft},
 		{Name: "network", Done: installed(networkPaths), Do: removeNetwork},
 		{Name: "registry", Done: noRegistry, Do: removeRegistry},
@@ -190,7 +191,17 @@ func removeLeaves(ctx context.Context, t *task.Host, l task.Leaves) error {
 	} else if err := t.RecordData(ctx, l.Data...); err != nil {
 		return err
 	}
+	var spared []string
+	if l.Spares != nil {
+		var err error
+		if spared, err = l.Spares(ctx, t); err != nil {
+			return err
+		}
+	}
 	for _, p := range paths {
+		if slices.Contains(spared, p) {
+			continue
+		}
 		if err := t.Remove(ctx, p); err != nil {
 			return err
 		}
@@ -340,7 +351,7 @@ func sharedFiles(r *task.Site) []string {
 }
 
 func noFiles(ctx context.Context, t *task.Host) (bool, error) {
-	left, err := t.AnyExists(ctx, task.StampDir, task.ConfigDir, task.ProgramDir, task.EarlierProgramDir, engine.HookStamps, task.BeforeDir)
+	left, err := t.AnyExists(ctx, task.StampDir, task.ConfigDir, task.ProgramDir, task.EarlierProgramDir, engine.HookStamps, task.BeforeDir, cri.ContainerdBefore)
 	return !left, err
 }
 
@@ -353,8 +364,14 @@ func removeFiles(ctx context.Context, t *task.Host) error {
 	}
 	paths := ownFiles()
 	if !nothing {
-		paths = slices.Concat(paths, sharedFiles(t.Site), []string{task.StampDir})
+		kept, err := cri.KeptPaths(ctx, t)
+		if err != nil {
+			return err
+		}
+		shared := slices.DeleteFunc(sharedFiles(t.Site), func(p string) bool { return slices.Contains(kept, p) })
+		paths = slices.Concat(paths, shared, []string{task.StampDir})
 	}
+	paths = append(paths, cri.ContainerdBefore) // last: without it, a repeated reset would take other containers for ours
 	if err := t.Run(ctx, append([]string{"rm", "-rf", "--"}, paths...)...); err != nil {
 		return err
 	}

@@ -147,6 +147,8 @@ type CRI struct {
 	Type RuntimeType `yaml:"type,omitempty" enum:"containerd,docker,crio" doc:"Container runtime. Default containerd."`
 	// Version is the runtime's; empty is the catalog's default.
 	Version string `yaml:"version,omitempty" doc:"Version of the runtime, such as v2.1.9. Default the catalog's."`
+	// TakeOver permits hosts with a running container runtime that kkbundle did not install.
+	TakeOver bool `yaml:"takeOver,omitempty" doc:"Install on hosts where a container runtime runs that kkbundle did not install. containerd's files are kept and restored by reset, its other containers go on running. Default false: such hosts are refused."`
 	// Tools are programs for operators to install on nodes, none by default.
 	Tools []string `yaml:"tools,omitempty" enum:"crictl,nerdctl" doc:"Programs for operators on each node; nerdctl needs containerd. Default none."`
 }

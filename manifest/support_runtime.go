@@ -20,6 +20,11 @@ func runtimeGaps() []gap[*Cluster] {
 		}),
 		with("another runtime for k3s", "cri.type", "leave it out: k3s brings its own containerd",
 			func(c *Cluster) bool { return k3s(c) && c.CRI.Type != "" && c.CRI.Type != RuntimeContainerd }),
+		with("taking over Docker or CRI-O", "cri.takeOver", "use containerd, or hosts without another Docker or CRI-O", func(c *Cluster) bool {
+			return !k3s(c) && c.CRI.TakeOver && c.CRI.Type != "" && c.CRI.Type != RuntimeContainerd
+		}),
+		with("taking over a runtime with k3s", "cri.takeOver", "leave it out: k3s brings its own containerd, beside others",
+			func(c *Cluster) bool { return k3s(c) && c.CRI.TakeOver }),
 		with("kube-vip with k3s", "controlPlaneEndpoint.type", "use local, or external with a balancer of yours: k3s' nodes find all servers by themselves",
 			func(c *Cluster) bool { return k3s(c) && c.ControlPlaneEndpoint.Type == EndpointKubeVIP }),
 		with("haproxy with k3s", "controlPlaneEndpoint.type", "use local: k3s' nodes have a balancer in themselves",

@@ -31,7 +31,7 @@ const (
 func containerdRuntime() Runtime {
 	return Runtime{
 		name: "containerd", Socket: ContainerdSocket, Units: []string{containerdUnit},
-		Config: ContainerdConfigFile, Data: "/var/lib/containerd", images: ContainerdImages{Ctr: []string{"ctr"}},
+		Config: ContainerdConfigFile, Data: containerdData, images: ContainerdImages{Ctr: []string{"ctr"}},
 		Tasks: func(*manifest.Cluster) []task.Task { return []task.Task{ContainerdTask()} },
 	}
 }
@@ -43,12 +43,14 @@ func ContainerdTask() task.Task {
 		Name:        "containerd",
 		Independent: true,
 		Roles:       []manifest.Role{manifest.RoleCluster},
+		Before:      keepContainerd,
 		Files:       containerdFiles(),
 		Images:      []string{"pause"},
 		Leaves: task.Leaves{
-			Units: []string{containerdUnit},
-			Paths: []string{"/etc/containerd", "/var/lib/containerd", "/run/containerd"},
-			Undo:  containerdRuntime().Undo("/run/containerd/", "/var/lib/containerd/", "/run/netns/cni-"),
+			Units:  []string{containerdUnit},
+			Paths:  []string{containerdEtc, containerdData, containerdRun},
+			Spares: sparedByContainerd,
+			Undo:   undoContainerd,
 		},
 	}, containerdSetting)
 }

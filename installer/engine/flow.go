@@ -181,6 +181,11 @@ func (r *Run) lookAndDo(ctx context.Context, step task.Task, t *task.Host, e *ta
 	if r.DryRun {
 		return task.Would, nil
 	}
+	if step.Before != nil {
+		if err := step.Before(ctx, t); err != nil {
+			return task.Failed, err
+		}
+	}
 	if err := r.Place(ctx, t, step.Files, task.Event{Phase: e.Phase, Task: e.Task, Host: e.Host}); err != nil {
 		return task.Failed, err
 	}

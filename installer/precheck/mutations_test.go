@@ -436,6 +436,12 @@ func installedMutations() []mutation {
 		}), nil},
 		{"running kubelet", good, w(func(f *node.Facts) { setUnit(f, "kubelet.service", "active") }), each("leftovers", "w1")},
 		{"docker", good, w(func(f *node.Facts) { setUnit(f, "docker.service", "active") }), each("runtime", "w1")},
+		{"podman's images and CRI-O", withCluster(good, func(c *manifest.Cluster) { c.CRI.Type = "crio" }), w(func(f *node.Facts) {
+			f.Paths = append(f.Paths, node.Path{Path: "/var/lib/containers/storage", Type: "dir", Entries: []string{"overlay-images"}})
+		}), each("runtime", "w1")},
+		{"podman's images", good, w(func(f *node.Facts) {
+			f.Paths = append(f.Paths, node.Path{Path: "/var/lib/containers/storage", Type: "dir", Entries: []string{"overlay-images"}})
+		}), nil},
 		{"our own cluster", good, cp(ourNode), nil},
 		{"our own cluster, a foreign program", oursNow, cp(func(f *node.Facts) { busy(f, 6443, "nginx") }), each("ports", "cp1")},
 		{"our own Harbor and Cilium", rich, func(in *precheck.Input) {

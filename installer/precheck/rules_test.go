@@ -107,6 +107,13 @@ func TestLevels(t *testing.T) {
 	podman := func(in *precheck.Input) {
 		setPath(in.Hosts[0].Facts, node.Path{Path: "/etc/cni/net.d", Type: "dir", Entries: []string{"87-podman.conflist"}})
 	}
+	runtime := func(version string, takeOver bool) func(*precheck.Input) {
+		return func(in *precheck.Input) {
+			in.Cluster.CRI.TakeOver = takeOver
+			setUnit(in.Hosts[0].Facts, "containerd.service", "active")
+			in.Hosts[0].Facts.Programs = []node.Program{{Name: "containerd", Path: "/usr/bin/containerd", Version: version}}
+		}
+	}
 	noBridge := func(in *precheck.Input) { delete(in.Hosts[0].Facts.Sysctls, "net.bridge.bridge-nf-call-iptables") }
 	for _, c := range []struct {
 		name   string
@@ -115,6 +122,23 @@ func TestLevels(t *testing.T) {
 		id     string
 		want   precheck.Level
 	}{
+		{"another containerd", good, runtime("1.7.27", false), "runtime", precheck.Block},
+		{"another containerd to be taken over", good, runtime("1.7.27", true), "runtime", precheck.Warn},
+		{"a containerd of our release line to be taken over", good, runtime("2.1.99", true), "runtime", precheck.Warn},
+		{"a newer containerd to be taken over", good, runtime("2.2.0", true), "runtime", precheck.Block},
+		{"a containerd without a version to be taken over", good, runtime("", true), "runtime", precheck.Block},
+		{"another containerd beside k3s", good, func(in *precheck.Input) {
+			runtime("1.7.27", false)(in)
+			in.Cluster.Kubernetes.Distribution, in.Cluster.Kubernetes.Version = "k3s", "v1.34.3+k3s1"
+		}, "runtime", precheck.Warn},
+		{"Docker to be taken over", good, func(in *precheck.Input) {
+			in.Cluster.CRI.TakeOver = true
+			setUnit(in.Hosts[0].Facts, "docker.service", "active")
+		}, "runtime", precheck.Warn},
+		{"Docker that Docker would take over", good, func(in *precheck.Input) {
+			in.Cluster.CRI.TakeOver, in.Cluster.CRI.Type = true, "docker"
+			setUnit(in.Hosts[0].Facts, "docker.service", "active")
+		}, "runtime", precheck.Block},
 		{"cgroups of version 1", good, version("v1.34.3"), "cgroup-version", precheck.Warn},
 		{"cgroups of version 1 with 1.35", good, version("v1.35.0"), "cgroup-version", precheck.Block},
 		{"cgroups of version 1, allowed", good, func(in *precheck.Input) {

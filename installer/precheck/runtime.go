@@ -12,9 +12,10 @@ import (
 func runtimeChecks() []Check {
 	return []Check{
 		{
-			ID: "runtime", Groups: []string{GroupCRI}, Level: Warn, Title: "no other container runtime is in use", Rule: hasNoForeignRuntime, Roles: cluster(),
-			Why:    "the installation brings its own containerd and restarts it: containers that run with another one stop",
-			Fix:    "move these containers elsewhere, or use another host",
+			ID: "runtime", Groups: []string{GroupCRI}, Level: Block, Title: "no other container runtime is in use", Rule: hasNoForeignRuntime, Roles: cluster(),
+			LevelOf: foreignRuntimeLevel, Varies: "warns with k3s, without a bundle to install from, and with cri.takeOver unless the host's containerd is newer than the cluster's",
+			Why:    "the installation replaces the configuration of the runtime and restarts it; other containers may depend on both",
+			Fix:    "use another host, or move the containers elsewhere and remove the runtime; with cri.type containerd, cri.takeOver: true in the cluster file keeps a copy of containerd's configuration for reset and lets its other containers run on",
 			Source: "kkbundle",
 		},
 		{
@@ -69,6 +70,14 @@ func runtimeUnits(cri manifest.RuntimeType) []string {
 	}
 }
 
+// Directories of containers.
+const (
+	// taskDir has a directory for each namespace of containerd that has had running containers.
+	taskDir = "/run/containerd/io.containerd.runtime.v2.task"
+	// storageDir has the images and containers of podman and of CRI-O.
+	storageDir = "/var/lib/containers/storage"
+)
+
 // hasNoForeignRuntime also counts an existing copy of the cluster's own runtime if kkbundle will install another one.
 func hasNoForeignRuntime(s *Subject) Finding {
 	if s.Ours() {
@@ -78,13 +87,37 @@ func hasNoForeignRuntime(s *Subject) Finding {
 	for _, name := range []string{"containerd", "docker", "crio"} {
 		wanted := !s.Input.Install && slices.Contains(runtimeUnits(s.Cluster.CRI.Type), name)
 		if s.Facts.Unit(name+".service").Active == "active" && !wanted {
-			found = append(found, withVersion(s.Facts, name))
+			found = append(found, withVersion(s.Facts, name)+" is running")
 		}
 	}
-	if len(found) > 0 {
-		return fail("running: " + some(found))
+	if spaces := s.Facts.Path(taskDir).Entries; len(spaces) > 0 && len(found) > 0 {
+		found = append(found, "containers in "+some(spaces))
 	}
-	return pass("none")
+	if s.Input.Install && s.Cluster.CRI.Type == manifest.RuntimeCRIO && len(s.Facts.Path(storageDir).Entries) > 0 {
+		found = append(found, "images or containers in "+storageDir+", which CRI-O uses and reset removes")
+	}
+	return none(found, "none")
+}
+
+// foreignRuntimeLevel blocks unless the installation leaves the other runtime's containers alone. An older containerd
+// may not read the data of a newer one.
+func foreignRuntimeLevel(s *Subject) Level {
+	if !s.Input.Install || s.Cluster.Kubernetes.Distribution == manifest.DistributionK3s {
+		return Warn
+	}
+	if !s.Cluster.CRI.TakeOver || s.Cluster.CRI.Type != manifest.RuntimeContainerd {
+		return Block
+	}
+	if s.Facts.Unit("containerd.service").Active != "active" {
+		return Warn // Docker has one of its own
+	}
+	ours, err := catalog.Version(s.Cluster, "containerd")
+	theirs := versionOf(s.Facts, "containerd")
+	const line = 2
+	if have, want := numbers(theirs), numbers(ours); err != nil || len(have) < line || len(want) < line || slices.Compare(have[:line], want[:line]) > 0 {
+		return Block
+	}
+	return Warn
 }
 
 func hasRuntime(s *Subject) Finding {

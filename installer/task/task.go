@@ -37,6 +37,8 @@ type Task struct {
 	Name  string
 	Roles []manifest.Role
 	Where Where
+	// Before, if set, runs on hosts with something to do before Files are sent.
+	Before func(ctx context.Context, t *Host) error
 	// Files are sent to hosts that lack them, before Do.
 	Files []Place
 	// Images and Charts are the catalog names of items that the registry or the bundle must have for this task.
@@ -70,6 +72,8 @@ type Leaves struct {
 	Units []string
 	// Paths are files and directories, removed with their content. Mount points stay as empty directories.
 	Paths []string
+	// Spares, if set, returns those of Paths that stay on a host because others use them, too.
+	Spares func(ctx context.Context, t *Host) ([]string, error)
 	// Data are directories with data that cannot be restored; Reset keeps them without WithData.
 	Data []string
 	// Links are network interfaces.
