@@ -12,8 +12,8 @@ func autostartChecks() []Check {
 	return []Check{
 		{
 			ID: "autostart", Groups: []string{GroupHost}, Level: Warn, Title: "container runtime, kubelet and time service are started at boot", Rule: startsAtBoot,
-			Why:    "after a restart of the host they do not run: the node stays away, or its clock drifts",
-			Fix:    "systemctl enable UNIT; for a masked one, systemctl unmask UNIT first",
+			Why: "after a restart of the host they do not run: the node stays away, or its clock drifts",
+			Fix: "systemctl enable UNIT; for a masked one, systemctl unmask UNIT first",
 			FixOf: func(s *Subject) string {
 				units := strings.Join(disabledUnits(s), " ")
 				return "systemctl enable " + units + "; for a masked one, systemctl unmask first"
