@@ -52,7 +52,7 @@ func TestHAProxyReadsItsFilesOnAHardenedHost(t *testing.T) {
 	if err := yaml.Unmarshal([]byte(h.content("/etc/kubernetes/manifests/haproxy.yaml")), &pod); err != nil || len(pod.Spec.Volumes) != 2 {
 		t.Fatalf("the static pod: %v, %d volumes", err, len(pod.Spec.Volumes))
 	}
-	mounts, err := os.MkdirTemp("", "kkbundle-haproxy-")
+	mounts, err := os.MkdirTemp("", "kkbundle-haproxy-") //nolint:usetesting // another user cannot enter t.TempDir
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -152,6 +152,7 @@ func TestSurveyFindings(t *testing.T) {
 		"kubeadm-rbac failed":            func(s *health.Survey) { delete(s.Objects, "ClusterRoleBinding/kubeadm:kubelet-bootstrap") },
 		"control-plane-marks cp1 failed": func(s *health.Survey) { s.Nodes[0].Spec.Taints = nil },
 		"runtime-record node1 failed":    func(s *health.Survey) { s.Hosts[1].Runtime = "" },
+		"autostart node1 warning":        func(s *health.Survey) { s.Hosts[1].Disabled = []string{"kubelet.service"} },
 		"bootstrap-tokens warning":       func(s *health.Survey) { s.Tokens[0].Expires = "" },
 		"coredns warning":                func(s *health.Survey) { stop(s, time.Hour, "coredns-a") },
 		"coredns failed":                 func(s *health.Survey) { stop(s, time.Hour, "coredns-a", "coredns-b") },

@@ -41,20 +41,24 @@ func TestWithoutForward(t *testing.T) {
     }
 }
 `
-	want := strings.Replace(corefile, "    forward . /etc/resolv.conf {\n       max_concurrent 1000\n    }\n", "", 1)
-	got, changed := withoutForward(corefile)
-	if diff := cmp.Diff(got, want); diff != "" || !changed {
-		t.Errorf("changed %v (-got +want):\n%s", changed, diff)
+	const commented = removedNote + removedLine + "    forward . /etc/resolv.conf {\n" + removedLine + "       max_concurrent 1000\n" + removedLine + "    }\n"
+	want := strings.Replace(corefile, "    forward . /etc/resolv.conf {\n       max_concurrent 1000\n    }\n", commented, 1)
+	got := withoutForward(corefile)
+	if diff := cmp.Diff(got, want); diff != "" {
+		t.Errorf("(-got +want):\n%s", diff)
 	}
-	if got, changed := withoutForward(want); got != want || changed {
-		t.Errorf("a second time: changed %v, %q", changed, got)
+	if again := withoutForward(want); again != want || forwardsToHost(want) || !forwardsToHost(corefile) {
+		t.Errorf("a second time: %q", again)
+	}
+	if back := withForward(want); back != corefile {
+		t.Errorf("put back: %q", back)
 	}
 	other := strings.Replace(corefile, "/etc/resolv.conf", "10.0.0.1", 1)
-	if got, changed := withoutForward(other); got != other || changed {
-		t.Errorf("somebody's own name server: changed %v, %q", changed, got)
+	if got := withoutForward(other); got != other || withForward(other) != other {
+		t.Errorf("somebody's own name server: %q", got)
 	}
 	short := ".:53 {\n    forward . /etc/resolv.conf\n}\n"
-	if got, _ := withoutForward(short); got != ".:53 {\n}\n" {
+	if got := withoutForward(short); got != ".:53 {\n"+removedNote+removedLine+"    forward . /etc/resolv.conf\n}\n" || withForward(got) != short {
 		t.Errorf("without braces: %q", got)
 	}
 }

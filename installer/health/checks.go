@@ -16,6 +16,7 @@ type check struct {
 
 // IDs of the checks.
 const (
+	checkAutostart    = "autostart"
 	checkReachable    = "host-reachable"
 	CheckMember       = "host-is-node"
 	CheckNodes        = "verify-nodes"
@@ -65,6 +66,11 @@ func hostChecks() []check {
 			checkVersions, "every node runs the cluster's version of Kubernetes",
 			"Kubernetes supports kubelets of some older versions only, and new features work on some nodes only",
 			"kkbundle upgrade brings all nodes to one version",
+		},
+		{
+			checkAutostart, "container runtime, kubelet and time service are started at boot",
+			"the node does not come back by itself after a restart of the host",
+			"on that host: systemctl enable UNIT; for a masked one, systemctl unmask UNIT first",
 		},
 		{
 			CheckPods, "the pods of Kubernetes and of the pod network are ready",

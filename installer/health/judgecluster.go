@@ -19,7 +19,7 @@ import (
 
 // Findings judges the survey. It asks no host.
 func (s *Survey) Findings() report.Findings {
-	list := slices.Concat(s.judgeHosts(), s.JudgeRegistries(), s.judgeNodes(), s.judgePods())
+	list := slices.Concat(s.judgeHosts(), s.judgeAutostart(), s.JudgeRegistries(), s.judgeNodes(), s.judgePods())
 	if s.Kubernetes && len(s.Nodes) > 0 {
 		list = slices.Concat(list, s.judgeKubeadm(), s.judgeNodeMetadata(), s.judgeTokens(), s.judgeEssentials(), s.judgeLeases())
 	}

@@ -156,23 +156,24 @@ func (s *Survey) judgeProxy() report.Finding {
 	if _, ok := s.Objects["DaemonSet/kube-proxy"]; !ok {
 		return NewFinding(checkProxy, "", report.Warning, "kube-system has no daemon set kube-proxy; some pod networks replace it")
 	}
+	proxies := map[string]*corev1.Pod{} // by node; one pass, since a large cluster has many pods
+	for i := range s.Pods {
+		if p := &s.Pods[i]; app(p) == proxyApp && !kube.IsPodOver(p) {
+			proxies[p.Spec.NodeName] = p
+		}
+	}
 	var lacking []string
 	state := report.Warning
 	for _, n := range s.Nodes {
 		if s.isLeftOut(n.Name) || !kube.IsNodeReady(&n) {
 			continue
 		}
-		i := slices.IndexFunc(s.Pods, func(p corev1.Pod) bool {
-			return app(&p) == proxyApp && p.Spec.NodeName == n.Name && !kube.IsPodOver(&p)
-		})
-		switch {
-		case i >= 0 && kube.IsPodReady(&s.Pods[i]):
-			continue
-		case i < 0:
+		switch p := proxies[n.Name]; {
+		case p == nil:
 			lacking, state = append(lacking, n.Name+": no pod"), report.Failed
-		default:
-			lacking = append(lacking, n.Name+": "+kube.NotReadyReason(&s.Pods[i]))
-			if !s.isStarting(&s.Pods[i]) {
+		case !kube.IsPodReady(p):
+			lacking = append(lacking, n.Name+": "+kube.NotReadyReason(p))
+			if !s.isStarting(p) {
 				state = report.Failed
 			}
 		}

@@ -58,7 +58,8 @@ type Surveyed struct {
 	LeftOut              bool  // the run goes on without the host, and has reported it
 	Err                  error // why the host could not be asked
 	Member               bool
-	Runtime              string // the container runtime's socket
+	Runtime              string   // the container runtime's socket
+	Disabled             []string // running units that nothing starts at boot
 	API                  error
 	Asked                bool // etcd was asked
 	EtcdErr              error
@@ -223,6 +224,9 @@ func surveyHost(ctx context.Context, t *task.Host) Surveyed {
 		return s
 	}
 	if s.Runtime, s.Err = runtimeRecord(ctx, t); s.Err != nil {
+		return s
+	}
+	if s.Disabled, s.Err = disabledUnits(ctx, t); s.Err != nil {
 		return s
 	}
 	if s.ControlPlane {

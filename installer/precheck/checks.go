@@ -13,7 +13,7 @@ func Checks() []Check {
 		settingChecks(), machineChecks(), kernelChecks(), cgroupChecks(), sysctlChecks(), programChecks(), linkageChecks(), spaceChecks(),
 		networkChecks(), linkChecks(), portChecks(), nameChecks(), filterChecks(),
 		etcdChecks(), providedEtcdChecks(), runtimeChecks(), kubeletChecks(), leftoverChecks(),
-		registryChecks(), nfsChecks(), clockChecks(), accessChecks(),
+		registryChecks(), nfsChecks(), clockChecks(), autostartChecks(), accessChecks(),
 	)
 }
 

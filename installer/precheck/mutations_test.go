@@ -75,6 +75,12 @@ func settled(own string) func(*testing.T) input {
 	}
 }
 
+// runUnit gives a host a running unit.
+func runUnit(f *node.Facts, name, file string) {
+	f.Systemd.Units = slices.DeleteFunc(f.Systemd.Units, func(u node.Unit) bool { return u.Name == name })
+	f.Systemd.Units = append(f.Systemd.Units, node.Unit{Name: name, Load: "loaded", Active: "active", File: file})
+}
+
 func kernelIs(kernel string) func(f *node.Facts) { return func(f *node.Facts) { f.Kernel = kernel } }
 
 func iptables(c *manifest.Cluster) { c.Kubernetes.ProxyMode = "iptables" }
@@ -184,6 +190,13 @@ func hostMutations() []mutation {
 			in.Hosts[1].Facts.Clock -= int64(3 * time.Second)
 			in.Hosts[1].Sent = in.Hosts[1].Sent.Add(-3 * time.Second) // the answer took that long
 		}, nil},
+		{"the time service does not start at boot", good, w(func(f *node.Facts) { runUnit(f, "chronyd.service", "disabled") }), each("autostart", "w1")},
+		{"the kubelet of a node does not start at boot", good, w(func(f *node.Facts) {
+			ours(f)
+			setProgram(f, "kubelet", "v1.34.3")
+			runUnit(f, "kubelet.service", "disabled")
+		}), each("autostart", "w1")},
+		{"a time service that another unit starts", good, w(func(f *node.Facts) { runUnit(f, "chronyd.service", "static") }), nil},
 		{"not synchronised", good, w(func(f *node.Facts) { f.TimeSync = "no" }), each("time-sync", "w1")},
 		{"only the kernel knows", good, w(func(f *node.Facts) { f.TimeSync, f.Time.Synchronized = "", false }), each("time-sync", "w1")},
 		{"SELinux", good, w(func(f *node.Facts) { f.SELinux = "enforcing" }), each("selinux", "w1")},

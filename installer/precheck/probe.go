@@ -16,6 +16,7 @@ func ProbeFor(c *manifest.Cluster, h Host) node.Probe {
 		Units: []string{
 			"kubelet.service", "containerd.service", "docker.service", "crio.service", "etcd.service",
 			"k3s.service", "k3s-agent.service", "rke2-server.service", "rke2-agent.service", "fapolicyd.service",
+			"cri-docker.service", "chrony.service", "chronyd.service", "systemd-timesyncd.service", "ntp.service", "ntpd.service", "ntpsec.service",
 		},
 		Executables:  executables(),
 		Paths:        append(leftoverPaths(c), MarkerDir, cniDir, taskDir, storageDir),

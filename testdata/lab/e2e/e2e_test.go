@@ -41,6 +41,7 @@ func TestThread(t *testing.T) {
 		{"nothing undeclared was used", th.declared},
 		{"a rerun changes nothing", th.rerun},
 		{"status says healthy, and a support bundle has no secrets", th.looks},
+		{"status finds a lost controller manager without a cluster file, and waits for it", th.notReady},
 		{"a node's login cannot push or delete", th.refusedWrites},
 		{"the registry's services cannot read keys", th.registrySees},
 		{"the push login pushes, on the registry host", th.pushByHand},
@@ -355,6 +356,26 @@ func (th *thread) rerun(t *testing.T) {
 		t.Errorf("the rerun changed something:\n%s", difference(before, after))
 	}
 	t.Logf("rerun: %s", r.took.Round(100*time.Millisecond))
+}
+
+// notReady takes away the controller manager and CoreDNS' pods; status has neither a cluster file nor a bundle.
+func (th *thread) notReady(t *testing.T) {
+	status := func(flags ...string) result {
+		args := append([]string{"status", "-i", th.inventory, "--known-hosts", th.lab.KnownHostsFile()}, flags...)
+		return run(t, th.lab.Command(t.Context(), th.kkbundle, args...))
+	}
+	const manifests, kubectl = "/etc/kubernetes/manifests", "kubectl --kubeconfig /etc/kubernetes/admin.conf --namespace kube-system "
+	th.on(t, 1, "mv "+manifests+"/kube-controller-manager.yaml /root/")
+	th.waitFor(t, 2*time.Minute, "the controller manager is gone", 1, "! pgrep -f '^kube-controller-manager' && ! "+kubectl+"get pod kube-controller-manager-host1")
+	th.on(t, 1, kubectl+"delete pod --selector=k8s-app=kube-dns --wait=true") // nothing makes new ones
+	r := status().must(t, 23)
+	for _, want := range []string{"control-plane-pods", "kube-controller-manager", "coredns"} {
+		if !strings.Contains(r.stdout, want) {
+			t.Errorf("%q is not in\n%s", want, r.stdout)
+		}
+	}
+	th.on(t, 1, "mv /root/kube-controller-manager.yaml "+manifests+"/")
+	t.Logf("healthy again after %s", status("--wait", "5m").must(t, 0).took.Round(time.Second))
 }
 
 // looks asks for the status and collects a support bundle, which must not have the secrets that the hosts have.
