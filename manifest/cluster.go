@@ -149,6 +149,8 @@ type CRI struct {
 	Version string `yaml:"version,omitempty" doc:"Version of the runtime, such as v2.1.9. Default the catalog's."`
 	// TakeOver permits hosts with a running container runtime that kkbundle did not install.
 	TakeOver bool `yaml:"takeOver,omitempty" doc:"Install on hosts where a container runtime runs that kkbundle did not install. containerd's files are kept and restored by reset, its other containers go on running. Default false: such hosts are refused."`
+	// RuntimeClasses are containerd's runtimes beside runc.
+	RuntimeClasses []RuntimeClass `yaml:"runtimeClasses,omitempty" doc:"Further runtimes of containerd, such as NVIDIA's or Kata Containers, each with a RuntimeClass."`
 	// Tools are programs for operators to install on nodes, none by default.
 	Tools []string `yaml:"tools,omitempty" enum:"crictl,nerdctl" doc:"Programs for operators on each node; nerdctl needs containerd. Default none."`
 }
@@ -340,7 +342,7 @@ func (c *Cluster) WithDefaults() *Cluster {
 	d.Etcd.Type = orDefault(d.Etcd.Type, EtcdInternal)
 	d.Certificates.Renew = orDefault(d.Certificates.Renew, RenewAuto)
 	d.CRI.Type = orDefault(d.CRI.Type, RuntimeContainerd)
-	d.CRI.Tools = slices.Clone(d.CRI.Tools)
+	d.CRI.Tools, d.CRI.RuntimeClasses = slices.Clone(d.CRI.Tools), slices.Clone(d.CRI.RuntimeClasses)
 	d.CNI.Type = orDefault(d.CNI.Type, NetworkFlannel)
 	d.CNI.IPv4MaskSize = orDefault(d.CNI.IPv4MaskSize, nodeBits4)
 	d.CNI.IPv6MaskSize = orDefault(d.CNI.IPv6MaskSize, nodeBits6)

@@ -30,6 +30,7 @@ func (c clusterChecker) check(k *Cluster) {
 	c.podNetwork(&k.CNI)
 	c.timeServers(k.Time.Servers)
 	c.release("cri.version", k.CRI.Version)
+	c.runtimeClasses("cri.runtimeClasses", k.CRI.RuntimeClasses)
 	c.imageRegistry(&k.ImageRegistry)
 	c.kernel("precheck.minKernel", k.Precheck.MinKernel)
 	c.storage(&k.Storage)

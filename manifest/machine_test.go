@@ -137,6 +137,7 @@ func namesNothingLocal() []string {
 		"Metadata.name", "Metadata.version",
 		"Override.host", "Override.path", "Override.sha256", "Override.url", "Override.with",
 		"PackageSet.distribution", "PackageSet.install", "PackageSet.platforms", "PackageSet.sha256",
+		"RuntimeClass.binary", "RuntimeClass.name", "RuntimeClass.nodeSelector", "RuntimeClass.options", "RuntimeClass.type",
 		"Precheck.minKernel",
 		"RegistryAuth.username",
 		"Repository.components", "Repository.suite", "Repository.url",

@@ -20,6 +20,12 @@ func runtimeGaps() []gap[*Cluster] {
 		}),
 		with("another runtime for k3s", "cri.type", "leave it out: k3s brings its own containerd",
 			func(c *Cluster) bool { return k3s(c) && c.CRI.Type != "" && c.CRI.Type != RuntimeContainerd }),
+		with("runtime classes with CRI-O", "cri.runtimeClasses", "leave them out, put a file into /etc/crio/crio.conf.d on the hosts and add the RuntimeClass as an addon",
+			func(c *Cluster) bool { return !k3s(c) && c.CRI.Type == RuntimeCRIO && len(c.CRI.RuntimeClasses) > 0 }),
+		with("runtime classes with Docker", "cri.runtimeClasses", "use containerd: cri-dockerd has one runtime for all pods",
+			func(c *Cluster) bool { return !k3s(c) && c.CRI.Type == RuntimeDocker && len(c.CRI.RuntimeClasses) > 0 }),
+		with("runtime classes with k3s", "cri.runtimeClasses", "leave them out: k3s finds NVIDIA's and other known runtimes by itself",
+			func(c *Cluster) bool { return k3s(c) && len(c.CRI.RuntimeClasses) > 0 }),
 		with("taking over Docker or CRI-O", "cri.takeOver", "use containerd, or hosts without another Docker or CRI-O", func(c *Cluster) bool {
 			return !k3s(c) && c.CRI.TakeOver && c.CRI.Type != "" && c.CRI.Type != RuntimeContainerd
 		}),

@@ -62,3 +62,23 @@ func TestWithoutForward(t *testing.T) {
 		t.Errorf("without braces: %q", got)
 	}
 }
+
+func TestRuntimeClassObjects(t *testing.T) {
+	t.Parallel()
+	c := tasktest.Cluster(t, `cri:
+  runtimeClasses:
+    - {name: nvidia, binary: /usr/bin/nvidia-container-runtime, nodeSelector: {nvidia.com/gpu.present: "true"}}
+    - {name: kata, type: io.containerd.kata.v2}
+`)
+	got, err := runtimeClassManifest(c.CRI.RuntimeClasses)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tasktest.Golden(t, "runtime-classes.yaml", got)
+	if tasks := ServiceTasks(c); len(tasks) == 0 || tasks[0].Name != RuntimeClasses {
+		t.Errorf("no task creates the objects: %+v", tasks)
+	}
+	if tasks := ServiceTasks(tasktest.Cluster(t, "")); len(tasks) > 0 {
+		t.Errorf("without classes: %+v", tasks)
+	}
+}

@@ -25,6 +25,9 @@ const (
 // ServiceTasks installs the cluster's own services.
 func ServiceTasks(c *manifest.Cluster) []task.Task {
 	var tasks []task.Task
+	if len(c.CRI.RuntimeClasses) > 0 {
+		tasks = append(tasks, runtimeClassesTask())
+	}
 	if c.DNS.NodeLocal {
 		tasks = append(tasks, nodeDNSTask())
 	}

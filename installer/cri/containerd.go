@@ -25,6 +25,7 @@ const (
 	containerdUnit       = "containerd.service"
 	ContainerdConfigFile = "/etc/containerd/config.toml"
 	CertsDir             = "/etc/containerd/certs.d"
+	containerdDropIns    = "/etc/containerd/conf.d"
 	RegistryCAPath       = task.ConfigDir + "/registry-ca.crt"
 )
 
@@ -86,6 +87,7 @@ func containerdSetting(_ context.Context, t *task.Host) (task.Setting, error) {
 	}
 	s := task.Setting{
 		Files: files, Units: []string{containerdUnit},
+		Apply: func(ctx context.Context, t *task.Host) error { return t.Run(ctx, "mkdir", "-p", containerdDropIns) },
 		Holds: ServesCRI,
 		Ready: AwaitCRI,
 	}
@@ -147,11 +149,12 @@ func containerdConfig(c *manifest.Cluster) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	format := containerdVersion3
+	format, plugin := containerdVersion3, "io.containerd.cri.v1.runtime"
 	if v.Major() < 2 {
-		format = containerdVersion2
+		format, plugin = containerdVersion2, "io.containerd.grpc.v1.cri"
 	}
-	return fmt.Appendf(nil, hostfile.Mark+"\n"+format, pause), nil
+	text := fmt.Sprintf(hostfile.Mark+"\n"+format, pause)
+	return []byte(text + runtimeTables(plugin, c.CRI.RuntimeClasses)), nil
 }
 
 //go:embed configs/containerd-3.toml
@@ -172,12 +175,15 @@ ExecStart=/usr/local/bin/containerd
 Environment=PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 ` + ContainerdService
 
-// ContainerdService is the unit's text that all containerds share: the nodes', and Docker's own.
+// ContainerdService is the unit's text that all containerds share: the nodes', and Docker's own. LimitNOFILE is systemd's
+// default since version 240, which upstream relies on (containerd#8924): with infinity, programs that close all possible
+// descriptors loop a billion times, and before 240 the default is too low.
 const ContainerdService = `Type=notify
 Delegate=yes
 KillMode=process
 Restart=always
 RestartSec=5
+LimitNOFILE=1024:524288
 LimitNPROC=infinity
 LimitCORE=infinity
 TasksMax=infinity

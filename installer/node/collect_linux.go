@@ -81,7 +81,7 @@ func (s *survey) collect(ctx context.Context) (Facts, error) {
 	s.facts.Time = timeCollector{&s.system}.clock()
 	var all sync.WaitGroup // tasks that wait for programs or for other machines
 	for _, look := range []func(context.Context){
-		storage.dirs, software.services, software.programs, software.packages, software.libc, software.sshd, network.resolve, machine.virtualization,
+		storage.dirs, software.services, software.programs, software.packages, software.libc, software.docker, software.sshd, network.resolve, machine.virtualization,
 		network.internet, network.vacant,
 	} {
 		all.Go(func() { look(ctx) })
@@ -308,6 +308,7 @@ func (c *storageCollector) dir(name string) (Dir, error) {
 	d.Total, d.Free, d.Inodes = space(fsys)
 	d.ReadOnly = fsys.Flags&unix.ST_RDONLY != 0
 	d.NoExec = fsys.Flags&unix.ST_NOEXEC != 0
+	d.NoFileTypes = lacksFileTypes(c.path(at))
 	if real, err := filepath.EvalSymlinks(c.path(at)); err == nil {
 		at = real
 	}
@@ -317,6 +318,20 @@ func (c *storageCollector) dir(name string) (Dir, error) {
 		}
 	}
 	return d, nil
+}
+
+// lacksFileTypes reports whether the entries of a directory have no types. Only the first one is looked at: every directory
+// has one for itself.
+func lacksFileTypes(dir string) bool {
+	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = unix.Close(fd) }() // only read
+	const typeAt, enough = 18, 4096       // of struct linux_dirent64 (getdents64(2))
+	entries := make([]byte, enough)
+	n, err := unix.Getdents(fd, entries)
+	return err == nil && n > typeAt && entries[typeAt] == unix.DT_UNKNOWN
 }
 
 func within(name, dir string) bool {

@@ -38,17 +38,17 @@ func TestCollect(t *testing.T) {
 		"/etc/os-release":             "# comment\nID=\"rocky\"\nID_LIKE=\"rhel centos fedora\"\nVERSION_ID='9.4'\nPRETTY_NAME=\"Rocky \\\"Blue\\\" 9\"\n",
 		"/etc/machine-id":             "abc\n",
 		"/lib64/ld-linux-x86-64.so.2": "", "/lib64/libc.so.6": "",
-		"/proc/meminfo":                           "MemTotal:        2048 kB\nMemFree: 1 kB\n",
-		"/proc/swaps":                             "Filename Type Size Used Priority\n/dev/dm\\0401 partition 1024 0 -2\n",
-		"/proc/1/comm":                            "systemd\n",
-		"/proc/modules":                           "br_netfilter 32768 0 - Live 0x0\n",
-		"/proc/cgroups":                           "#subsys_name hierarchy num_cgroups enabled\ncpu 2 1 1\nmemory 3 1 0\n",
-		"/proc/net/route":                         "Iface Destination Gateway Flags RefCnt Use Metric Mask MTU Window IRTT\neth0 00000000 0102A8C0 0003 0 0 100 00000000 0 0 0\neth0 0002A8C0 00000000 0001 0 0 0 00FFFFFF 0 0 0\n",
-		"/proc/net/ipv6_route":                    strings.Repeat("0", 32) + " 00 " + strings.Repeat("0", 32) + " 00 fe800000000000000000000000000001 00000400 00000001 00000000 00000003 eth1\n",
-		"/proc/sys/net/ipv4/ip_forward":           "1\n",
-		"/etc/resolv.conf":                        "nameserver 127.0.0.53 # the machine's own\nsearch site.example lab\noptions edns0 ndots:5\n",
-		"/run/systemd/resolve/resolv.conf":        "nameserver 10.0.0.2\n",
-		"/run/netns/cni-1":                        "",
+		"/proc/meminfo":                    "MemTotal:        2048 kB\nMemFree: 1 kB\n",
+		"/proc/swaps":                      "Filename Type Size Used Priority\n/dev/dm\\0401 partition 1024 0 -2\n",
+		"/proc/1/comm":                     "systemd\n",
+		"/proc/modules":                    "br_netfilter 32768 0 - Live 0x0\n",
+		"/proc/cgroups":                    "#subsys_name hierarchy num_cgroups enabled\ncpu 2 1 1\nmemory 3 1 0\n",
+		"/proc/net/route":                  "Iface Destination Gateway Flags RefCnt Use Metric Mask MTU Window IRTT\neth0 00000000 0102A8C0 0003 0 0 100 00000000 0 0 0\neth0 0002A8C0 00000000 0001 0 0 0 00FFFFFF 0 0 0\n",
+		"/proc/net/ipv6_route":             strings.Repeat("0", 32) + " 00 " + strings.Repeat("0", 32) + " 00 fe800000000000000000000000000001 00000400 00000001 00000000 00000003 eth1\n",
+		"/proc/sys/net/ipv4/ip_forward":    "1\n",
+		"/etc/resolv.conf":                 "nameserver 127.0.0.53 # the machine's own\nsearch site.example lab\noptions edns0 ndots:5\n",
+		"/run/systemd/resolve/resolv.conf": "nameserver 10.0.0.2\n",
+		"/run/netns/cni-1":                 "", "/run/docker.sock": "",
 		"/etc/selinux/config":                     "# SELINUX= is one of\nSELINUX=permissive\nSELINUXTYPE=targeted\n",
 		"/etc/passwd":                             "root:x:0:0:root:/root:/bin/bash\nkube:x:998:997::/home/kube:/sbin/nologin\nshort:x\n",
 		"/etc/exports":                            "# none yet\n/share 10.0.0.0/24(rw,sync) # all\n",
@@ -98,6 +98,8 @@ func TestCollect(t *testing.T) {
 			return []byte("no\n"), nil
 		case line == "/usr/local/bin/kubelet --version":
 			return []byte("Kubernetes v1.34.3\n"), nil
+		case line == "/usr/bin/docker info --format {{.Driver}}":
+			return []byte("overlay2\nWARNING: No swap limit support\n"), nil
 		case line == "/usr/bin/docker --version":
 			return []byte("Docker version 28.2.2, build e6534b4\n"), nil
 		case line == "/usr/bin/docker compose version":
@@ -165,6 +167,7 @@ func TestCollect(t *testing.T) {
 		Umask:    "0077", SearchPath: "/sbin:/bin", SecurePath: "/sbin:/bin:/usr/sbin:/usr/bin",
 		Firewalls:      []string{"firewalld"},
 		Programs:       []Program{{"docker", "/usr/bin/docker", "28.2.2"}, {"kubelet", "/usr/local/bin/kubelet", "v1.34.3"}},
+		DockerDriver:   "overlay2",
 		PackageManager: "dnf",
 		Libc:           Libc{Name: "glibc", Version: "2.34", Loaders: []string{"/lib64/ld-linux-x86-64.so.2"}},
 		TimeSync:       "no",

@@ -113,6 +113,8 @@ type Facts struct {
 	Programs []Program `json:"programs,omitempty"`
 	// Libc is the C library of dynamic programs.
 	Libc Libc `json:"libc,omitzero"`
+	// DockerDriver is the storage driver of the running Docker, such as overlay2; "" if unknown.
+	DockerDriver string `json:"dockerDriver,omitempty"`
 	// PackageManager is "apt", "dnf", "yum", "zypper", "apk" or "".
 	PackageManager string `json:"packageManager,omitempty"`
 	// Packages has the versions of the installed packages among Probe.Packages. It is nil if the package manager could
@@ -195,6 +197,8 @@ type Dir struct {
 	Inodes   int64 `json:"inodes"`
 	ReadOnly bool  `json:"readOnly,omitempty"`
 	NoExec   bool  `json:"noExec,omitempty"`
+	// NoFileTypes means that entries of the directory lack their types (d_type), as on xfs with ftype=0.
+	NoFileTypes bool `json:"noFileTypes,omitempty"`
 }
 
 // Cgroups describes the kernel's control groups.

@@ -215,3 +215,17 @@ func (c softwareCollector) programs(ctx context.Context) {
 		}
 	}
 }
+
+// docker asks a running Docker for its storage driver.
+func (c softwareCollector) docker(ctx context.Context) {
+	program := c.find("docker")
+	if program == "" || c.look("/run/docker.sock").Type == "" {
+		return
+	}
+	out, err := c.run(ctx, program, "info", "--format", "{{.Driver}}")
+	if err != nil {
+		return // it does not answer, which the check of its unit shows
+	}
+	line, _, _ := strings.Cut(string(out), "\n")
+	c.facts.DockerDriver = strings.TrimSpace(line)
+}

@@ -162,6 +162,13 @@ func hostMutations() []mutation {
 			f.Dirs[1].Total, f.Dirs[1].Free, f.Dirs[1].Device = 40*gib, 25*gib, 2
 		}), nil},
 		{"unknown space", good, cp(func(f *node.Facts) { f.Dirs = f.Dirs[1:] }), each("disk", "cp1")},
+		{"xfs of CentOS 7", good, w(func(f *node.Facts) { f.Dirs[0].NoFileTypes = true }), each("runtime-storage", "w1")},
+		{"images on NFS", good, w(func(f *node.Facts) { f.Dirs[0].Type = "nfs4" }), each("runtime-storage", "w1")},
+		{"images on overlay", good, w(func(f *node.Facts) { f.Dirs[0].Type = "overlay" }), each("runtime-storage", "w1")},
+		{"another directory on NFS", good, w(func(f *node.Facts) { f.Dirs[4].Type = "nfs4" }), nil},
+		{"Docker with vfs", withCluster(good, func(c *manifest.Cluster) { c.CRI.Type = "docker" }), w(func(f *node.Facts) { f.DockerDriver = "vfs" }), each("runtime-storage", "w1")},
+		{"Docker with its containerd's images", withCluster(good, func(c *manifest.Cluster) { c.CRI.Type = "docker" }), w(func(f *node.Facts) { f.DockerDriver = "overlayfs" }), nil},
+		{"a Docker that runs no pods", good, w(func(f *node.Facts) { f.DockerDriver = "vfs" }), nil},
 		{"noexec", good, w(func(f *node.Facts) { f.Dirs[2].NoExec = true }), each("filesystems", "w1")},
 		{"noexec on /etc", good, w(func(f *node.Facts) { f.Dirs[4].NoExec = true }), nil},
 		{"read-only /etc", good, w(func(f *node.Facts) { f.Dirs[4].ReadOnly = true }), each("filesystems", "w1")},

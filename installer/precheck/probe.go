@@ -38,6 +38,9 @@ func ProbeFor(c *manifest.Cluster, h Host) node.Probe {
 		p.Dirs = append(p.Dirs, s.Dir)
 	}
 	p.Dirs = append(p.Dirs, "/usr/local/bin", "/opt", "/etc", "/var/lib/kubelet")
+	if h.Is(manifest.RoleCluster) {
+		p.Dirs = append(p.Dirs, runtimeData(c))
+	}
 	if hasEtcd(c, h.Host) {
 		p.Dirs = append(p.Dirs, c.Etcd.DataDir)
 		p.Sync = c.Etcd.DataDir

@@ -2,6 +2,7 @@ package precheck
 
 import (
 	"slices"
+	"strings"
 
 	"github.com/kkbundle/kkbundle/installer/node"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -24,6 +25,13 @@ func runtimeChecks() []Check {
 			Fix:     "install and start it, or install with a bundle of kkbundle",
 			Source:  "kubeadm CRI",
 			Kubeadm: []string{"CRI"},
+		},
+		{
+			ID: "runtime-storage", Groups: []string{GroupCRI, GroupHost}, Level: Block, Title: "images and containers are stored with overlayfs", Rule: hasOverlay, Roles: cluster(),
+			Why:     "on a file system without overlayfs containerd does not offer CRI, and Docker copies each layer for each container",
+			Fix:     "put the directory on ext4, or on xfs made with ftype=1 (mkfs.xfs -n ftype=1); for a Docker of yours, set storage-driver to overlay2",
+			Source:  "kubeadm SystemVerification (Docker's graph driver); containerd's overlayfs snapshotter; Docker's OverlayFS storage driver",
+			Kubeadm: []string{"SystemVerification"},
 		},
 		{
 			ID: "container-manager", Groups: []string{GroupCRI}, Level: Block, Title: "the container runtime is one that Kubernetes works with", Rule: isKnownRuntime, OfCluster: true,
@@ -227,4 +235,48 @@ func withVersion(f *node.Facts, name string) string {
 		return name + " " + v
 	}
 	return name
+}
+
+// runtimeData returns the directory of the runtime's images.
+func runtimeData(c *manifest.Cluster) string {
+	switch {
+	case c.Kubernetes.Distribution == manifest.DistributionK3s:
+		return "/var/lib/rancher/k3s"
+	case c.CRI.Type == manifest.RuntimeDocker:
+		return "/var/lib/docker"
+	case c.CRI.Type == manifest.RuntimeCRIO:
+		return "/var/lib/containers"
+	default:
+		return "/var/lib/containerd"
+	}
+}
+
+// hasOverlay looks at the driver of a running Docker, or else at the file system.
+func hasOverlay(s *Subject) Finding {
+	if driver := s.Facts.DockerDriver; driver != "" && s.Cluster.CRI.Type == manifest.RuntimeDocker {
+		if !slices.Contains(dockerDrivers(), driver) {
+			return fail("Docker stores with " + driver)
+		}
+		return pass("Docker stores with " + driver)
+	}
+	dir := runtimeData(s.Cluster)
+	d, ok := s.Facts.Dir(dir)
+	switch {
+	case !ok:
+		return skip()
+	case d.NoFileTypes:
+		return failf("%s is on %s without file types in directories (ftype=0)", dir, d.Type)
+	case slices.Contains(withoutOverlay(), d.Type) || strings.HasPrefix(d.Type, "fuse"):
+		return failf("%s is on %s", dir, d.Type)
+	default:
+		return pass(d.Type)
+	}
+}
+
+// dockerDrivers are those of kubeadm's list that Docker still has, and the one of its containerd image store.
+func dockerDrivers() []string { return []string{"overlay2", "overlayfs", "btrfs", "zfs"} }
+
+// withoutOverlay are file systems on which the kernel mounts no writable overlay.
+func withoutOverlay() []string {
+	return []string{"9p", "cifs", "ecryptfs", "exfat", "nfs", "nfs4", "overlay", "smb3", "vfat", "virtiofs"}
 }

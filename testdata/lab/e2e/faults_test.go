@@ -52,6 +52,12 @@ func faults() []fault {
 			[]string{"host1/firewall"},
 		},
 		{
+			"another container runtime", 2,
+			`printf '[Service]\nType=oneshot\nRemainAfterExit=yes\nExecStart=/bin/true\n' > /etc/systemd/system/docker.service && systemctl start docker`,
+			"systemctl stop docker; rm /etc/systemd/system/docker.service; systemctl daemon-reload",
+			[]string{"host2/runtime"},
+		},
+		{
 			"a packet filter on one port", 2, "iptables -I INPUT -p tcp --dport 10250 -j DROP", "iptables -D INPUT -p tcp --dport 10250 -j DROP", []string{"host1/links"},
 		},
 		{
