@@ -257,6 +257,33 @@ func TestKernelConfig(t *testing.T) {
 	}
 }
 
+// TestInstalledKernels has the remains of a removed kernel, and an installed one that does not run yet.
+func TestInstalledKernels(t *testing.T) {
+	t.Parallel()
+	root := makeRoot(t, map[string]string{
+		"/lib/modules/6.1.0-28/kernel/left.ko": "", "/lib/modules/6.1.0-31/modules.dep": "", "/lib/modules/6.1.0-29/modules.dep": "",
+	})
+	c := &survey{system: system{root: root}, probe: Probe{Modules: []string{"overlay"}}}
+	c.facts.Kernel = "6.1.0-28"
+	kernelCollector{c}.kernel()
+	if diff := cmp.Diff([]string{"6.1.0-29", "6.1.0-31"}, c.facts.InstalledKernels); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// TestBuiltInModulesOfAllRules has a kernel without modules: its configuration tells about each module that a check asks for.
+func TestBuiltInModulesOfAllRules(t *testing.T) {
+	t.Parallel()
+	root := makeRoot(t, map[string]string{"/boot/config-6.1.0": "CONFIG_NETFILTER_XT_MATCH_COMMENT=y\nCONFIG_NFT_COMPAT=y\nCONFIG_IP_VS_SH=m\n"})
+	c := &survey{system: system{root: root}, probe: Probe{Modules: []string{"xt_comment", "nft_compat", "ip_vs_sh", "xt_nat"}}}
+	c.facts.Kernel = "6.1.0"
+	kernelCollector{c}.kernel()
+	want := map[string]Module{"xt_comment": ModuleBuiltIn, "nft_compat": ModuleBuiltIn, "ip_vs_sh": ModuleMissing, "xt_nat": ModuleMissing}
+	if diff := cmp.Diff(want, c.facts.Modules); diff != "" {
+		t.Error(diff)
+	}
+}
+
 func TestReadProbe(t *testing.T) {
 	t.Parallel()
 	if p, err := ReadProbe(strings.NewReader(" \n")); err != nil || len(p.Ports) != 0 {
