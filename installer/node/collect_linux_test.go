@@ -103,6 +103,8 @@ func TestCollect(t *testing.T) {
 			return []byte("docker: 'compose' is not a docker command.\n"), errors.New("exit status 1")
 		case strings.HasPrefix(line, "rpm --query") && strings.HasSuffix(line, "-- socat ipset"):
 			return []byte("rpm\tsocat\t1.7.4.1-5.el9\npackage ipset is not installed\n"), exitCode(1)
+		case strings.HasPrefix(line, "rpm --query --whatprovides") && strings.HasSuffix(line, "-- ipset"):
+			return []byte("no package provides ipset\n"), exitCode(1)
 		case line == "hostname -f":
 			return []byte("cp1.site\n"), nil
 		case strings.HasPrefix(line, "/usr/sbin/sshd -T"):
