@@ -90,7 +90,7 @@ packages:
 	}
 	for i, want := range []string{
 		"chrony conntrack ebtables ethtool iproute2 ipset iptables ipvsadm nfs-common nfs-kernel-server socat vim",
-		"chrony conntrack-tools ebtables ethtool iproute ipset iptables ipvsadm nfs-utils socat",
+		"chrony conntrack-tools container-selinux ebtables ethtool iproute ipset iptables ipvsadm nfs-utils socat",
 		"vim", "", "vim",
 	} {
 		if got := strings.Join(p.Manifest.Packages[i].Install, " "); got != want {

@@ -148,7 +148,8 @@ func TestPackagesOf(t *testing.T) {
 	c := tasktest.Cluster(t, "kubernetes: {version: v1.34.3, proxyMode: ipvs}\nstorage: {nfs: true}\nimageRegistry: {vip: 10.0.0.8}")
 	for _, tc := range []struct{ role, distribution, want string }{
 		{"k8s_cluster", "debian/12", "chrony conntrack ebtables ethtool iproute2 ipset iptables ipvsadm nfs-common socat"},
-		{"k8s_cluster", "rocky/9", "chrony conntrack-tools ebtables ethtool iproute ipset iptables ipvsadm nfs-utils socat"},
+		{"k8s_cluster", "rocky/9", "chrony conntrack-tools container-selinux ebtables ethtool iproute ipset iptables ipvsadm nfs-utils socat"},
+		{"k8s_cluster", "rocky/10", "chrony conntrack-tools container-selinux ebtables ethtool iproute ipset iptables ipvsadm kernel-modules-extra nfs-utils socat"},
 		{"nfs", "ubuntu/24.04", "chrony nfs-kernel-server"},
 		{"image_registry", "debian/12", "chrony keepalived"},
 	} {

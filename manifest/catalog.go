@@ -126,6 +126,8 @@ type Skew struct {
 type CatalogPackage struct {
 	Debian []string `yaml:"debian,omitempty" doc:"Names in Debian, Ubuntu and their derivatives."`
 	RPM    []string `yaml:"rpm,omitempty" doc:"Names in Red Hat's distributions, openEuler and their derivatives."`
+	// Releases has the names in releases that differ from those of their family, by distribution and major version.
+	Releases map[string][]string `yaml:"releases,omitempty" doc:"Names in one release of a distribution, such as rocky/10, instead of those of its family."`
 }
 
 // ParseCatalog reads a Catalog. The error is Problems.

@@ -116,7 +116,7 @@ func namesNothingLocal() []string {
 		"CatalogEntry.default", "CatalogEntry.follows", "CatalogEntry.minimum", "CatalogEntry.platforms", "CatalogEntry.since",
 		"CatalogFile.checksums", "CatalogFile.stable", "CatalogFile.url", "CatalogFile.version", "CatalogFormer.before", "CatalogFormer.checksums", "CatalogFormer.url",
 		"CatalogImage.from", "CatalogImage.name", "CatalogImage.tags",
-		"CatalogPackage.debian", "CatalogPackage.rpm",
+		"CatalogPackage.debian", "CatalogPackage.releases", "CatalogPackage.rpm",
 		"Chart.name", "Chart.repo", "Chart.url", "Chart.version",
 		"Cluster.apiVersion", "Cluster.kind",
 		"Component.version",

@@ -57,13 +57,13 @@ func PackagesTask(c *manifest.Cluster) task.Task {
 // missingPackages returns the packages that the host lacks for its roles, and the bundle's name of its distribution.
 // The result is empty if the bundle or the catalog lacks the distribution; the precheck reports that.
 func missingPackages(ctx context.Context, t *task.Host) (names []string, distribution string, err error) {
-	facts, err := t.Facts(ctx, node.Probe{Packages: t.Site.Packages.AllCandidates(t.Roles)})
+	facts, err := t.Facts(ctx, node.Probe{Packages: t.Site.Packages.AllCandidates(t.Roles), Modules: precheck.Modules(t.Site.Cluster)})
 	if err != nil {
 		return nil, "", err
 	}
 	distribution, ok := precheck.Distribution(facts.OS, t.Site.Distributions())
 	if t.Site.Cluster.OSPackages == manifest.PackagesOfHost {
-		distribution, ok = strings.ToLower(facts.OS.ID), true
+		distribution, ok = strings.ToLower(facts.OS.ID)+"/"+facts.OS.VersionID, true
 	}
 	if !ok || facts.Packages == nil {
 		return nil, distribution, nil
@@ -72,7 +72,8 @@ func missingPackages(ctx context.Context, t *task.Host) (names []string, distrib
 	if err != nil {
 		return nil, distribution, nil //nolint:nilerr // a distribution that nobody has names for
 	}
-	return slices.DeleteFunc(slices.Clone(wanted), func(name string) bool { return facts.Packages[name] != "" }), distribution, nil
+	wanted = precheck.Unneeded(&facts, t.Site.Cluster, wanted)
+	return slices.DeleteFunc(wanted, func(name string) bool { return facts.Packages[name] != "" }), distribution, nil
 }
 
 // installFromBundle installs packages from a temporary repository directory on the host.

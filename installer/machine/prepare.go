@@ -18,6 +18,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/member"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 // WithBlock replaces or appends our marked block in a file; without lines it removes the block. An unterminated block
@@ -225,7 +226,8 @@ func loadModule(ctx context.Context, t *task.Host, name string) error {
 	if ok, err = t.Test(ctx, builtIn...); err != nil || ok {
 		return err
 	}
-	return fmt.Errorf("the kernel lacks module %s, which Kubernetes needs", name)
+	return plain.Advise(fmt.Errorf("the kernel lacks module %s, which Kubernetes needs", name),
+		"if a newer kernel was installed since the host started, restart the host; otherwise see the check modules of kkbundle precheck")
 }
 
 // RouteUnit is the unit of RouteTask.

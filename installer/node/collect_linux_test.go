@@ -108,6 +108,8 @@ func TestCollect(t *testing.T) {
 			return []byte("rpm\tsocat\t1.7.4.1-5.el9\npackage ipset is not installed\n"), exitCode(1)
 		case line == "getconf GNU_LIBC_VERSION":
 			return []byte("glibc 2.34\n"), nil
+		case strings.HasPrefix(line, "rpm --query --whatprovides") && strings.HasSuffix(line, "-- ipset"):
+			return []byte("no package provides ipset\n"), exitCode(1)
 		case line == "hostname -f":
 			return []byte("cp1.site\n"), nil
 		case strings.HasPrefix(line, "/usr/sbin/sshd -T"):
@@ -259,6 +261,33 @@ func TestKernelConfig(t *testing.T) {
 		t.Errorf("configuration: %v", c.facts.KernelConfig)
 	}
 	want := map[string]Module{"overlay": ModuleBuiltIn, "vxlan": ModuleAvailable, "br_netfilter": ModuleBuiltIn, "ip-vs": ModuleMissing}
+	if diff := cmp.Diff(want, c.facts.Modules); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// TestInstalledKernels has the remains of a removed kernel, and an installed one that does not run yet.
+func TestInstalledKernels(t *testing.T) {
+	t.Parallel()
+	root := makeRoot(t, map[string]string{
+		"/lib/modules/6.1.0-28/kernel/left.ko": "", "/lib/modules/6.1.0-31/modules.dep": "", "/lib/modules/6.1.0-29/modules.dep": "",
+	})
+	c := &survey{system: system{root: root}, probe: Probe{Modules: []string{"overlay"}}}
+	c.facts.Kernel = "6.1.0-28"
+	kernelCollector{c}.kernel()
+	if diff := cmp.Diff([]string{"6.1.0-29", "6.1.0-31"}, c.facts.InstalledKernels); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// TestBuiltInModulesOfAllRules has a kernel without modules: its configuration tells about each module that a check asks for.
+func TestBuiltInModulesOfAllRules(t *testing.T) {
+	t.Parallel()
+	root := makeRoot(t, map[string]string{"/boot/config-6.1.0": "CONFIG_NETFILTER_XT_MATCH_COMMENT=y\nCONFIG_NFT_COMPAT=y\nCONFIG_IP_VS_SH=m\n"})
+	c := &survey{system: system{root: root}, probe: Probe{Modules: []string{"xt_comment", "nft_compat", "ip_vs_sh", "xt_nat"}}}
+	c.facts.Kernel = "6.1.0"
+	kernelCollector{c}.kernel()
+	want := map[string]Module{"xt_comment": ModuleBuiltIn, "nft_compat": ModuleBuiltIn, "ip_vs_sh": ModuleMissing, "xt_nat": ModuleMissing}
 	if diff := cmp.Diff(want, c.facts.Modules); diff != "" {
 		t.Error(diff)
 	}

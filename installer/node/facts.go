@@ -82,6 +82,9 @@ type Facts struct {
 	// KernelConfig has "y", "m", a value, or "n" if not set; it is nil if the configuration is not available.
 	KernelConfig map[string]string `json:"kernelConfig,omitempty"`
 	Modules      map[string]Module `json:"modules,omitempty"`
+	// InstalledKernels are the releases whose modules are installed (/lib/modules), sorted, at most 100. The running one is missing
+	// after an upgrade without a restart, and where its modules are all built in.
+	InstalledKernels []string `json:"installedKernels,omitempty"`
 	// Sysctls has the keys that exist.
 	Sysctls map[string]string `json:"sysctls,omitempty"`
 	// Limits are the kernel's limits for all programs together.

@@ -17,6 +17,7 @@ func (c kernelCollector) kernel() {
 	}
 	if len(c.probe.Modules) > 0 {
 		c.modules()
+		c.facts.InstalledKernels = c.installedKernels()
 	}
 	for _, key := range c.probe.Sysctls {
 		name := "/proc/sys/" + strings.ReplaceAll(key, ".", "/")
@@ -31,22 +32,38 @@ func (c kernelCollector) kernel() {
 }
 
 // moduleOption returns the kernel configuration option of a module, for machines without a list of modules, such as
-// containers and virtual machines with a foreign kernel.
+// containers and virtual machines with a foreign kernel. Names: the Makefiles of Linux 6.12.
 func moduleOption(module string) string {
-	switch module {
-	case "overlay":
-		return "CONFIG_OVERLAY_FS"
-	case "br_netfilter":
-		return "CONFIG_BRIDGE_NETFILTER"
-	case "vxlan":
-		return "CONFIG_VXLAN"
-	case "nf_conntrack":
-		return "CONFIG_NF_CONNTRACK"
-	case "ip_vs":
-		return "CONFIG_IP_VS"
-	default:
-		return ""
-	}
+	return map[string]string{
+		"overlay":       "CONFIG_OVERLAY_FS",
+		"br_netfilter":  "CONFIG_BRIDGE_NETFILTER",
+		"vxlan":         "CONFIG_VXLAN",
+		"geneve":        "CONFIG_GENEVE",
+		"openvswitch":   "CONFIG_OPENVSWITCH",
+		"dummy":         "CONFIG_DUMMY",
+		"nf_conntrack":  "CONFIG_NF_CONNTRACK",
+		"ip_vs":         "CONFIG_IP_VS",
+		"ip_vs_rr":      "CONFIG_IP_VS_RR",
+		"ip_vs_wrr":     "CONFIG_IP_VS_WRR",
+		"ip_vs_sh":      "CONFIG_IP_VS_SH",
+		"ip_set":        "CONFIG_IP_SET",
+		"ip_tables":     "CONFIG_IP_NF_IPTABLES",
+		"nf_tables":     "CONFIG_NF_TABLES",
+		"nft_compat":    "CONFIG_NFT_COMPAT",
+		"nft_ct":        "CONFIG_NFT_CT",
+		"nft_fib":       "CONFIG_NFT_FIB",
+		"nft_masq":      "CONFIG_NFT_MASQ",
+		"nft_nat":       "CONFIG_NFT_NAT",
+		"nft_numgen":    "CONFIG_NFT_NUMGEN",
+		"xt_MASQUERADE": "CONFIG_NETFILTER_XT_TARGET_MASQUERADE",
+		"xt_addrtype":   "CONFIG_NETFILTER_XT_MATCH_ADDRTYPE",
+		"xt_comment":    "CONFIG_NETFILTER_XT_MATCH_COMMENT",
+		"xt_conntrack":  "CONFIG_NETFILTER_XT_MATCH_CONNTRACK",
+		"xt_mark":       "CONFIG_NETFILTER_XT_MARK",
+		"xt_nat":        "CONFIG_NETFILTER_XT_NAT",
+		"xt_set":        "CONFIG_NETFILTER_XT_SET",
+		"xt_statistic":  "CONFIG_NETFILTER_XT_MATCH_STATISTIC",
+	}[module]
 }
 
 // kernelConfig reads the requested options; nil if there is no configuration.
@@ -143,6 +160,18 @@ func (c kernelCollector) modules() {
 			mark(m, ModuleBuiltIn)
 		}
 	}
+}
+
+// installedKernels returns the releases in /lib/modules with a list of modules. An upgrade may leave files of an earlier kernel there.
+func (c kernelCollector) installedKernels() []string {
+	const dir = "/lib/modules"
+	var list []string
+	for _, release := range c.list(dir) {
+		if _, err := os.Stat(c.path(path.Join(dir, release, "modules.dep"))); err == nil {
+			list = append(list, release)
+		}
+	}
+	return list
 }
 
 // moduleName turns kernel/fs/overlayfs/overlay.ko.xz into overlay.

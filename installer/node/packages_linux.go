@@ -19,8 +19,7 @@ func (c softwareCollector) packages(ctx context.Context) {
 		out, err := c.run(ctx, append([]string{"dpkg-query", "--show", "--showformat=${db:Status-Status}\t${Package}\t${Version}\n", "--"}, names...)...)
 		c.facts.Packages = c.installed(string(out), "installed", unlessRan(err))
 	case c.find("rpm") != "":
-		out, err := c.run(ctx, append([]string{"rpm", "--query", "--queryformat", "rpm\t%{NAME}\t%{VERSION}-%{RELEASE}\n", "--"}, names...)...)
-		c.facts.Packages = c.installed(string(out), "rpm", unlessRan(err))
+		c.facts.Packages = c.installedRPM(ctx, names)
 	case c.find("apk") != "":
 		c.facts.Packages = map[string]string{}
 		name := ""
@@ -33,6 +32,26 @@ func (c softwareCollector) packages(ctx context.Context) {
 			}
 		})
 	}
+}
+
+// installedRPM also finds packages under another name: in Red Hat's release 9, iptables and ebtables are iptables-nft.
+func (c softwareCollector) installedRPM(ctx context.Context, names []string) map[string]string {
+	query := func(names []string, options ...string) map[string]string {
+		out, err := c.run(ctx, slices.Concat([]string{"rpm", "--query"}, options, []string{"--"}, names)...)
+		return c.installed(string(out), "rpm", unlessRan(err))
+	}
+	found := query(names, "--queryformat", "rpm\t%{NAME}\t%{VERSION}-%{RELEASE}\n")
+	missing := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return found[name] != "" })
+	if found == nil || len(missing) == 0 {
+		return found
+	}
+	provided := query(missing, "--whatprovides", "--queryformat", "[rpm\t%{PROVIDENAME}\t%{=VERSION}-%{=RELEASE}\n]")
+	for _, name := range missing {
+		if version := provided[name]; version != "" {
+			found[name] = version
+		}
+	}
+	return found
 }
 
 // installed parses lines of a state, a name and a version.

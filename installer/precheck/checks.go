@@ -10,8 +10,8 @@ import (
 func Checks() []Check {
 	return slices.Concat(
 		supportChecks(), bundleChecks(), groupChecks(), versionChecks(), addressChecks(), pluginChecks(), endpointChecks(), // of the cluster
-		settingChecks(), machineChecks(), kernelChecks(), cgroupChecks(), sysctlChecks(), programChecks(), linkageChecks(), spaceChecks(),
-		networkChecks(), linkChecks(), portChecks(), nameChecks(), filterChecks(),
+		settingChecks(), machineChecks(), kernelChecks(), moduleChecks(), cgroupChecks(), sysctlChecks(), programChecks(), linkageChecks(), spaceChecks(),
+		networkChecks(), linkChecks(), portChecks(), nameChecks(), filterChecks(), selinuxChecks(),
 		etcdChecks(), providedEtcdChecks(), runtimeChecks(), kubeletChecks(), leftoverChecks(),
 		registryChecks(), nfsChecks(), clockChecks(), autostartChecks(), accessChecks(),
 	)

@@ -33,12 +33,6 @@ func filterChecks() []Check {
 			Source: "kkbundle; Kubernetes with Docker's FORWARD policy",
 		},
 		{
-			ID: "selinux", Groups: []string{GroupOS}, Level: Warn, Title: "SELinux does not enforce", Rule: isSELinuxOff,
-			Why:    "its rules do not know programs in /usr/local and may keep them from running",
-			Fix:    "setenforce 0, and SELINUX=permissive in /etc/selinux/config",
-			Source: "KubeKey v4 and Kubespray switch it off or to permissive",
-		},
-		{
 			ID: "fapolicyd", Groups: []string{GroupOS}, Level: Warn, Title: "fapolicyd does not keep programs from running", Rule: hasNoPolicyDaemon,
 			Why:    "it refuses to run programs that no package has brought, kubeadm and containerd among them",
 			Fix:    "systemctl disable --now fapolicyd, or allow /usr/local/bin and /opt/cni in its rules",
@@ -115,20 +109,6 @@ func hasNoDrop(s *Subject) Finding {
 }
 
 func chainName(c node.FilterChain) string { return c.Family + " " + c.Table + " " + c.Name }
-
-func isSELinuxOff(s *Subject) Finding {
-	switch s.Facts.SELinux {
-	case "":
-		return pass("off")
-	case "enforcing":
-		return fail("enforcing")
-	default:
-		if s.Facts.SELinuxConfig == "enforcing" {
-			return fail(s.Facts.SELinux + " now, enforcing after the next boot")
-		}
-		return pass(s.Facts.SELinux)
-	}
-}
 
 func hasNoPolicyDaemon(s *Subject) Finding {
 	if s.Facts.Unit("fapolicyd.service").Active == "active" {

@@ -6,7 +6,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/kkbundle/kkbundle/installer/node"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -31,12 +30,6 @@ func kernelChecks() []Check {
 			Fix:     "use a long-term kernel, or one that a distribution maintains for years",
 			Source:  "kubeadm SystemVerification (1.34)",
 			Kubeadm: []string{"SystemVerification"},
-		},
-		{
-			ID: "modules", Groups: []string{GroupOS, GroupNetwork}, Level: Block, Title: "the kernel has the modules", Rule: hasModules, Roles: cluster(),
-			Why:    "containers need overlay, services br_netfilter or IPVS, and pod networks connect hosts with vxlan, geneve or Open vSwitch",
-			Fix:    "install the package with the kernel's modules (linux-modules-extra on Ubuntu, kernel-modules on RHEL)",
-			Source: "Kubernetes: container runtimes; kubeadm's IPVS check, which it has dropped; backends of the pod networks",
 		},
 		{
 			ID: "kernel-config", Groups: []string{GroupOS}, Level: Warn, Title: "the kernel's configuration has the options that containers need", Rule: hasKernelConfig, Roles: cluster(),
@@ -161,46 +154,6 @@ func isTestedKernel(s *Subject) Finding {
 	default:
 		return fail(kernel)
 	}
-}
-
-// modules returns the kernel modules that the cluster needs.
-func modules(c *manifest.Cluster) []string {
-	list := []string{"overlay", "br_netfilter"}
-	for _, network := range networks(c) {
-		switch network {
-		case manifest.NetworkFlannel, manifest.NetworkCalico, manifest.NetworkCilium, manifest.NetworkHybridnet:
-			list = append(list, "vxlan")
-		case manifest.NetworkKubeOVN:
-			list = append(list, "openvswitch", "geneve")
-		}
-	}
-	switch c.Kubernetes.ProxyMode {
-	case manifest.ProxyIPVS:
-		list = append(list, "ip_vs", "ip_vs_rr", "ip_vs_wrr", "ip_vs_sh", "nf_conntrack")
-	case manifest.ProxyNFTables:
-		list = append(list, "nf_tables", "nf_conntrack")
-	}
-	if c.DNS.NodeLocal {
-		list = append(list, "dummy")
-	}
-	return list
-}
-
-func hasModules(s *Subject) Finding {
-	var missing, untold []string
-	for _, m := range modules(s.Cluster) {
-		switch state := s.Facts.Modules[m]; {
-		case state.Usable():
-		case state == node.ModuleMissing:
-			missing = append(missing, m)
-		default:
-			untold = append(untold, m)
-		}
-	}
-	if len(missing) == 0 && len(untold) > 0 {
-		return unknown("no information from the host about " + strings.Join(untold, ", "))
-	}
-	return noneMissing(missing, "all of them")
 }
 
 // kernelOptions returns kubeadm's; one of the last two is enough.

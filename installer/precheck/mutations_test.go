@@ -206,8 +206,24 @@ func hostMutations() []mutation {
 		{"a time service that another unit starts", good, w(func(f *node.Facts) { runUnit(f, "chronyd.service", "static") }), nil},
 		{"not synchronised", good, w(func(f *node.Facts) { f.TimeSync = "no" }), each("time-sync", "w1")},
 		{"only the kernel knows", good, w(func(f *node.Facts) { f.TimeSync, f.Time.Synchronized = "", false }), each("time-sync", "w1")},
-		{"SELinux", good, w(func(f *node.Facts) { f.SELinux = "enforcing" }), each("selinux", "w1")},
-		{"SELinux after the next boot", good, w(func(f *node.Facts) { f.SELinuxConfig = "enforcing" }), each("selinux", "w1")},
+		{"SELinux without a policy for containers", good, w(func(f *node.Facts) { setPath(f, node.Path{Path: containerPolicyFile}) }), each("selinux", "w1")},
+		{"SELinux without its programs", good, w(func(f *node.Facts) { delete(f.Executables, "matchpathcon") }), each("selinux", "w1")},
+		{"SELinux off", good, w(func(f *node.Facts) {
+			f.SELinux, f.SELinuxConfig = "", "disabled"
+			delete(f.Executables, "matchpathcon")
+			setPath(f, node.Path{Path: containerPolicyFile})
+		}), nil},
+		{"a kernel upgraded and not started", good, w(func(f *node.Facts) { f.InstalledKernels = []string{"5.14.0-503.11.1.el9_5.x86_64"} }), each("kernel-restart", "w1")},
+		{"two kernels", good, w(func(f *node.Facts) { f.InstalledKernels = []string{f.Kernel, "5.14.0-503.11.1.el9_5.x86_64"} }), nil},
+		{"iptables without comments", good, w(func(f *node.Facts) { f.Modules["xt_comment"] = node.ModuleMissing }), each("modules", "w1")},
+		{"iptables by way of nftables", good, w(func(f *node.Facts) { f.Modules["ip_tables"] = node.ModuleMissing }), nil},
+		{"iptables by no way", good, w(func(f *node.Facts) {
+			f.Modules["ip_tables"], f.Modules["nft_compat"] = node.ModuleMissing, node.ModuleMissing
+		}), each("modules", "w1")},
+		{"no masquerading in nftables", withCluster(good, func(c *manifest.Cluster) { c.Kubernetes.ProxyMode = "nftables" }),
+			w(func(f *node.Facts) { f.Modules["nft_masq"] = node.ModuleMissing }), each("modules", "w1")},
+		{"iptables without comments, with nftables", withCluster(good, func(c *manifest.Cluster) { c.Kubernetes.ProxyMode = "nftables" }),
+			w(func(f *node.Facts) { f.Modules["xt_comment"] = node.ModuleMissing }), nil},
 		{"fapolicyd", good, w(func(f *node.Facts) { setUnit(f, "fapolicyd.service", "active") }), each("fapolicyd", "w1")},
 		{"old SSH", good, w(func(f *node.Facts) { f.SSHD.KexAlgorithms = append(f.SSHD.KexAlgorithms, "diffie-hellman-group1-sha1") }), each("ssh-algorithms", "w1")},
 		{"old SSH in use", good, func(in *input) {

@@ -50,7 +50,8 @@ func good(t *testing.T) precheck.Input {
 	cp.Space = []precheck.Space{{For: "images", Dir: "/var/lib/containerd", Bytes: 10 * gib}, {For: "registry", Dir: "/var/lib/registry", Bytes: 20 * gib}}
 	w := host("w1", "10.0.0.11", manifest.RoleWorker)
 	w.Facts = facts(t, "rocky-9")
-	w.Facts.SELinux, w.Facts.SELinuxConfig, w.Facts.Firewalls, w.Facts.Proxies, w.Facts.Swaps = "permissive", "permissive", nil, nil, nil
+	w.Facts.SELinux, w.Facts.SELinuxConfig, w.Facts.Firewalls, w.Facts.Proxies, w.Facts.Swaps = "enforcing", "enforcing", nil, nil, nil
+	setPath(w.Facts, node.Path{Path: containerPolicyFile, Type: "file"})
 	in := precheck.Input{
 		Cluster: &manifest.Cluster{Kubernetes: manifest.Kubernetes{Version: "v1.34.3"}},
 		Hosts:   []precheck.Host{cp, w}, Architectures: []string{"amd64"}, Install: true,

@@ -48,7 +48,7 @@ func executables() []string {
 	return []string{
 		"cp", "mount", "losetup", "systemctl", "modprobe", "sysctl", "swapoff",
 		"conntrack", "ip", "iptables", "nsenter", "crictl", "touch", "tc", "ethtool", "ebtables", "socat", "ipset", "ipvsadm",
-		nfsMount,
+		nfsMount, labelProgram,
 	}
 }
 
@@ -175,12 +175,17 @@ func programPackages() map[string][]string {
 
 // isComing reports whether the installation adds a missing program, with the bundle's packages.
 func (s *Subject) isComing(program string) bool {
+	return slices.ContainsFunc(programPackages()[program], s.brings)
+}
+
+// brings reports whether the installation adds a package, which the bundle has.
+func (s *Subject) brings(pkg string) bool {
 	distribution, ok := Distribution(s.Facts.OS, s.Input.Packages)
 	if !ok || !s.Input.Install || s.Input.PackagesOf == nil || s.Cluster.OSPackages != manifest.PackagesOfBundle {
 		return false
 	}
 	names, err := s.Input.PackagesOf(s.Host.Roles, distribution)
-	return err == nil && slices.ContainsFunc(programPackages()[program], func(p string) bool { return slices.Contains(names, p) })
+	return err == nil && slices.Contains(names, pkg)
 }
 
 // missingPackages returns the packages that the host's roles need and it lacks; false if unknown.
@@ -192,5 +197,6 @@ func (s *Subject) missingPackages(distribution string) ([]string, bool) {
 	if err != nil {
 		return nil, false // the distribution's names are unknown
 	}
-	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { return s.Facts.Packages[name] != "" }), true
+	names = Unneeded(s.Facts, s.Cluster, names)
+	return slices.DeleteFunc(names, func(name string) bool { return s.Facts.Packages[name] != "" }), true
 }

@@ -229,6 +229,8 @@ func TestRecorded(t *testing.T) {
 		},
 		"ubuntu-22.04": {}, "ubuntu-24.04": {}, "almalinux-9": {}, "openeuler-22.03": {}, "arm64": {},
 		"rocky-9":     {"swap", "proxy", "firewall", "selinux"},
+		"rocky-8":     {"cgroup-version", "selinux"},
+		"rocky-10":    {"modules", "selinux"},
 		"kylin-v10":   {"cgroup-version", "firewall", "ssh-algorithms"},
 		"alpine-3.20": {"systemd", "os", "machine-unique", "kernel-config", "executables", "executables-optional", "packet-filter", "time-sync"},
 		"existing-cluster": {

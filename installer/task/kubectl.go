@@ -18,9 +18,9 @@ import (
 // KubectlCache is kubectl's cache on hosts. It is not in root's home, where Reset must remove nothing.
 const KubectlCache = StateDir + "/kubectl"
 
-// NodePackages returns the operating system packages that kubeadm's checks, the kubelet, kube-proxy and port forwarding use.
+// NodePackages returns the operating system packages that kubeadm's checks, the kubelet, kube-proxy, port forwarding and SELinux use.
 func NodePackages() []string {
-	return []string{"conntrack", "ebtables", "ethtool", "iproute", "iptables", "socat"}
+	return []string{"conntrack", "container-selinux", "ebtables", "ethtool", "iproute", "iptables", "kernel-modules", "socat"}
 }
 
 // Kubectl runs kubectl as the cluster's administrator and returns its output.

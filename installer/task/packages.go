@@ -63,7 +63,7 @@ func (p *RolePackages) Candidates(roles []manifest.Role) []string {
 // AllCandidates is Candidates even for a bundle without packages.
 func (p *RolePackages) AllCandidates(roles []manifest.Role) []string {
 	var list []string
-	for _, one := range []string{"debian", "rhel"} {
+	for _, one := range []string{"debian", "rhel", "rhel/10"} { // a release with packages of its own
 		names, _ := p.For(roles, one) // a family without names adds none
 		list = append(list, names...)
 	}

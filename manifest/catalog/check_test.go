@@ -217,6 +217,16 @@ func TestPackages(t *testing.T) {
 			t.Errorf("%s: %q, %v", distribution, got, err)
 		}
 	}
+	// Only release 10 has the kernel modules in another package.
+	for distribution, want := range map[string]string{
+		"rocky/10": "container-selinux kernel-modules-extra", "rhel/10.1": "container-selinux kernel-modules-extra", "rocky/9": "container-selinux",
+		"rocky/1": "container-selinux", "openeuler/24.03": "container-selinux", "debian/12": "",
+	} {
+		got, err := Packages(c, []string{"container-selinux", "kernel-modules"}, distribution)
+		if strings.Join(got, " ") != want || err != nil {
+			t.Errorf("%s: %q, %v", distribution, got, err)
+		}
+	}
 	for _, tc := range [][3]string{{"a", "debian/12", "packages for a are not in the catalog; known: chrony"}, {"socat", "beos/5", `distribution "beos" is not known; known: debian`}} {
 		if _, err := Packages(c, tc[:1], tc[1]); err == nil || !strings.Contains(err.Error(), tc[2]) {
 			t.Error(err)

@@ -27,6 +27,10 @@ func Packages(c *manifest.Cluster, purposes []string, distribution string) ([]st
 		if !ok {
 			unknown = append(unknown, purpose)
 		}
+		if own, ok := one.Releases[release(distribution)]; ok {
+			list = append(list, own...)
+			continue
+		}
 		list = append(list, pick(one)...)
 	}
 	if len(unknown) > 0 {
@@ -34,6 +38,13 @@ func Packages(c *manifest.Cluster, purposes []string, distribution string) ([]st
 	}
 	slices.Sort(list)
 	return slices.Compact(list), nil
+}
+
+// release returns a distribution with its major version: rocky/10 of rocky/10.1.
+func release(distribution string) string {
+	id, version, _ := strings.Cut(distribution, "/")
+	major, _, _ := strings.Cut(version, ".")
+	return id + "/" + major
 }
 
 // KnowsDistribution reports whether the catalog has package names for a distribution, such as debian/12.
