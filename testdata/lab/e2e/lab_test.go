@@ -134,7 +134,7 @@ func (th *thread) keepResult(t *testing.T, standIns []string) {
 		if err != nil {
 			t.Error(err)
 		}
-		r.Version = strings.TrimSpace(string(version))
+		r.Version = field(string(version), 1)
 		if r.Cluster, err = results.ClusterOf(filepath.Join(th.dir, "cluster.yaml")); err != nil {
 			t.Error(err)
 		}

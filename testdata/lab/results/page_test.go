@@ -257,6 +257,6 @@ func writeTest(b *bytes.Buffer, all []Result, name, about string) {
 		found = true
 	}
 	if !found {
-		fmt.Fprintf(b, "| **%s** %s | | | never ran |\n", name, about)
+		fmt.Fprintf(b, "| **%s** %s | | | no result |\n", name, about)
 	}
 }
