@@ -19,7 +19,7 @@ DIST     := linux-amd64 linux-arm64 darwin-amd64 darwin-arm64
 HOSTS    ?= 2
 export CGO_ENABLED ?= 0
 
-.PHONY: help build helper dist dist-check test lint vuln fmt docs fuzz mutate bench bench-corpus demo clients lab-needs lab lab-up lab-down e2e e2e-ha e2e-upgrade clean
+.PHONY: help build helper dist dist-check test lint vuln fmt docs fuzz mutate bench bench-corpus demo clients lab-needs lab lab-up lab-down e2e e2e-ha e2e-upgrade vm-e2e clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -138,6 +138,9 @@ e2e-ha: build lab ## three control planes and two workers: one lost, one replace
 
 e2e-upgrade: build lab ## two lab nodes to the next patch: refused, killed, continued, with an application that answers
 	@cd testdata/lab && go test -count=1 -timeout 20m -v -run TestUpgrade ./e2e
+
+vm-e2e: build lab ## virtual machines with their own kernel (QEMU): RUN=TestVM selects; hours without KVM
+	@cd testdata/lab && KKBUNDLE_VM=1 go test -count=1 -timeout 4h -v -run '$(or $(RUN),TestVM)' ./e2e
 
 clean: ## remove what make made here (the caches in $(CACHE) stay)
 	@rm -rf bin dist $(NODE)-*

@@ -62,6 +62,24 @@ func start(t *testing.T, want scenario) *thread {
 	if err := hosts.Check(); err != nil {
 		t.Fatalf("this machine cannot run the lab: %v", err)
 	}
+	th, made := connect(t, want)
+	state := filepath.Join(t.TempDir(), "lab")
+	lab, err := hosts.Up(t.Context(), hosts.Options{State: state, RootFS: made.RootFS, Hosts: want.hosts, Groups: want.groups, Log: os.Stderr})
+	if err != nil {
+		t.Fatal(err)
+	}
+	th.lab, th.inventory = lab, lab.InventoryFile()
+	t.Cleanup(func() {
+		if err := lab.Down(context.WithoutCancel(t.Context())); err != nil {
+			t.Errorf("the lab left something behind: %v", err)
+		}
+	})
+	return th
+}
+
+// connect starts the upstream. The thread has no hosts yet.
+func connect(t *testing.T, want scenario) (*thread, *software.Software) {
+	t.Helper()
 	program, err := filepath.Abs("../../../bin/kkbundle")
 	if err != nil {
 		t.Fatal(err)
@@ -82,21 +100,10 @@ func start(t *testing.T, want scenario) *thread {
 	if want.edit != nil {
 		want.edit(t, dir)
 	}
-	state := filepath.Join(t.TempDir(), "lab")
-	lab, err := hosts.Up(t.Context(), hosts.Options{State: state, RootFS: made.RootFS, Hosts: want.hosts, Groups: want.groups, Log: os.Stderr})
-	if err != nil {
-		t.Fatal(err)
-	}
-	th := &thread{
-		kkbundle: program, upstream: up, lab: lab, dir: dir, inventory: lab.InventoryFile(),
+	return &thread{
+		kkbundle: program, upstream: up, dir: dir,
 		env: append(os.Environ(), "DOCKER_CONFIG="+filepath.Join(dir, "docker"), "KKBUNDLE_CACHE="+filepath.Join(dir, "cache")),
-	}
-	t.Cleanup(func() {
-		if err := lab.Down(context.WithoutCancel(t.Context())); err != nil {
-			t.Errorf("the lab left something behind: %v", err)
-		}
-	})
-	return th
+	}, made
 }
 
 // A step is a subtest that goes on from where the one before it ended.
