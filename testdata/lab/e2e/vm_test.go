@@ -107,8 +107,17 @@ func TestVMAllInOne(t *testing.T) {
 }
 
 func (v *virtual) installMachine(t *testing.T) {
-	r := run(t, v.site(t, "install")).must(t, 0)
-	t.Logf("install: %s\n%s", r.took.Round(time.Second), r.stderr)
+	// kubeadm gives a control plane four minutes to start. On a busy machine that may be too little: the next run continues.
+	const runs, kubeadmFailed = 4, 16
+	var r result
+	for n := range runs {
+		r = run(t, v.site(t, "install"))
+		t.Logf("install, run %d: exit code %d after %s\n%s", n+1, r.code, r.took.Round(time.Second), r.stderr)
+		if r.code != kubeadmFailed {
+			break
+		}
+	}
+	r.must(t, 0)
 	if group := v.on(t, 1, "stat -f -c %T /sys/fs/cgroup"); group != "cgroup2fs\n" {
 		t.Errorf("/sys/fs/cgroup is %q, want cgroup v2", group)
 	}
