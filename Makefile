@@ -21,7 +21,7 @@ HOSTS_OS ?=
 RESULTS  := $(CURDIR)/testdata/lab/results
 export CGO_ENABLED ?= 0
 
-.PHONY: help build helper dist dist-check test lint vuln fmt docs fuzz mutate bench bench-corpus demo clients lab-needs lab lab-up lab-down e2e e2e-ha e2e-upgrade e2e-one e2e-all clean
+.PHONY: help build helper dist dist-check test lint vuln fmt docs fuzz mutate bench bench-corpus demo clients lab-needs lab lab-up lab-down e2e e2e-ha e2e-upgrade e2e-one e2e-all vm-e2e clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -153,6 +153,9 @@ e2e-all: build lab ## every lab test, one after the other (hours), and the page 
 	done
 	go test ./results -run 'TestPlatformsPage$$' -update
 	[ -z "$$failed" ] || { echo "failed:$$failed"; exit 1; }
+
+vm-e2e: build lab ## virtual machines with their own kernel (QEMU): RUN=TestVM selects; hours without KVM
+	@cd testdata/lab && KKBUNDLE_VM=1 go test -count=1 -timeout 4h -v -run '$(or $(RUN),TestVM)' ./e2e
 
 clean: ## remove what make made here (the caches in $(CACHE) stay)
 	@rm -rf bin dist $(NODE)-*

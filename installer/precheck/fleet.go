@@ -85,8 +85,7 @@ func newFleet(in *Input, c *manifest.Cluster) *fleet {
 			offsets = append(offsets, low+(high-low)/2)
 		}
 	}
-	slices.Sort(offsets)
-	f.clock = offsets[(len(offsets)-1)/2]
+	f.clock = medianOffset(offsets)
 	for mtu, n := range mtus {
 		if n > mtus[f.mtu] || n == mtus[f.mtu] && mtu < f.mtu {
 			f.mtu = mtu
@@ -124,6 +123,17 @@ func (f *fleet) identify(h Host) {
 	for _, mac := range macs(h) {
 		f.byMAC.add(mac, h.Name)
 	}
+}
+
+// medianOffset returns the median. Of two values in the middle it returns the one nearer to this machine's clock: with a single
+// host, that host cannot outvote this machine.
+func medianOffset(offsets []time.Duration) time.Duration {
+	slices.Sort(offsets)
+	low, high := offsets[(len(offsets)-1)/2], offsets[len(offsets)/2]
+	if high.Abs() < low.Abs() {
+		return high
+	}
+	return low
 }
 
 // offset returns the bounds of the host clock's advance over this machine's: the facts were read at some moment between

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -120,5 +121,18 @@ func TestReport(t *testing.T) {
 	}
 	if !json.Valid(out.Bytes()) {
 		t.Errorf("no JSON:\n%s", out.String())
+	}
+}
+
+// TestClockOfFewHosts has as many clocks that are right as clocks that are wrong: this machine's counts.
+func TestClockOfFewHosts(t *testing.T) {
+	t.Parallel()
+	for _, skew := range []time.Duration{-time.Minute, time.Minute} {
+		in := good(t)
+		in.Hosts = in.Hosts[:1]
+		in.Hosts[0].Facts.Clock += int64(skew)
+		if got := failed(precheck.Evaluate(in)); !slices.Contains(got, "cp1/clock") {
+			t.Errorf("a single host whose clock is off by %s: found %q", skew, got)
+		}
 	}
 }

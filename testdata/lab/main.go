@@ -35,7 +35,9 @@ const usage = `usage: lab COMMAND
   kill|stop|start [--state DIR] HOST              pull the plug, switch off, switch on
   link     [--state DIR] HOST up|down             plug the network cable in or out
   packets  [--state DIR]                          count what the hosts sent elsewhere
-  down     [--state DIR]                          remove the hosts and everything of theirs`
+  down     [--state DIR]                          remove the hosts and everything of theirs
+  vm       up|ssh|kill|start|pause|down [--hosts N] [--memory MIB] [--kernel-args A] [--state DIR] [HOST [COMMAND...]]
+                                                  the same with virtual machines; pause stops HOST for COMMAND's duration`
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
@@ -43,7 +45,7 @@ func main() {
 	stop()
 	var exit *exec.ExitError
 	switch {
-	case errors.As(err, &exit):
+	case errors.As(err, &exit) && err.Error() == exit.Error(): // the attached command has said why
 		os.Exit(max(exit.ExitCode(), 1))
 	case err != nil:
 		fmt.Fprintln(os.Stderr, "lab:", err)
@@ -56,14 +58,22 @@ type args struct {
 	state, listen string
 	small         bool
 	with          []software.Extra
-	hosts         int
+	hosts, memory int
 	releases      []software.Release
+	kernelArgs    string
 	rest          []string
 }
 
 func run(ctx context.Context, argv []string) error {
 	if len(argv) == 0 {
 		return errors.New(usage)
+	}
+	if argv[0] == "vm" && len(argv) > 1 {
+		a, err := parse(argv[1:])
+		if err != nil {
+			return err
+		}
+		return machines(ctx, argv[1], a)
 	}
 	a, err := parse(argv)
 	if err != nil {
@@ -104,6 +114,8 @@ func parse(argv []string) (a args, err error) {
 		a.releases, err = software.ParseReleases(list)
 		return err
 	})
+	flags.IntVar(&a.memory, "memory", 3072, "")
+	flags.StringVar(&a.kernelArgs, "kernel-args", "", "")
 	flags.StringVar(&a.state, "state", "", "")
 	flags.StringVar(&a.listen, "listen", "127.0.0.1:0", "")
 	if err := flags.Parse(argv[1:]); err != nil {

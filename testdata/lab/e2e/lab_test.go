@@ -69,6 +69,39 @@ func start(t *testing.T, want scenario) *thread {
 	if err := hosts.Check(); err != nil {
 		t.Fatalf("this machine cannot run the lab: %v", err)
 	}
+	th, made := connect(t, want)
+	state := filepath.Join(t.TempDir(), "lab")
+	releases, err := want.hostReleases()
+	if err != nil {
+		t.Fatal(err)
+	}
+	lab, err := hosts.Up(t.Context(), hosts.Options{State: state, RootFS: made.RootFS, Roots: made.RootsOf(releases), Hosts: want.hosts, Groups: want.groups, Log: os.Stderr})
+	if err != nil {
+		t.Fatal(err)
+	}
+	th.lab, th.inventory = lab, lab.InventoryFile()
+	t.Cleanup(func() {
+		if err := lab.Down(context.WithoutCancel(t.Context())); err != nil {
+			t.Errorf("the lab left something behind: %v", err)
+		}
+	})
+	for _, h := range lab.Hosts {
+		th.systems = append(th.systems, results.HostID(th.on(t, h.Number, "cat /etc/os-release")))
+	}
+	return th
+}
+
+// hostReleases returns the releases of the hosts: those of the scenario, or of $HOSTS_OS.
+func (want scenario) hostReleases() ([]software.Release, error) {
+	if want.releases != nil {
+		return want.releases, nil
+	}
+	return software.ParseReleases(os.Getenv("HOSTS_OS"))
+}
+
+// connect starts the upstream. The thread has no hosts yet.
+func connect(t *testing.T, want scenario) (*thread, *software.Software) {
+	t.Helper()
 	program, err := filepath.Abs("../../../bin/kkbundle")
 	if err != nil {
 		t.Fatal(err)
@@ -76,11 +109,9 @@ func start(t *testing.T, want scenario) *thread {
 	if _, err := os.Stat(program); err != nil {
 		t.Fatalf("%v: run make build", err)
 	}
-	releases := want.releases
-	if releases == nil {
-		if releases, err = software.ParseReleases(os.Getenv("HOSTS_OS")); err != nil {
-			t.Fatal(err)
-		}
+	releases, err := want.hostReleases()
+	if err != nil {
+		t.Fatal(err)
 	}
 	made, err := software.Build(t.Context(), software.Options{With: want.with, Hosts: releases, Log: os.Stderr})
 	if err != nil {
@@ -98,21 +129,7 @@ func start(t *testing.T, want scenario) *thread {
 	if want.edit != nil {
 		want.edit(t, dir)
 	}
-	state := filepath.Join(t.TempDir(), "lab")
-	lab, err := hosts.Up(t.Context(), hosts.Options{State: state, RootFS: made.RootFS, Roots: made.RootsOf(releases), Hosts: want.hosts, Groups: want.groups, Log: os.Stderr})
-	if err != nil {
-		t.Fatal(err)
-	}
-	th.lab, th.inventory = lab, lab.InventoryFile()
-	t.Cleanup(func() {
-		if err := lab.Down(context.WithoutCancel(t.Context())); err != nil {
-			t.Errorf("the lab left something behind: %v", err)
-		}
-	})
-	for _, h := range lab.Hosts {
-		th.systems = append(th.systems, results.HostID(th.on(t, h.Number, "cat /etc/os-release")))
-	}
-	return th
+	return th, made
 }
 
 // keepResult writes the test's result at its end, if a directory for results is named and the hosts were up.

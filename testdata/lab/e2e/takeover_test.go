@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"bytes"
 	"os"
 	"path/filepath"
 	"strings"
@@ -84,14 +83,14 @@ func (th *thread) ownContainerd(t *testing.T) string {
 	} {
 		file := filepath.Join(th.dir, "own-"+name)
 		th.connected(t, "extract", th.bundle(), name, "-o", file).must(t, 0)
-		th.send(t, 2, file, line)
+		th.feedFile(t, 2, file, line)
 	}
 	th.on(t, 2, `mkdir -p /etc/containerd && printf '`+strings.ReplaceAll(siteConfig, "\n", `\n`)+`' >/etc/containerd/config.toml
 		printf '[Service]\nType=notify\nDelegate=yes\nKillMode=process\nExecStart=/usr/bin/containerd\n[Install]\nWantedBy=multi-user.target\n' >/lib/systemd/system/containerd.service
 		systemctl daemon-reload && systemctl enable --now containerd`)
 	image := filepath.Join(th.dir, "own-image.tar")
 	th.connected(t, "extract", th.bundle(), "docker.io/lab/labapp:1", "--format", "docker-archive", "--platform", "linux/amd64", "-o", image).must(t, 0)
-	th.send(t, 2, image, "ctr -n site images import -")
+	th.feedFile(t, 2, image, "ctr -n site images import -")
 	th.on(t, 2, "ctr -n site run -d docker.io/lab/labapp:1 app /labapp sleep")
 	pid := strings.TrimSpace(th.on(t, 2, "ctr -n site tasks ls | awk '$1 == \"app\" {print $2}'"))
 	if pid == "" {
@@ -109,22 +108,13 @@ func (th *thread) siteContainer(t *testing.T, pid string) {
 	th.on(t, 2, "test -d /proc/"+pid)
 }
 
-// send gives a shell line on a host a file as its input.
-func (th *thread) send(t *testing.T, number int, file, line string) {
+// feedFile gives a shell line on a host a file as its input.
+func (th *thread) feedFile(t *testing.T, number int, file, line string) {
 	t.Helper()
-	h, err := th.lab.Host(number)
-	if err != nil {
-		t.Fatal(err)
-	}
 	in, err := os.Open(file)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = in.Close() }() // only read
-	cmd := th.lab.SSH(t.Context(), h, line)
-	var out bytes.Buffer
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = in, &out, &out
-	if err := cmd.Run(); err != nil {
-		t.Fatalf("%s: %s: %v\n%s", h.Name, line, err, out.String())
-	}
+	th.feed(t, number, line, in)
 }

@@ -65,6 +65,36 @@ func Up(ctx context.Context, o Options) (*Lab, error) {
 	if err := Check(); err != nil {
 		return nil, err
 	}
+	l, err := newLab(o)
+	if err != nil {
+		return nil, err
+	}
+	if err := l.makeRoom(); err != nil {
+		return nil, err
+	}
+	start := time.Now()
+	if err := l.boot(ctx); err != nil {
+		return nil, errors.Join(err, l.Down(context.WithoutCancel(ctx)))
+	}
+	l.say("%d hosts answer after %s", len(l.Hosts), time.Since(start).Round(100*time.Millisecond))
+	return l, nil
+}
+
+// Prepare makes a lab without its hosts: keys, an inventory, a directory with each host's own files (SeedDir) and a network
+// with the port Port for each host. The caller boots the hosts there, and ends them before Down.
+func Prepare(ctx context.Context, o Options) (*Lab, error) {
+	l, err := newLab(o)
+	if err != nil {
+		return nil, err
+	}
+	if err := errors.Join(l.keys(), l.networkUp(ctx)); err != nil {
+		return nil, errors.Join(err, l.Down(context.WithoutCancel(ctx)))
+	}
+	return l, nil
+}
+
+// newLab makes the state directory of a lab that is not there yet, with its inventory.
+func newLab(o Options) (*Lab, error) {
 	if o.Hosts < 1 || o.Hosts > MaxHosts {
 		return nil, fmt.Errorf("%d hosts: the lab boots 1 to %d", o.Hosts, MaxHosts)
 	}
@@ -89,18 +119,7 @@ func Up(ctx context.Context, o Options) (*Lab, error) {
 	if o.Groups == nil {
 		o.Groups = l.oneControlPlane()
 	}
-	if err := l.WriteInventory(l.InventoryFile(), o.Groups); err != nil {
-		return nil, err
-	}
-	if err := l.makeRoom(); err != nil {
-		return nil, err
-	}
-	start := time.Now()
-	if err := l.boot(ctx); err != nil {
-		return nil, errors.Join(err, l.Down(context.WithoutCancel(ctx)))
-	}
-	l.say("%d hosts answer after %s", len(l.Hosts), time.Since(start).Round(100*time.Millisecond))
-	return l, nil
+	return l, l.WriteInventory(l.InventoryFile(), o.Groups)
 }
 
 // Open finds the lab that Up booted with this state directory. The error is os.ErrNotExist if there is none.
@@ -144,6 +163,19 @@ func (l *Lab) KeyFile() string { return filepath.Join(l.State, "id_ed25519") }
 
 // KnownHostsFile has the host keys of all hosts.
 func (l *Lab) KnownHostsFile() string { return filepath.Join(l.State, "known_hosts") }
+
+// HostDir is where a host's disk and logs are.
+func (l *Lab) HostDir(h Host) string { return l.hostDir(h) }
+
+// SeedDir has the files that differ from host to host, below the root of its file system. They are root's, and the sudo user's
+// below home/.
+func (l *Lab) SeedDir(h Host) string { return filepath.Join(l.hostDir(h), "seed") }
+
+// Port is the name of a host's port at the lab's bridge: an interface in the network namespace that Command runs in.
+func (l *Lab) Port(h Host) string { return fmt.Sprintf("h%d", h.Number) }
+
+// Bridge is the name of the lab's bridge, in the same namespace.
+const Bridge = "labbr0"
 
 func (l *Lab) netns() string { return l.Name + "-admin" }
 

@@ -34,10 +34,10 @@ func (l *Lab) networkUp(ctx context.Context) error {
 	for _, args := range [][]string{
 		{"ip", "netns", "add", n},
 		{"ip", "-n", n, "link", "set", "lo", "up"},
-		{"ip", "-n", n, "link", "add", "labbr0", "type", "bridge"},
-		{"ip", "-n", n, "addr", "add", AdminAddress + "/24", "dev", "labbr0"},
-		{"ip", "-n", n, "addr", "add", AdminAddress6 + "/64", "dev", "labbr0", "nodad"},
-		{"ip", "-n", n, "link", "set", "labbr0", "up"},
+		{"ip", "-n", n, "link", "add", Bridge, "type", "bridge"},
+		{"ip", "-n", n, "addr", "add", AdminAddress + "/24", "dev", Bridge},
+		{"ip", "-n", n, "addr", "add", AdminAddress6 + "/64", "dev", Bridge, "nodad"},
+		{"ip", "-n", n, "link", "set", Bridge, "up"},
 	} {
 		if err := run(ctx, args...); err != nil {
 			return fmt.Errorf("network of the lab: %w", err)
@@ -57,12 +57,12 @@ func (l *Lab) Link(ctx context.Context, h Host, up bool) error {
 	if up {
 		state = "up"
 	}
-	return run(ctx, "ip", "-n", l.netns(), "link", "set", fmt.Sprintf("h%d", h.Number), state)
+	return run(ctx, "ip", "-n", l.netns(), "link", "set", l.Port(h), state)
 }
 
 // Slow lets a host receive this many Mbit/s at most.
 func (l *Lab) Slow(ctx context.Context, h Host, mbit int) error {
-	return run(ctx, "tc", "-n", l.netns(), "qdisc", "replace", "dev", fmt.Sprintf("h%d", h.Number), "root", "tbf",
+	return run(ctx, "tc", "-n", l.netns(), "qdisc", "replace", "dev", l.Port(h), "root", "tbf",
 		"rate", fmt.Sprintf("%dmbit", mbit), "burst", "256kb", "latency", "50ms")
 }
 

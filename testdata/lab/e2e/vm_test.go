@@ -1,0 +1,150 @@
+package e2e
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kkbundle/kkbundle/testdata/lab/hosts"
+	"github.com/kkbundle/kkbundle/testdata/lab/vm"
+)
+
+// virtual is a thread whose hosts are virtual machines.
+type virtual struct {
+	*thread
+	machines *vm.Lab
+}
+
+// startVM is start with virtual machines. They run only where make vm-e2e asks for them: they are 15 times slower than hosts in
+// namespaces.
+func startVM(t *testing.T, want scenario, memory int, kernelArgs string) *virtual {
+	t.Helper()
+	if testing.Short() || os.Getenv("KKBUNDLE_VM") == "" {
+		t.Skip("virtual machines take half an hour; see make vm-e2e")
+	}
+	image, err := vm.Build(t.Context(), os.Stderr)
+	if err != nil {
+		t.Fatalf("this machine cannot run virtual machines: %v", err)
+	}
+	edit := want.edit
+	want.edit = func(t *testing.T, dir string) {
+		plainCluster(t, dir)
+		if edit != nil {
+			edit(t, dir)
+		}
+	}
+	th, _ := connect(t, want)
+	begin := time.Now()
+	machines, err := vm.Up(t.Context(), vm.Options{
+		State: filepath.Join(t.TempDir(), "lab"), Image: image, Hosts: want.hosts, Groups: want.groups, Memory: memory, KernelArgs: kernelArgs, Log: os.Stderr,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("boot: %s", time.Since(begin).Round(time.Second))
+	t.Cleanup(func() {
+		if err := machines.Down(context.WithoutCancel(t.Context())); err != nil {
+			t.Errorf("the lab left something behind: %v", err)
+		}
+	})
+	th.lab, th.inventory = machines.Lab, machines.InventoryFile()
+	return &virtual{th, machines}
+}
+
+// plainCluster takes out of cluster.yaml what only hosts in namespaces need.
+func plainCluster(t *testing.T, dir string) {
+	t.Helper()
+	rewrite(t, filepath.Join(dir, "cluster.yaml"),
+		"  kubelet: {failCgroupV1: false}\n", "",
+		"  kubeProxy:\n    conntrack: {maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}\n", "")
+}
+
+// allInOne is an inventory of one host for everything.
+func allInOne() hosts.Groups {
+	return hosts.Groups{"kube_control_plane": {1}, "kube_worker": {1}, "etcd": {1}, "image_registry": {1}}
+}
+
+// TestVMAllInOne is a cluster of one machine with Debian's own kernel, cgroup v2 and a real boot.
+func TestVMAllInOne(t *testing.T) {
+	v := startVM(t, scenario{hosts: 1, groups: allInOne()}, 4096, "")
+	v.nodes, v.pristine = 1, v.traces(t)
+	steps(t, []step{
+		{"build", v.makeBundle},
+		{"precheck finds nothing that blocks", func(t *testing.T) {
+			r := run(t, v.site(t, "precheck")).must(t, 0)
+			t.Logf("precheck: %s\n%s", r.took.Round(100*time.Millisecond), r.stdout)
+		}},
+		{"install ends verified", v.installMachine},
+		{"a rerun changes nothing", func(t *testing.T) {
+			r := run(t, v.site(t, "install")).must(t, 0)
+			t.Logf("rerun: %s", r.took.Round(time.Second))
+			if !strings.Contains(r.stderr, "0 changed") {
+				t.Errorf("want 0 changed, got\n%s", r.stderr)
+			}
+		}},
+		{"after a power cut the cluster is back by itself", func(t *testing.T) {
+			h := v.lab.Hosts[0]
+			if err := v.machines.Kill(h); err != nil {
+				t.Fatal(err)
+			}
+			v.comesBack(t, func() error { return v.machines.Start(t.Context(), h) })
+		}},
+		{"after a reboot the cluster is back by itself", func(t *testing.T) {
+			v.comesBack(t, func() error { return v.machines.Reboot(t.Context(), v.lab.Hosts[0]) })
+		}},
+		{"reset leaves what was there", func(t *testing.T) {
+			r := run(t, v.site(t, "reset", "--yes", "--with-data")).must(t, 0)
+			t.Logf("reset: %s", r.took.Round(time.Second))
+			if after := v.traces(t); after != v.pristine {
+				t.Errorf("the reset did not make the host what it was:\n%s", difference(v.pristine, after))
+			}
+		}},
+		{"no packet left the machine's network", v.packets},
+	})
+}
+
+func (v *virtual) installMachine(t *testing.T) {
+	// kubeadm gives a control plane four minutes to start. On a busy machine that may be too little: the next run continues.
+	const runs, kubeadmFailed = 4, 16
+	var r result
+	for n := range runs {
+		r = run(t, v.site(t, "install"))
+		t.Logf("install, run %d: exit code %d after %s\n%s", n+1, r.code, r.took.Round(time.Second), r.stderr)
+		if r.code != kubeadmFailed {
+			break
+		}
+	}
+	r.must(t, 0)
+	if group := v.on(t, 1, "stat -f -c %T /sys/fs/cgroup"); group != "cgroup2fs\n" {
+		t.Errorf("/sys/fs/cgroup is %q, want cgroup v2", group)
+	}
+	v.status(t)
+}
+
+// status asks until the cluster is healthy.
+func (v *virtual) status(t *testing.T) {
+	t.Helper()
+	var r result
+	for deadline := time.Now().Add(15 * time.Minute); time.Now().Before(deadline); time.Sleep(5 * time.Second) {
+		if r = run(t, v.site(t, "status")); r.code == 0 {
+			return
+		}
+	}
+	t.Fatalf("the cluster is not healthy: exit code %d\n%s\n%s", r.code, r.stdout, r.stderr)
+}
+
+// comesBack starts a host and waits until its cluster is healthy and its application answers.
+func (v *virtual) comesBack(t *testing.T, boot func() error) {
+	t.Helper()
+	begin := time.Now()
+	if err := boot(); err != nil {
+		t.Fatal(err)
+	}
+	booted := time.Since(begin)
+	v.status(t)
+	t.Logf("boot: %s; healthy after %s", booted.Round(time.Second), time.Since(begin).Round(time.Second))
+	v.waitFor(t, 5*time.Minute, "the application answers", 1, "curl -fsS --max-time 5 http://"+v.lab.Hosts[0].Address+":30080/")
+}
