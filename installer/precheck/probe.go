@@ -18,7 +18,7 @@ func ProbeFor(c *manifest.Cluster, h Host) node.Probe {
 			"k3s.service", "k3s-agent.service", "rke2-server.service", "rke2-agent.service", "fapolicyd.service",
 		},
 		Executables:  executables(),
-		Paths:        append(leftoverPaths(c), MarkerDir, cniDir, taskDir, storageDir),
+		Paths:        append(leftoverPaths(c), MarkerDir, cniDir, taskDir, storageDir, crioDir),
 		Modules:      modules(c),
 		KernelConfig: kernelOptions(),
 		Sysctls:      sysctls(),
