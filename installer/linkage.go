@@ -19,30 +19,53 @@ import (
 const (
 	maxProgram = 256 << 20 // bytes of a dynamic program
 	maxHeaders = 1 << 10   // program headers
+	maxGap     = 1 << 16   // bytes between the header of the file and these
 	maxSection = 4 << 20   // bytes of a section that is read
 )
 
 // readLinkage reads the requirements of a program. Of a static program only the headers are read; a dynamic one is stored
-// in a temporary file meanwhile, because its sections are at its end.
+// in a temporary file meanwhile, because its sections are at its end. The error is that of reading; a program that cannot
+// be understood has a Problem.
 func readLinkage(program io.Reader) (precheck.Linkage, error) {
-	head := &bytes.Buffer{}
-	l, dynamic, err := readHeaders(io.TeeReader(program, head))
+	in, head := &source{Reader: program}, &bytes.Buffer{}
+	l, dynamic, err := readHeaders(io.TeeReader(in, head))
+	if err != nil {
+		l.Problem = err.Error()
+	}
 	if err != nil || !dynamic {
-		return l, err
+		return l, in.err
 	}
 	f, err := os.CreateTemp("", "kkbundle-program-*")
 	if err != nil {
 		return l, err
 	}
 	defer func() { _ = errors.Join(f.Close(), os.Remove(f.Name())) }() // temporary
-	n, err := io.Copy(f, io.LimitReader(io.MultiReader(head, program), maxProgram+1))
+	n, err := io.Copy(f, io.LimitReader(io.MultiReader(head, in), maxProgram+1))
 	if err != nil {
 		return l, err
 	}
-	if n > maxProgram {
-		return l, fmt.Errorf("a dynamic program of more than %d bytes cannot be examined", maxProgram)
+	if err = readDynamic(f, &l); n > maxProgram {
+		err = fmt.Errorf("it is larger than %d bytes", maxProgram)
 	}
-	return l, readDynamic(f, &l)
+	if err != nil {
+		l.Problem = err.Error()
+	}
+	return l, nil
+}
+
+// A source remembers the error of a stream.
+type source struct {
+	io.Reader
+	err error
+}
+
+// Read reads from the stream.
+func (s *source) Read(p []byte) (int, error) {
+	n, err := s.Reader.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		s.err = err
+	}
+	return n, err
 }
 
 // readHeaders reads the architecture of a program, and reports whether it has a dynamic loader. A file that is no ELF file
@@ -74,8 +97,8 @@ func readHeaders(r io.Reader) (l precheck.Linkage, dynamic bool, err error) {
 
 // hasLoader reads the program headers, which follow the file's header.
 func hasLoader(r io.Reader, order binary.ByteOrder, header elf.Header64) (bool, error) {
-	gap := int64(header.Phoff) - int64(header.Ehsize)
-	if header.Phnum == 0 || header.Phnum > maxHeaders || gap < 0 || gap > maxSection {
+	gap := int64(header.Phoff) - int64(binary.Size(header))
+	if header.Phnum == 0 || header.Phnum > maxHeaders || gap < 0 || gap > maxGap {
 		return false, errors.New("the ELF file has no program headers near its start")
 	}
 	if _, err := io.CopyN(io.Discard, r, gap); err != nil {

@@ -7,12 +7,15 @@ import (
 	"bytes"
 	"compress/gzip"
 	"encoding/binary"
+	"errors"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"testing/iotest"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
@@ -80,9 +83,13 @@ func TestReadLinkage(t *testing.T) {
 		}
 	}
 	for _, length := range []int{30, 70, 500, len(dynamic) / 2} {
-		if got, err := readLinkage(bytes.NewReader(dynamic[:length])); err == nil {
-			t.Errorf("%d bytes of a program: %+v", length, got)
+		if got, err := readLinkage(bytes.NewReader(dynamic[:length])); err != nil || got.Problem == "" {
+			t.Errorf("%d bytes of a program: %+v, %v", length, got, err)
 		}
+	}
+	broken := io.MultiReader(bytes.NewReader(dynamic[:500]), iotest.ErrReader(io.ErrNoProgress))
+	if got, err := readLinkage(broken); !errors.Is(err, io.ErrNoProgress) {
+		t.Errorf("a stream that fails: %+v, %v", got, err)
 	}
 }
 
@@ -172,4 +179,21 @@ func TestProgramsThatCannotStart(t *testing.T) {
 			t.Errorf("%s: got %+v, want %q", name, one, c.found)
 		}
 	}
+}
+
+// FuzzReadLinkage reads programs of a hostile bundle: nothing panics, and a loader is of an ELF file only.
+func FuzzReadLinkage(f *testing.F) {
+	program, err := os.ReadFile("/bin/ls")
+	if err != nil {
+		f.Skip(err)
+	}
+	f.Add(program[:min(len(program), 1<<16)])
+	f.Add(program)
+	f.Add([]byte("\x7fELF"))
+	f.Fuzz(func(t *testing.T, program []byte) {
+		l, err := readLinkage(bytes.NewReader(program))
+		if err == nil && l.Loader != "" && !bytes.HasPrefix(program, []byte("\x7fELF")) {
+			t.Errorf("%+v", l)
+		}
+	})
 }

@@ -29,6 +29,8 @@ type Linkage struct {
 	Loader string
 	// GLIBC is the newest version of glibc's symbols that the program uses, such as 2.34; "" for none.
 	GLIBC string
+	// Problem is the reason that the file could not be understood, or "".
+	Problem string
 }
 
 // linkageChecks check whether the bundle's programs can start.
@@ -46,14 +48,19 @@ func canStart(s *Subject) Finding {
 	if !s.Input.Install || s.Facts.Arch == "" {
 		return skip()
 	}
-	var wrong []string
-	asked, unsure := false, false
+	var wrong, unsure []string
+	asked := false
 	for _, p := range s.Input.Programs {
 		if p.For != s.Facts.Arch || len(p.Roles) > 0 && !slices.ContainsFunc(p.Roles, s.Host.Is) {
 			continue
 		}
 		asked = true
-		unsure = unsure || p.Loader != "" && s.Facts.Libc.Name == ""
+		if p.Problem != "" {
+			unsure = append(unsure, p.Path+" could not be examined: "+p.Problem)
+		}
+		if p.Loader != "" && s.Facts.Libc.Name == "" {
+			unsure = append(unsure, p.Path+" is dynamic, and the host did not say which libc it has")
+		}
 		if obstacle := p.obstacle(s.Facts); obstacle != "" {
 			wrong = append(wrong, p.Path+" "+obstacle)
 		}
@@ -61,8 +68,8 @@ func canStart(s *Subject) Finding {
 	switch {
 	case len(wrong) > 0:
 		return fail(some(wrong))
-	case unsure:
-		return unknown("the host did not say which libc it has")
+	case len(unsure) > 0:
+		return unknown(some(unsure))
 	case !asked:
 		return skip()
 	default:

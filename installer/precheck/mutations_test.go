@@ -258,6 +258,7 @@ func programMutations() []mutation {
 		{"an old glibc, an older program", good, with(precheck.Linkage{Arch: "amd64", Loader: loader, GLIBC: "2.4"}, el8), nil},
 		{"a program for musl", good, with(precheck.Linkage{Arch: "amd64", Loader: "/lib/ld-musl-x86_64.so.1"}, el8, manifest.RoleWorker), each("bundle-programs", "w1")},
 		{"musl with a loader of glibc's name", good, with(dynamic, node.Libc{Name: "musl", Version: "1.2.5", Loaders: []string{loader}}), each("bundle-programs", "w1")},
+		{"a program that cannot be read", good, with(precheck.Linkage{Arch: "amd64", Problem: "the ELF file ends within its headers"}, el8, manifest.RoleWorker), each("bundle-programs", "w1")},
 		{"an unknown libc", good, with(dynamic, node.Libc{}), each("bundle-programs", "w1")},
 		{"a program for arm64", good, with(precheck.Linkage{Arch: "arm64"}, el8, manifest.RoleWorker), each("bundle-programs", "w1")},
 	}
@@ -474,6 +475,9 @@ func installedMutations() []mutation {
 		{"docker", good, w(func(f *node.Facts) { setUnit(f, "docker.service", "active") }), each("runtime", "w1")},
 		{"podman's images and CRI-O", withCluster(good, func(c *manifest.Cluster) { c.CRI.Type = "crio" }), w(func(f *node.Facts) {
 			f.Paths = append(f.Paths, node.Path{Path: "/var/lib/containers/storage", Type: "dir", Entries: []string{"overlay-images"}})
+		}), each("runtime", "w1")},
+		{"the configuration of another CRI-O", withCluster(good, func(c *manifest.Cluster) { c.CRI.Type = "crio" }), w(func(f *node.Facts) {
+			f.Paths = append(f.Paths, node.Path{Path: "/etc/crio", Type: "dir", Entries: []string{"crio.conf"}})
 		}), each("runtime", "w1")},
 		{"podman's images", good, w(func(f *node.Facts) {
 			f.Paths = append(f.Paths, node.Path{Path: "/var/lib/containers/storage", Type: "dir", Entries: []string{"overlay-images"}})

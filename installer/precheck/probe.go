@@ -19,7 +19,7 @@ func ProbeFor(c *manifest.Cluster, h Host) node.Probe {
 			"cri-docker.service", "chrony.service", "chronyd.service", "systemd-timesyncd.service", "ntp.service", "ntpd.service", "ntpsec.service",
 		},
 		Executables:  executables(),
-		Paths:        slices.Concat(leftoverPaths(c), []string{MarkerDir, cniDir, taskDir, storageDir}, policyFiles(containerPolicy), policyFiles(k3sPolicy)),
+		Paths:        slices.Concat(leftoverPaths(c), []string{MarkerDir, cniDir, taskDir, storageDir, crioDir}, policyFiles(containerPolicy), policyFiles(k3sPolicy)),
 		Modules:      Modules(c),
 		KernelConfig: kernelOptions(),
 		Sysctls:      sysctls(),

@@ -78,12 +78,14 @@ func runtimeUnits(cri manifest.RuntimeType) []string {
 	}
 }
 
-// Directories of containers.
+// Directories of container runtimes.
 const (
 	// taskDir has a directory for each namespace of containerd that has had running containers.
 	taskDir = "/run/containerd/io.containerd.runtime.v2.task"
 	// storageDir has the images and containers of podman and of CRI-O.
 	storageDir = "/var/lib/containers/storage"
+	// crioDir has CRI-O's configuration.
+	crioDir = "/etc/crio"
 )
 
 // hasNoForeignRuntime also counts an existing copy of the cluster's own runtime if kkbundle will install another one.
@@ -101,8 +103,10 @@ func hasNoForeignRuntime(s *Subject) Finding {
 	if spaces := s.Facts.Path(taskDir).Entries; len(spaces) > 0 && len(found) > 0 {
 		found = append(found, "containers in "+some(spaces))
 	}
-	if s.Input.Install && s.Cluster.CRI.Type == manifest.RuntimeCRIO && len(s.Facts.Path(storageDir).Entries) > 0 {
-		found = append(found, "images or containers in "+storageDir+", which CRI-O uses and reset removes")
+	for _, dir := range []string{storageDir, crioDir} {
+		if s.Input.Install && s.Cluster.CRI.Type == manifest.RuntimeCRIO && len(s.Facts.Path(dir).Entries) > 0 {
+			found = append(found, dir+" is in use, which CRI-O needs and reset removes")
+		}
 	}
 	return none(found, "none")
 }
