@@ -68,7 +68,11 @@ func catalogTables(t *testing.T) string {
 	}
 	b.WriteString("\n| package | Debian, Ubuntu | RPM |\n|---|---|---|\n")
 	for _, name := range slices.Sorted(maps.Keys(k.Packages)) {
-		fmt.Fprintf(&b, "| %s | %s | %s |\n", name, strings.Join(k.Packages[name].Debian, " "), strings.Join(k.Packages[name].RPM, " "))
+		rpm := strings.Join(k.Packages[name].RPM, " ")
+		for _, release := range slices.Sorted(maps.Keys(k.Packages[name].Releases)) {
+			rpm += " " + release + ": " + strings.Join(k.Packages[name].Releases[release], " ") + ";"
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s |\n", name, strings.Join(k.Packages[name].Debian, " "), strings.TrimSpace(strings.TrimSuffix(rpm, ";")))
 	}
 	return b.String()
 }

@@ -20,7 +20,7 @@ import (
 // Plan returns all tasks of an installation of the cluster, in order. CheckInstall reports whether they can run.
 func Plan(c *manifest.Cluster) []task.Phase {
 	c = c.WithDefaults()
-	init := []task.Task{machine.PackagesTask(c), machine.HostsTask(), machine.ClockTask(), machine.SwapTask(c), machine.KernelTask(c), machine.RouteTask(c), machine.LinksTask(c, addon.NetworkOf(c).Patterns)}
+	init := []task.Task{machine.PackagesTask(c), machine.LabelsTask(), machine.HostsTask(), machine.ClockTask(), machine.SwapTask(c), machine.KernelTask(c), machine.RouteTask(c), machine.LinksTask(c, addon.NetworkOf(c).Patterns)}
 	if c.ImageRegistry.Type.Installed() {
 		init = append([]task.Task{siteregistry.CertificatesTask()}, init...)
 	}

@@ -13,7 +13,7 @@ func tagGroups() []tagGroup {
 	return []tagGroup{
 		{"hooks", []string{"pre_install", "post_install"}},
 		{"precheck", []string{"precheck"}},
-		{"hosts", []string{"hosts-file", "clock", "swap", "kernel", "service-route", "packages", "os-"}},
+		{"hosts", []string{"hosts-file", "clock", "swap", "kernel", "service-route", "packages", "os-", "selinux-labels"}},
 		{"registry", []string{"certificates", "registry", "registry-", "existing-registry", "seed-registry", "harbor", "harbor-", "preload-images"}},
 		{"cri", []string{"containerd", "docker", "docker-", "runtime-tools", "crio", "cri-", "crictl", "nerdctl"}},
 		{"etcd", []string{"etcd", "etcd-", "provided-etcd"}},

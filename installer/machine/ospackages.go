@@ -206,12 +206,16 @@ func configurePending(ctx context.Context, t *task.Host) error {
 	return errors.Join(err, ended)
 }
 
+// repositoryOptions override the host's /etc/dnf/dnf.conf: kkbundle has checked the packages by their digests, and writes the lists
+// itself. The lists say nothing of modules, without which dnf refuses packages of a module, such as container-selinux of release 8.
+const repositoryOptions = "enabled=1\ngpgcheck=0\nrepo_gpgcheck=0\nmodule_hotfixes=1\n"
+
 // dnfInstall supports dnf and yum, which lacks --repofrompath.
 func dnfInstall(ctx context.Context, t *task.Host, manager, dir string, names []string) error {
 	args := []string{manager, "--assumeyes", "--quiet"}
 	if dir != "" {
 		repos := path.Join(PackagesDir, "repos")
-		text := "[kkbundle]\nname=kkbundle\nbaseurl=file://" + dir + "\nenabled=1\ngpgcheck=0\n"
+		text := "[kkbundle]\nname=kkbundle\nbaseurl=file://" + dir + "\n" + repositoryOptions
 		if err := t.Write(ctx, task.File{Path: path.Join(repos, "kkbundle.repo"), Mode: 0o644, Data: []byte(text)}); err != nil {
 			return err
 		}

@@ -112,8 +112,10 @@ func TestSELinuxStaysOn(t *testing.T) {
 			in.PackagesOf = func([]manifest.Role, string) ([]string, error) { return []string{"container-selinux"}, nil }
 			f.Packages = map[string]string{}
 		}, true, precheck.Block, "enforcing"},
-		"k3s": {func(in *precheck.Input, _ *node.Facts) { in.Cluster.Kubernetes.Distribution = manifest.DistributionK3s }, false, precheck.Block,
-			"enforcing; missing: k3s-selinux (from the releases of github.com/k3s-io/k3s-selinux, not from the distribution)"},
+		"k3s": {
+			func(in *precheck.Input, _ *node.Facts) { in.Cluster.Kubernetes.Distribution = manifest.DistributionK3s }, false, precheck.Block,
+			"enforcing; missing: k3s-selinux (from the releases of github.com/k3s-io/k3s-selinux, not from the distribution)",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

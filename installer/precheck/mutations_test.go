@@ -220,10 +220,14 @@ func hostMutations() []mutation {
 		{"iptables by no way", good, w(func(f *node.Facts) {
 			f.Modules["ip_tables"], f.Modules["nft_compat"] = node.ModuleMissing, node.ModuleMissing
 		}), each("modules", "w1")},
-		{"no masquerading in nftables", withCluster(good, func(c *manifest.Cluster) { c.Kubernetes.ProxyMode = "nftables" }),
-			w(func(f *node.Facts) { f.Modules["nft_masq"] = node.ModuleMissing }), each("modules", "w1")},
-		{"iptables without comments, with nftables", withCluster(good, func(c *manifest.Cluster) { c.Kubernetes.ProxyMode = "nftables" }),
-			w(func(f *node.Facts) { f.Modules["xt_comment"] = node.ModuleMissing }), nil},
+		{
+			"no masquerading in nftables", withCluster(good, func(c *manifest.Cluster) { c.Kubernetes.ProxyMode = "nftables" }),
+			w(func(f *node.Facts) { f.Modules["nft_masq"] = node.ModuleMissing }), each("modules", "w1"),
+		},
+		{
+			"iptables without comments, with nftables", withCluster(good, func(c *manifest.Cluster) { c.Kubernetes.ProxyMode = "nftables" }),
+			w(func(f *node.Facts) { f.Modules["xt_comment"] = node.ModuleMissing }), nil,
+		},
 		{"fapolicyd", good, w(func(f *node.Facts) { setUnit(f, "fapolicyd.service", "active") }), each("fapolicyd", "w1")},
 		{"old SSH", good, w(func(f *node.Facts) { f.SSHD.KexAlgorithms = append(f.SSHD.KexAlgorithms, "diffie-hellman-group1-sha1") }), each("ssh-algorithms", "w1")},
 		{"old SSH in use", good, func(in *input) {

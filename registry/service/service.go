@@ -48,11 +48,11 @@ const (
 	// earlierProgramDir had the programs in releases whose units did not start where SELinux enforces.
 	earlierProgramDir = "/usr/local/lib/" + name
 	selinuxEnforce    = "/sys/fs/selinux/enforce" // exists where SELinux enforces or is permissive
-	unitDir    = "/etc/systemd/system/"
-	unitPath   = unitDir + Unit
-	usersPath  = "/etc/sysusers.d/" + name + ".conf"
-	statePath  = configDir + "/install.json"
-	stampPath  = configDir + "/applied"
+	unitDir           = "/etc/systemd/system/"
+	unitPath          = unitDir + Unit
+	usersPath         = "/etc/sysusers.d/" + name + ".conf"
+	statePath         = configDir + "/install.json"
+	stampPath         = configDir + "/applied"
 
 	caKeyPath    = configDir + "/ca.key"
 	caPath       = CAFile
