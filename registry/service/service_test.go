@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -360,5 +361,25 @@ func TestUnit(t *testing.T) {
 		if want := "AmbientCapabilities=CAP_NET_BIND_SERVICE\nCapabilityBoundingSet=CAP_NET_BIND_SERVICE\n"; !strings.Contains(text, want) {
 			t.Errorf("port 443 is not open to it:\n%s", text)
 		}
+	}
+}
+
+// Before version 250, systemd makes the directories above a bound path with the service's umask, for root. The service's user
+// must be able to pass through them, and nobody else may read its files.
+// https://github.com/systemd/systemd/issues/19899
+func TestUserPassesThroughDirectoriesOfOldSystemd(t *testing.T) {
+	t.Parallel()
+	unit := string(service.Spec{User: "registry", Dir: "/var/lib/registry", Readable: []string{"/etc/kkbundle/registry/tls.key"}}.UnitText())
+	_, rest, _ := strings.Cut(unit, "\nUMask=")
+	text, _, _ := strings.Cut(rest, "\n")
+	umask, err := strconv.ParseUint(text, 8, 32)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if dir := 0o755 &^ umask; dir&0o001 == 0 {
+		t.Errorf("directories have mode %o: user registry cannot reach its files", dir)
+	}
+	if file := 0o666 &^ umask; file&0o066 != 0 {
+		t.Errorf("files have mode %o", file)
 	}
 }
