@@ -333,7 +333,7 @@ func existingRegistryTask() task.Task {
 		Where: task.First,
 		Do: func(ctx context.Context, t *task.Host) error {
 			address := t.Site.Cluster.ImageRegistry.Address
-			ok, err := Seeded(ctx, t)
+			ok, err := pushed(ctx, t)
 			if err != nil {
 				return fmt.Errorf("registry %s: %w", address, err)
 			}
@@ -343,6 +343,23 @@ func existingRegistryTask() task.Task {
 			return nil
 		},
 	}
+}
+
+// pushed reports whether the registry contains what a push of the bundle leaves there. A registry that requires all platforms of
+// an index has smaller indexes, with digests of their own.
+func pushed(ctx context.Context, t *task.Host) (bool, error) {
+	access, err := readAccess(t)
+	if err != nil {
+		return false, err
+	}
+	o, client, err := pushOptions(t, access)
+	if err != nil {
+		return false, err
+	}
+	defer client.CloseIdleConnections()
+	o.DryRun, o.Progress = true, nil
+	sum, err := registry.Push(ctx, t.Site.Bundle, o)
+	return err == nil && sum.ItemsMissing == 0, err
 }
 
 // DistributionTask installs the CNCF distribution registry as a systemd service.

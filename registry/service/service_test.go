@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -400,5 +401,25 @@ func TestProgramsHaveLabelsThatSystemdExecutes(t *testing.T) {
 		if _, err := os.Stat(root + earlier); err == nil {
 			t.Error("the earlier program is still there")
 		}
+	}
+}
+
+// Before version 250, systemd makes the directories above a bound path with the service's umask, for root. The service's user
+// must be able to pass through them, and nobody else may read its files.
+// https://github.com/systemd/systemd/issues/19899
+func TestUserPassesThroughDirectoriesOfOldSystemd(t *testing.T) {
+	t.Parallel()
+	unit := string(service.Spec{User: "registry", Dir: "/var/lib/registry", Readable: []string{"/etc/kkbundle/registry/tls.key"}}.UnitText())
+	_, rest, _ := strings.Cut(unit, "\nUMask=")
+	text, _, _ := strings.Cut(rest, "\n")
+	umask, err := strconv.ParseUint(text, 8, 32)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if dir := 0o755 &^ umask; dir&0o001 == 0 {
+		t.Errorf("directories have mode %o: user registry cannot reach its files", dir)
+	}
+	if file := 0o666 &^ umask; file&0o066 != 0 {
+		t.Errorf("files have mode %o", file)
 	}
 }

@@ -43,7 +43,8 @@ func (s Spec) Prepare() [][]string {
 }
 
 // UnitText returns the systemd unit. Its sandbox is for systemd 239 and later; older versions warn about unknown
-// settings.
+// settings. Before version 250, systemd makes the directories above bound paths with the umask of the service, so the umask lets
+// others pass through directories (https://github.com/systemd/systemd/issues/19899).
 func (s Spec) UnitText() []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, `%s
@@ -80,7 +81,7 @@ ProtectSystem=strict
 RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX
 RestrictNamespaces=yes
 RestrictRealtime=yes
-UMask=0077
+UMask=0066
 PrivateDevices=yes
 ProtectClock=yes
 ProtectHostname=yes
