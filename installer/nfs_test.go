@@ -70,6 +70,9 @@ func TestNFSServer(t *testing.T) {
 	if said := strings.Join(h.said("systemctl"), "\n"); h.content(addon.ExportsFile) != "" || !strings.Contains(said, "disable --now nfs-kernel-server.service") {
 		t.Errorf("reset left the export, or the server that was started:\n%s", said)
 	}
+	if _, err := os.Stat(filepath.Join(h.root, filepath.Dir(addon.ExportsFile))); !os.IsNotExist(err) {
+		t.Errorf("reset left the empty directory of the export: %v", err)
+	}
 	r.WithData = true
 	h.put(t, addon.ExportsFile, "x")
 	if err := task.Leaves.Undo(t.Context(), target); err != nil || h.content("/srv/nfs/kubernetes/volume") != "" {

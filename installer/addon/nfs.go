@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path"
 	"strings"
 
 	"github.com/kkbundle/kkbundle/hostfile"
@@ -119,7 +120,11 @@ func undoExport(dir string) func(ctx context.Context, t *task.Host) error {
 		if err := stopServer(ctx, t); err != nil {
 			return err
 		}
-		return t.Run(ctx, "rm", "-f", ExportsFile) // last: its existence means that the export is to be undone
+		if err := t.Run(ctx, "rm", "-f", ExportsFile); err != nil { // last: its existence means that the export is to be undone
+			return err
+		}
+		_, err = t.Test(ctx, "rmdir", path.Dir(ExportsFile)) // stays if the operator has exports there
+		return err
 	}
 }
 

@@ -106,7 +106,7 @@ cp -r --preserve=mode "$SEED/." "$MNT"
 printf '[Match]\nName=eth0\n[Network]\nAddress=%s/24\nIPv6AcceptRA=no\n' "$ADDRESS" > "$MNT/etc/systemd/network/10-lab.network"
 chown -R root:root "$MNT/root" "$MNT/etc/ssh"
 chroot "$MNT" chown -R ops:ops /home/ops
-chroot "$MNT" setfiles -F /etc/selinux/default/contexts/files/file_contexts /root /home /etc
+chroot "$MNT" setfiles -F -e /proc -e /usr -e /var -e /boot /etc/selinux/default/contexts/files/file_contexts /
 umount "$MNT/proc" "$MNT"
 `
 
