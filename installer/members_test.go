@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/opencontainers/go-digest"
+
 	"github.com/kkbundle/kkbundle/installer/cluster"
 	"github.com/kkbundle/kkbundle/installer/cri"
 	"github.com/kkbundle/kkbundle/installer/health"
@@ -177,13 +179,21 @@ func TestForeignImages(t *testing.T) {
 		_, err := io.WriteString(cmd.Stdout, `{"items":[{"metadata":{"name":"p","namespace":"`+namespace+`"},"status":{"containerStatuses":[{"imageID":"x@sha256:`+strings.Repeat("0", 64)+`"}]}}]}`)
 		return err
 	})
-	err := health.ImagesAreBundled(t.Context(), r.Hosts[0])
+	var reduced []digest.Digest
+	check := func() error {
+		return health.ImagesAreBundled(t.Context(), r.Hosts[0], func(context.Context, *task.Host) ([]digest.Digest, error) { return reduced, nil })
+	}
+	err := check()
 	if err != nil || len(s.events) != 1 || s.events[0].State != task.Warned || !strings.Contains(s.events[0].Message, "pod later/p") {
 		t.Errorf("an application that came later: %v, %+v", err, s.events)
 	}
 	namespace = "kube-system"
-	if err := health.ImagesAreBundled(t.Context(), r.Hosts[0]); err == nil || !strings.Contains(err.Error(), "pod kube-system/p") {
+	if err := check(); err == nil || !strings.Contains(err.Error(), "pod kube-system/p") {
 		t.Errorf("got %v", err)
+	}
+	reduced = []digest.Digest{digest.NewDigestFromEncoded(digest.SHA256, strings.Repeat("0", 64))}
+	if err := check(); err != nil {
+		t.Errorf("an index that the registry made smaller: %v", err)
 	}
 }
 

@@ -69,7 +69,9 @@ func addonTasks(c *manifest.Cluster) []task.Task {
 // verifyTasks prove that the cluster works, and leave nothing behind. Fewer apply without kkbundle's pod network.
 func verifyTasks(c *manifest.Cluster) []task.Task {
 	tasks := []task.Task{health.WaitTask(health.CheckNodes, task.NodeReadyTimeout, health.NodesAreReady)}
-	images := health.LeadTask("verify-images", health.ImagesAreBundled)
+	images := health.LeadTask("verify-images", func(ctx context.Context, t *task.Host) error {
+		return health.ImagesAreBundled(ctx, t, siteregistry.ReducedIndexes)
+	})
 	proofs := append([]task.Task{kubeadm.JoinProofTask(), images}, kubeadm.SecurityChecks()...)
 	if c.CNI.Type != manifest.NetworkNone {
 		tasks = append(tasks, health.WaitTask(health.CheckPods, health.PodsWait, health.PodsAreReady))

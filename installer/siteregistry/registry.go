@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
+	"github.com/opencontainers/go-digest"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kkbundle/kkbundle/bundle"
@@ -333,11 +334,11 @@ func existingRegistryTask() task.Task {
 		Where: task.First,
 		Do: func(ctx context.Context, t *task.Host) error {
 			address := t.Site.Cluster.ImageRegistry.Address
-			ok, err := pushed(ctx, t)
+			sum, err := existing(ctx, t)
 			if err != nil {
 				return fmt.Errorf("registry %s: %w", address, err)
 			}
-			if !ok {
+			if sum.ItemsMissing > 0 {
 				return fmt.Errorf("registry %s lacks images of the bundle: run kkbundle push --registry %s", address, address)
 			}
 			return nil
@@ -345,21 +346,35 @@ func existingRegistryTask() task.Task {
 	}
 }
 
-// pushed reports whether the registry contains what a push of the bundle leaves there. A registry that requires all platforms of
-// an index has smaller indexes, with digests of their own.
-func pushed(ctx context.Context, t *task.Host) (bool, error) {
+// existing returns the outcome of a push of the bundle that sends nothing.
+func existing(ctx context.Context, t *task.Host) (registry.PushSummary, error) {
 	access, err := readAccess(t)
 	if err != nil {
-		return false, err
+		return registry.PushSummary{}, err
 	}
 	o, client, err := pushOptions(t, access)
 	if err != nil {
-		return false, err
+		return registry.PushSummary{}, err
 	}
 	defer client.CloseIdleConnections()
 	o.DryRun, o.Progress = true, nil
-	sum, err := registry.Push(ctx, t.Site.Bundle, o)
-	return err == nil && sum.ItemsMissing == 0, err
+	return registry.Push(ctx, t.Site.Bundle, o)
+}
+
+// ReducedIndexes returns the digests of the indexes that a push made smaller for an existing registry, which requires all platforms
+// of an index. A node that pulls from it names these, and not the bundle's.
+func ReducedIndexes(ctx context.Context, t *task.Host) ([]digest.Digest, error) {
+	if t.Site.Cluster.ImageRegistry.Type != manifest.RegistryExisting {
+		return nil, nil
+	}
+	sum, err := existing(ctx, t)
+	var list []digest.Digest
+	for _, item := range sum.Items {
+		if item.Reduced {
+			list = append(list, item.Digest)
+		}
+	}
+	return list, err
 }
 
 // DistributionTask installs the CNCF distribution registry as a systemd service.
