@@ -62,7 +62,7 @@ func (th *thread) leavesRenewed(t *testing.T) {
 	}
 	// As the timer does, but as if every certificate ended soon.
 	for _, number := range []int{1, 3} {
-		th.on(t, number, "sed -n 's/^ExecStart=//p' /etc/systemd/system/kkbundle-leaf-certificates.service | sed 's/ 60 / 400 /' | sudo sh -e")
+		th.on(t, number, "sed 's/ 60 / 400 /' /opt/kkbundle/bin/renew-leaf-certificates | sudo sh -e")
 	}
 	renewed := serial(3, server) + serial(1, registry)
 	if serial(3, server) == member || serial(1, registry) == site {
