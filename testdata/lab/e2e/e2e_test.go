@@ -364,7 +364,7 @@ func (th *thread) notReady(t *testing.T) {
 		args := append([]string{"status", "-i", th.inventory, "--known-hosts", th.lab.KnownHostsFile()}, flags...)
 		return run(t, th.lab.Command(t.Context(), th.kkbundle, args...))
 	}
-	const manifests, kubectl = "/etc/kubernetes/manifests", "kubectl --kubeconfig /etc/kubernetes/admin.conf --namespace kube-system "
+	const manifests, kubectl = "/etc/kubernetes/manifests", "KUBECACHEDIR=/tmp/kubectl kubectl --kubeconfig /etc/kubernetes/admin.conf --namespace kube-system "
 	th.on(t, 1, "mv "+manifests+"/kube-controller-manager.yaml /root/")
 	th.waitFor(t, 2*time.Minute, "the controller manager is gone", 1, "! pgrep -f '^kube-controller-manager' && ! "+kubectl+"get pod kube-controller-manager-host1")
 	th.on(t, 1, kubectl+"delete pod --selector=k8s-app=kube-dns --wait=true") // nothing makes new ones
