@@ -269,17 +269,21 @@ func (p *pusher) finish(ctx context.Context, j *job) {
 
 // finishDry counts the manifests that would be sent.
 func (p *pusher) finishDry(ctx context.Context, j *job) {
-	m := p.manifestsOf(j)
+	m, final := p.manifestsOf(j), j.item.Descriptor.Digest
 	for _, n := range j.nodes {
 		there := n.have == n.desc.Digest
 		if !there && len(n.absent) > 0 {
-			_, there, _ = m.alreadyReduced(ctx, n, n.have) // an unknown manifest would be sent
+			var d ocispec.Descriptor
+			d, there, _ = m.alreadyReduced(ctx, n, n.have) // an unknown manifest would be sent
+			if there && n == j.root {
+				final = d.Digest
+			}
 		}
 		if !there {
 			p.tally.count(func(c *PushSummary) { c.BytesMissing += n.desc.Size; j.sent = true })
 		}
 	}
-	p.tally.count(func(*PushSummary) { j.result.Digest = j.item.Descriptor.Digest })
+	p.tally.count(func(*PushSummary) { j.result.Digest, j.result.Reduced = final, final != j.item.Descriptor.Digest })
 	p.tally.end(j, nil)
 }
 

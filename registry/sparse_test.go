@@ -80,6 +80,11 @@ func TestPushSparseRefused(t *testing.T) {
 			t.Errorf("warning %q lacks %s", sum.Warnings[0], w)
 		}
 	}
+	dry := options(s)
+	dry.DryRun = true
+	if item := push(t, b, dry).Items[0]; item.Digest.String() != got || !item.Reduced {
+		t.Errorf("a dry run knows %s, reduced %v", item.Digest, item.Reduced)
+	}
 	s.ForgetRequests()
 	again := push(t, b, options(s))
 	if n := s.Count(http.MethodPut, "") + s.Count(http.MethodPost, ""); n != 0 || len(again.Warnings) != 1 || again.ItemsPresent != 1 {

@@ -49,7 +49,7 @@ func TestOutputFull(t *testing.T) {
 	dir := filepath.Dir(p.output)
 	out, code := inNamespace(t, `mount -t tmpfs -o size=8m tmpfs "$1" || exit 99
 		dir=$1; shift; echo before > $dir/x.kkb
-		"$@"; code=$?; ls -A $dir; cat $dir/x.kkb; exit $code`, append([]string{dir}, p.command(t)...)...)
+		"$@"; code=$?; ls -A $dir; cat $dir/x.kkb; exit $code`, append(append([]string{dir}, p.command(t)...), "--force")...)
 	wantAll(t, out, "no space for the bundle in "+dir, "needed there", "8.0 MiB free", "\nx.kkb\nbefore\n")
 	if code != 1 || strings.Contains(out, "\n.x.kkb") {
 		t.Errorf("exit code %d, want 1 and nothing left:\n%s", code, out)

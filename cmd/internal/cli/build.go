@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -205,7 +206,10 @@ func (o *buildOptions) replaced(g *globals, m manifest.Metadata) (digest.Digest,
 	if o.force {
 		return "", nil
 	}
-	return "", usage.Errorf("%s exists and is not a bundle of the name %s (%w): choose another file with -o, or replace it with --force", first, m.Name, err)
+	if errors.Is(err, bundle.ErrDamaged) {
+		err = errors.New("it is not a whole bundle")
+	}
+	return "", usage.Errorf("%s exists and is not a bundle of the name %s (%v): choose another file with -o, or replace it with --force", first, m.Name, err)
 }
 
 // minSplit is the smallest size of parts in bytes. With smaller ones, opening a bundle would read more than its first and last part.
