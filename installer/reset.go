@@ -70,9 +70,9 @@ func resetTasks() []task.Task {
 		{Name: "foreign", Done: noForeign, Do: removeForeign},
 		{Name: "kubernetes", Done: installed(kubernetesPaths), Do: removeKubernetes},
 		{Name: "services", Done: installed(taskPaths), Do: removeTasks},
-		{Name: "runtime", Done: cri.IsContainerdRestored, Do: cri.RestoreContainerd},
 		{Name: "data", Done: noDataLeft, Do: removeDataLeft},
 		{Name: "network", Done: installed(networkPaths), Do: removeNetwork},
+		{Name: "runtime", Done: cri.IsContainerdRestored, Do: cri.RestoreContainerd}, // containerd ends when its CNI directory is removed
 		{Name: "registry", Done: noRegistry, Do: removeRegistry},
 		{Name: "host", Done: isRestored, Do: restoreHost},
 		{Name: "files", Done: noFiles, Do: removeFiles},
@@ -368,6 +368,9 @@ func removeFiles(ctx context.Context, t *task.Host) error {
 		if err != nil {
 			return err
 		}
+		if err := removeContainerdPlugins(ctx, t); err != nil {
+			return err
+		}
 		shared := slices.DeleteFunc(sharedFiles(t.Site), func(p string) bool { return slices.Contains(kept, p) })
 		paths = slices.Concat(paths, shared, []string{task.StampDir})
 	}
@@ -375,7 +378,7 @@ func removeFiles(ctx context.Context, t *task.Host) error {
 	if err := t.Run(ctx, append([]string{"rm", "-rf", "--"}, paths...)...); err != nil {
 		return err
 	}
-	if _, err := t.Test(ctx, "rmdir", "/opt/cni/bin", "/opt/cni", "/opt/containerd/bin", "/opt/containerd/lib", "/opt/containerd",
+	if _, err := t.Test(ctx, "rmdir", "/opt/cni/bin", "/opt/cni",
 		path.Dir(siteregistry.ComposePlugin), path.Dir(path.Dir(siteregistry.ComposePlugin)),
 		"/etc/kubekey", path.Dir(addon.LocalPath)); err != nil {
 		return err
@@ -386,6 +389,15 @@ func removeFiles(ctx context.Context, t *task.Host) error {
 		}
 	}
 	return t.Systemctl(ctx, "daemon-reload")
+}
+
+// removeContainerdPlugins removes the empty directories that containerd makes at each start, unless the host has a containerd of its own.
+func removeContainerdPlugins(ctx context.Context, t *task.Host) error {
+	none, err := cri.IsContainerdRestored(ctx, t)
+	if err == nil && none {
+		_, err = t.Test(ctx, "rmdir", "/opt/containerd/bin", "/opt/containerd/lib", "/opt/containerd")
+	}
+	return err
 }
 
 // forget removes the helper and the lock, kkbundle's last files on a host. under is a command that runs another.
