@@ -58,7 +58,6 @@ func prepareBundle(t *testing.T) func(context.Context, *rand.Rand, func()) strin
 		if err := os.WriteFile(path, data, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		data = nil
 		ready()
 		return name + ", " + use(ctx, r, dir, path, from.path)
 	}
