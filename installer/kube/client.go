@@ -77,12 +77,14 @@ func (c Client) List(ctx context.Context, args ...string) ([]Object, error) {
 	var list struct {
 		Items []anyKind `json:"items"`
 	}
-	err := c.Get(ctx, &list, args...)
+	if err := c.Get(ctx, &list, args...); err != nil {
+		return nil, err // items that are not decoded have no object
+	}
 	objects := make([]Object, 0, len(list.Items))
 	for _, item := range list.Items {
 		objects = append(objects, item.Object)
 	}
-	return objects, err
+	return objects, nil
 }
 
 // anyKind decodes an object into the type of its kind.
