@@ -238,7 +238,7 @@ func (c *content) replace(old digest.Digest, data []byte) {
 		if err != nil {
 			continue
 		}
-		for _, n := range tree.all() {
+		for n := range tree.all() {
 			n.point(old, fresh, len(data))
 		}
 		c.replace(at, tree.append(nil))

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"iter"
 	"math/rand/v2"
 	"strings"
 )
@@ -220,16 +221,40 @@ func quote(text string) string {
 	return strings.TrimSuffix(b.String(), "\n")
 }
 
-// all returns every value of the tree.
-func (n *node) all() []*node {
-	list := []*node{n}
+// all yields every value of the tree.
+func (n *node) all() iter.Seq[*node] { return func(yield func(*node) bool) { n.walk(yield) } }
+
+func (n *node) walk(yield func(*node) bool) bool {
+	if !yield(n) {
+		return false
+	}
 	for i := range n.object {
-		list = append(list, n.object[i].value.all()...)
+		if !n.object[i].value.walk(yield) {
+			return false
+		}
 	}
 	for i := range n.array {
-		list = append(list, n.array[i].all()...)
+		if !n.array[i].walk(yield) {
+			return false
+		}
 	}
-	return list
+	return true
+}
+
+// one returns one of the tree's values by chance.
+func (n *node) one(r *rand.Rand) *node {
+	values := 0
+	for range n.all() {
+		values++
+	}
+	left := r.IntN(values)
+	for value := range n.all() {
+		if left == 0 {
+			return value
+		}
+		left--
+	}
+	return n
 }
 
 // mutateJSON changes the structure of a document; one that is no JSON is changed as bytes.
@@ -239,8 +264,7 @@ func mutateJSON(r *rand.Rand, data []byte) (name string, out []byte) {
 		return mutateBytes(r, data)
 	}
 	for range 1 + r.IntN(3) {
-		list := tree.all()
-		at, other := list[r.IntN(len(list))], list[r.IntN(len(list))]
+		at, other := tree.one(r), tree.one(r)
 		other = &node{raw: string(other.append(nil))} // a copy: a tree has no loops
 		if did := at.change(r, other); name == "" {
 			name = did

@@ -9,6 +9,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
+	"hash/fnv"
 	"io"
 	"math/rand/v2"
 	"os"
@@ -90,10 +91,19 @@ type machine struct {
 	answers [][2]string
 	facts   [][]byte
 
-	mu   sync.Mutex
-	r    *rand.Rand
-	rate int // one answer of so many is mutated
-	did  string
+	mu    sync.Mutex
+	seed  uint64
+	asked map[string]uint64 // how often, by the command's line
+	rate  int               // one answer of so many is mutated
+	did   string
+}
+
+// random returns the chance of a command's next answer. It depends on the seed and the command, and not on what is asked at the same time.
+func (m *machine) random(line string) *rand.Rand {
+	h := fnv.New64a()
+	_, _ = io.WriteString(h, line) // a hash: no error
+	m.asked[line]++
+	return rand.New(rand.NewPCG(m.seed, h.Sum64()+m.asked[line]))
 }
 
 // String implements host.Host.
@@ -121,7 +131,7 @@ func (m *machine) Run(ctx context.Context, cmd host.Cmd) error {
 		return m.print(ctx, cmd, args, []byte(hex.EncodeToString(sum[:])+"\n"))
 	case args[0] == host.HelperPath && args[1] == "facts":
 		m.mu.Lock()
-		facts := pick(m.r, m.facts...)
+		facts := pick(m.random(line), m.facts...)
 		m.mu.Unlock()
 		return m.print(ctx, cmd, args, facts)
 	case args[0] == host.HelperPath:
@@ -155,23 +165,24 @@ func frame(list ...[]byte) []byte {
 // print answers, with or without a mutation.
 func (m *machine) print(ctx context.Context, cmd host.Cmd, args []string, answer []byte) error {
 	m.mu.Lock()
+	r := m.random(strings.Join(args, " "))
 	name, status, endless := "", 0, []byte(nil)
-	if m.r.IntN(m.rate) == 0 {
-		switch m.r.IntN(16) {
+	if r.IntN(m.rate) == 0 {
+		switch r.IntN(16) {
 		case 0:
-			name, status = "exit code", pick(m.r, 1, 2, 66, 126, 127, 137, 255, -1)
+			name, status = "exit code", pick(r, 1, 2, 66, 126, 127, 137, 255, -1)
 		case 1:
-			name, endless = "endless", []byte(strings.Repeat(pick(m.r, "x", "\n", "[", `{"a":`, "a b\n", "\x00", "{} "), 16<<10))
+			name, endless = "endless", []byte(strings.Repeat(pick(r, "x", "\n", "[", `{"a":`, "a b\n", "\x00", "{} "), 16<<10))
 		case 2: // few bytes of text, and large values of Go
-			unit, list := pick(m.r, "{}", "null", "[]"), pick(m.r, `{"items":[`, `{"items":[{"kind":"Pod","spec":{"containers":[`, `{"items":[{"status":{"images":[`, `{"members":[`, `{"mounts":[`, `[`)
-			name, answer = "many elements", []byte(list+strings.Repeat(unit+",", 1<<(10+m.r.IntN(11)))+unit+strings.Repeat("]}", strings.Count(list, "[")-1)+pick(m.r, "]}", "}]}}]}"))
+			unit, list := pick(r, "{}", "null", "[]"), pick(r, `{"items":[`, `{"items":[{"kind":"Pod","spec":{"containers":[`, `{"items":[{"status":{"images":[`, `{"members":[`, `{"mounts":[`, `[`)
+			name, answer = "many elements", []byte(list+strings.Repeat(unit+",", 1<<(10+r.IntN(11)))+unit+strings.Repeat("]}", strings.Count(list, "[")-1)+pick(r, "]}", "}]}}]}"))
 		case 3:
-			other := pick(m.r, m.answers...)
+			other := pick(r, m.answers...)
 			name, answer = "another command's answer", []byte(other[1])
 		case 4:
-			name, answer = "frame", append(binary.BigEndian.AppendUint32(nil, m.r.Uint32()>>m.r.IntN(32)), answer...)
+			name, answer = "frame", append(binary.BigEndian.AppendUint32(nil, r.Uint32()>>r.IntN(32)), answer...)
 		default:
-			name, answer = mutateJSON(m.r, answer)
+			name, answer = mutateJSON(r, answer)
 		}
 		m.did = path.Base(args[0]) + ": " + name
 	}
@@ -219,7 +230,7 @@ func prepareHost(t *testing.T) func(context.Context, *rand.Rand, func()) string 
 	}
 	verbs := hostVerbs()
 	whole := func() error {
-		m.r = rand.New(rand.NewPCG(1, 1))
+		m.seed, m.asked = 1, map[string]uint64{}
 		o := o
 		o.WorkDir = filepath.Join(t.TempDir(), "work")
 		status, err := installer.Status(t.Context(), installer.StatusOptions{Options: o, AnyCluster: true})
@@ -241,7 +252,7 @@ func prepareHost(t *testing.T) func(context.Context, *rand.Rand, func()) string 
 		o.WorkDir = filepath.Join(dir, "work")
 		v := pick(r, verbs...)
 		m.mu.Lock()
-		m.r, m.rate, m.did = rand.New(rand.NewPCG(r.Uint64(), 1)), 1<<r.IntN(6), "nothing"
+		m.seed, m.asked, m.rate, m.did = r.Uint64(), map[string]uint64{}, 1<<r.IntN(6), "nothing"
 		m.mu.Unlock()
 		ctx, cancel := context.WithTimeout(ctx, verbLimit)
 		defer cancel()
@@ -298,7 +309,8 @@ func hostVerbs() []hostVerb {
 func parseDocuments(m *machine) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	_, data := mutateBytes(m.r, []byte(pick(m.r, m.answers...)[1]))
+	r := m.random("documents")
+	_, data := mutateBytes(r, []byte(pick(r, m.answers...)[1]))
 	engine.ParsePulls("cp1", string(data))
 	task.ParseSysctl(data)
 	_, _ = kube.ParseManifest(data)

@@ -35,8 +35,9 @@ const (
 	shortRun = 200 // mutations without countVariable
 
 	mib = 1 << 20
-	// hardLimit ends a worker (RLIMIT_DATA), so that a fault does not take the machine's memory.
-	hardLimit = 2 << 30
+	// hardLimit ends a worker (RLIMIT_DATA), so that a fault does not take the machine's memory. It counts what the heap ever reserved, of
+	// which a kind's bound (resident memory) is a part.
+	hardLimit = 4 << 30
 	// maxFailures ends a kind's run.
 	maxFailures = 10
 )
