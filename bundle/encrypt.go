@@ -40,12 +40,37 @@ func (o WriteOptions) output(w io.Writer) (output, error) {
 	case n > maxRecipients:
 		return nil, fmt.Errorf("%d recipients were given; a bundle is encrypted to at most %d", n, maxRecipients)
 	}
-	out, err := age.Encrypt(w, o.Recipients...)
+	file := newAheadWriter(openWriter{w})
+	out, err := age.Encrypt(file, o.Recipients...)
 	if err != nil {
+		file.stop()
 		return nil, fmt.Errorf("encrypt the bundle: %w", err)
 	}
-	return newAheadWriter(out), nil
+	return &encryptedOutput{newAheadWriter(out), file}, nil
 }
+
+// An encryptedOutput encrypts in one goroutine and writes in another.
+type encryptedOutput struct {
+	*aheadWriter
+	file *aheadWriter
+}
+
+func (o *encryptedOutput) finish() error {
+	if err := o.aheadWriter.finish(); err != nil {
+		return err
+	}
+	return o.file.finish()
+}
+
+func (o *encryptedOutput) stop() {
+	o.aheadWriter.stop()
+	o.file.stop()
+}
+
+// An openWriter is a writer that its user leaves open.
+type openWriter struct{ io.Writer }
+
+func (openWriter) Close() error { return nil }
 
 // A plainOutput encrypts nothing.
 type plainOutput struct{ io.Writer }
