@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+	"time"
 
 	"github.com/Masterminds/semver/v3"
 	corev1 "k8s.io/api/core/v1"
@@ -51,6 +52,7 @@ func (k Config) init(n Node) ([]byte, error) {
 		"localAPIEndpoint": LocalEndpoint(n.IPs[0]),
 		"nodeRegistration": k.Registration(n),
 	}
+	k.addTimeouts(d)
 	n.addPatches(d)
 	return kube.Documents(
 		d,
@@ -58,6 +60,18 @@ func (k Config) init(n Node) ([]byte, error) {
 		k.KubeletConfiguration(),
 		k.KubeProxyConfiguration(),
 	)
+}
+
+// startLimit is the time in which etcd and the API server have to start on a new control plane. kubeadm's default is 4 minutes
+// (ControlPlaneComponentHealthCheckTimeout in cmd/kubeadm/app/constants/constants.go). A slow disk, or a virtual machine without hardware support,
+// needs more. It is below engine.StallLimit.
+const startLimit = 10 * time.Minute
+
+// addTimeouts adds the timeouts of v1beta4. v1beta3 keeps them in the cluster's own configuration, where kubeadm's default stays.
+func (k Config) addTimeouts(d kube.Document) {
+	if k.beta4 {
+		d["timeouts"] = kube.Document{"controlPlaneComponentHealthCheck": startLimit.String()}
+	}
 }
 
 // A Node is the configuration of one node. It trusts the cluster by the CA's hash; the cluster trusts it by a token.
@@ -94,6 +108,7 @@ func (k Config) join(n Node) ([]byte, error) {
 	if n.controlPlane {
 		d["controlPlane"] = kube.Document{"certificateKey": n.certificateKey, "localAPIEndpoint": LocalEndpoint(n.IPs[0])}
 	}
+	k.addTimeouts(d)
 	n.addPatches(d)
 	return kube.Documents(d)
 }
