@@ -183,6 +183,11 @@ func (t *tally) wanted(pl *place) bool {
 }
 
 func (p *pusher) send(ctx context.Context, pl *place, d ocispec.Descriptor, from string) error {
+	if pipe, ok := p.bundle.(*pipe); ok {
+		if err := pipe.await(ctx, d.Digest); err != nil {
+			return fmt.Errorf("blob %s: read from the pipe: %w", d.Digest, err)
+		}
+	}
 	return p.sendFrom(ctx, pl, d, from, func(offset int64) (io.ReadCloser, error) { return p.bundle.Blob(ctx, d.Digest, offset) })
 }
 

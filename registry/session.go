@@ -53,6 +53,7 @@ func newSession(ctx context.Context, t target, o PushOptions) (*session, error) 
 		retry: retrier{again: o.Retries, logger: o.Logger}, repos: map[string]*repo{}, throttle: newThrottle(o.Jobs),
 	}
 	s.retry.words = func(err error) error { return s.explain("", err) }
+	s.retry.alive = s.alive
 	s.rt = &authTransport{inner: inner, host: s.host, plain: o.PlainHTTP}
 	if o.PlainHTTP {
 		insecure, err := name.NewRegistry(s.host, name.Insecure)
@@ -86,6 +87,14 @@ func (s *session) login(ctx context.Context, first *repo) error {
 	})
 	s.loggedIn.Store(err == nil)
 	return s.explain("", err)
+}
+
+// alive asks the registry for any answer. It is not the question that authTransport answers from memory.
+func (s *session) alive(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, goodbye, errStalled)
+	defer cancel()
+	_, err := (&repo{session: s, client: &http.Client{Transport: s.rt}}).callOnce(ctx, request{method: http.MethodHead, url: s.url(pingPath), want: []int{http.StatusOK}})
+	return err
 }
 
 func (s *session) url(path string) string { return s.rt.scheme() + "://" + s.host + path }
