@@ -181,14 +181,9 @@ func (p *pusher) settleAll(ctx context.Context, places []*place, err error) {
 
 // placeLarge sends a blob to all places that lack it, reading it once.
 func (p *pusher) placeLarge(ctx context.Context, pipe *pipe, b *sharedBlob, sb *bundle.StreamBlob) {
-	from := ""
+	p.query(ctx, b)
+	from := b.from()
 	var lacking []*place
-	for _, pl := range b.places {
-		pl.have, pl.err = p.has(ctx, pl, b.desc)
-		if pl.have {
-			from = pl.repo.name
-		}
-	}
 	for _, pl := range b.places {
 		switch {
 		case !p.tally.wanted(pl):
@@ -210,12 +205,12 @@ func (p *pusher) placeLarge(ctx context.Context, pipe *pipe, b *sharedBlob, sb *
 	t := &tee{pusher: p, desc: b.desc, memory: pipe.memory}
 	t.begin(ctx, lacking, from)
 	t.copy(ctx, sb)
-	for _, pl := range later { // errGone if the registry does not mount it
-		if t.sent != "" {
-			from = t.sent
-		}
-		p.settleAll(ctx, []*place{pl}, p.sendFrom(ctx, pl, b.desc, from, func(int64) (io.ReadCloser, error) { return nil, errGone }))
+	if t.sent != "" {
+		from = t.sent
 	}
+	atOnce(later, func(pl *place) { // errGone if the registry does not mount it
+		p.settleAll(ctx, []*place{pl}, p.sendFrom(ctx, pl, b.desc, from, func(int64) (io.ReadCloser, error) { return nil, errGone }))
+	})
 }
 
 // mounts reports whether the registry has mounted a blob in this run.

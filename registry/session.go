@@ -35,6 +35,9 @@ type session struct {
 	harbor    *harborSite // nil if the registry is not Harbor, or HarborOptions are nil
 	noExpect  atomic.Bool // the registry (or its proxy) does not support Expect: 100-continue
 
+	mounts        atomic.Bool  // the registry has mounted a blob
+	mountsRefused atomic.Int32 // times that it has not
+
 	mu    sync.Mutex
 	repos map[string]*repo
 }
@@ -110,6 +113,18 @@ func (s *session) repo(name string) *repo {
 	}
 	return r
 }
+
+// maxRefusedMounts is the number of refusals after which a registry that never mounted a blob is not asked again. A
+// refusal may be about one pair of repositories.
+const maxRefusedMounts = 4
+
+// mayMount reports whether it is worth asking the registry to mount a blob.
+func (s *session) mayMount() bool {
+	return s.mounts.Load() || s.mountsRefused.Load() < maxRefusedMounts
+}
+
+// mountsUnknown reports whether the next answer about a mount decides if more are asked for.
+func (s *session) mountsUnknown() bool { return !s.mounts.Load() && s.mayMount() }
 
 // limitChunk bounds the size of blob requests for all uploads.
 func (s *session) limitChunk(size int64) {

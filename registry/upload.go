@@ -77,6 +77,9 @@ type upload struct {
 func (u *upload) start(ctx context.Context, from string) (mounted bool, err error) {
 	u.offset = 0
 	q := request{method: http.MethodPost, url: u.path("/blobs/uploads/"), want: []int{http.StatusAccepted}}
+	if from != "" && !u.session.mayMount() {
+		from = ""
+	}
 	if from != "" {
 		u.mayPull(from)
 		q.url += "?" + url.Values{"mount": {u.desc.Digest.String()}, "from": {from}}.Encode()
@@ -84,13 +87,18 @@ func (u *upload) start(ctx context.Context, from string) (mounted bool, err erro
 	}
 	a, err := u.call(ctx, q)
 	if te, ok := asRegistryError(err); ok && from != "" && !passingStatus(te.StatusCode) {
+		u.session.mountsRefused.Add(1)
 		return u.start(ctx, "") // some registries refuse a mount instead of opening a session
 	}
 	if err != nil {
 		return false, err
 	}
 	if a.status == http.StatusCreated {
+		u.session.mounts.Store(true)
 		return true, nil
+	}
+	if from != "" {
+		u.session.mountsRefused.Add(1)
 	}
 	u.minChunk, _ = strconv.ParseInt(a.header.Get("OCI-Chunk-Min-Length"), 10, 64) // 0 if missing
 	u.location, err = location(a)
