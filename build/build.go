@@ -165,6 +165,9 @@ func (b *builder) settle(ctx context.Context) error {
 		if len(lock.Items) == 0 && len(lock.Inputs) == 0 {
 			return &InputError{fmt.Errorf("%s names no content: add images, charts, files, packages or a cluster", b.File)}
 		}
+		if _, err := lock.Marshal(); err != nil { // one that is too large, before anything is downloaded
+			return &InputError{err}
+		}
 		if err := b.judge(lock.Undecided); err != nil {
 			return err
 		}

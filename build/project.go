@@ -194,7 +194,7 @@ func (p *Project) Lock() (*manifest.Lock, error) {
 	if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) {
 		return nil, nil //nolint:nilnil // having no lock is a normal state
 	}
-	data, err := ReadFile(file)
+	data, err := ReadLock(file)
 	if err != nil {
 		return nil, err
 	}
@@ -209,7 +209,7 @@ type Question struct {
 
 // NewQuestion reads a manifest or a lock.
 func NewQuestion(path string) (*Question, error) {
-	data, err := ReadFile(path)
+	data, err := ReadLock(path)
 	if err != nil {
 		return nil, err
 	}
