@@ -13,6 +13,8 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 	"github.com/opencontainers/go-digest"
+
+	"github.com/kkbundle/kkbundle/bundle"
 )
 
 const (
@@ -42,12 +44,16 @@ const (
 	kindEdits kind = 1
 )
 
-// ErrDamaged matches, with errors.Is, errors about wrong bytes in a delta.
-var ErrDamaged = errors.New("the delta is damaged")
+// A damageError is an error about wrong bytes in a delta. It matches bundle.ErrDamaged.
+type damageError struct{ reason string }
 
-func damaged(format string, args ...any) error {
-	return fmt.Errorf("%w: %s; copy it again", ErrDamaged, fmt.Sprintf(format, args...))
-}
+// Error names the remedy.
+func (e *damageError) Error() string { return "the delta is damaged: " + e.reason + "; copy it again" }
+
+// Is makes the exit code that of a damaged bundle.
+func (*damageError) Is(target error) bool { return target == bundle.ErrDamaged }
+
+func damaged(format string, args ...any) error { return &damageError{fmt.Sprintf(format, args...)} }
 
 // A Head describes a delta.
 type Head struct {
