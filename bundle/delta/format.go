@@ -47,8 +47,11 @@ const (
 // A damageError is an error about wrong bytes in a delta. It matches bundle.ErrDamaged.
 type damageError struct{ reason string }
 
-// Error names the remedy.
-func (e *damageError) Error() string { return "the delta is damaged: " + e.reason + "; copy it again" }
+// Error names the wrong place.
+func (e *damageError) Error() string { return "the delta is damaged: " + e.reason }
+
+// Hint returns the remedy.
+func (*damageError) Hint() string { return "copy the delta again from where it was made" }
 
 // Is makes the exit code that of a damaged bundle.
 func (*damageError) Is(target error) bool { return target == bundle.ErrDamaged }

@@ -3,7 +3,6 @@ package delta
 import (
 	"archive/tar"
 	"bufio"
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -213,14 +212,5 @@ func sparse(h *tar.Header) bool {
 
 // gzipped reports whether a blob begins like a gzip stream.
 func gzipped(ctx context.Context, r *bundle.Reader, d digest.Digest) (bool, error) {
-	rc, err := r.Unhashed(ctx, d, 0)
-	if err != nil {
-		return false, err
-	}
-	begin := make([]byte, 3)
-	_, err = io.ReadFull(rc, begin)
-	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		err = nil
-	}
-	return bytes.Equal(begin, []byte{0x1f, 0x8b, 8}), errors.Join(err, rc.Close())
+	return regzip.IsGzip(func() (io.ReadCloser, error) { return r.Unhashed(ctx, d, 0) })
 }

@@ -53,6 +53,20 @@ func Identify(ctx context.Context, open func() (io.ReadCloser, error)) (r Recipe
 	return Recipe{}, 0, false, nil
 }
 
+// IsGzip reports whether the stream that open returns begins like a gzip stream.
+func IsGzip(open func() (io.ReadCloser, error)) (bool, error) {
+	src, err := open()
+	if err != nil {
+		return false, err
+	}
+	begin := make([]byte, 3)
+	_, err = io.ReadFull(src, begin)
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		err = nil
+	}
+	return bytes.Equal(begin, []byte{0x1f, 0x8b, 8}), errors.Join(err, src.Close())
+}
+
 // choose returns the header and the encoders that make the stream's beginning.
 func choose(open func() (io.ReadCloser, error)) (header []byte, fit []encoder, err error) {
 	src, err := open()

@@ -36,6 +36,7 @@ clear.`,
 			return runDelta(cmd.Context(), g, deltaFiles{old: args[0], next: args[1], output: output})
 		},
 	}
+	g.addTrust(cmd.Flags())
 	cmd.Flags().StringVarP(&output, "output", "o", "", "the file to write (required)")
 	return cmd
 }
@@ -55,6 +56,7 @@ kkbundle delta apply.`,
 			return runDelta(cmd.Context(), g, deltaFiles{next: args[0], output: output})
 		},
 	}
+	g.addTrust(cmd.Flags())
 	cmd.Flags().StringVarP(&output, "output", "o", "", "the file to write (required)")
 	return cmd
 }

@@ -31,6 +31,7 @@ again.`,
 			return runPatch(cmd.Context(), g, deltaFiles{old: args[0], delta: args[1], output: output})
 		},
 	}
+	g.addTrust(cmd.Flags())
 	cmd.Flags().StringVarP(&output, "output", "o", "", "the bundle to write (required)")
 	return cmd
 }
@@ -38,7 +39,7 @@ again.`,
 func newUnpackCmd(g *globals) *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
-		Use:   "unpack PACK -o BUNDLE",
+		Use:   "unpack PACK -o NEW",
 		Short: "Make a bundle from its smaller form",
 		Long:  `Gives back the bundle of a file that kkbundle pack wrote, byte for byte. The rules of kkbundle patch apply.`,
 		Example: `  kkbundle unpack site-1.4.0.kkp -o site-1.4.0.kkb
