@@ -440,7 +440,10 @@ func load(parts []part) ([]byte, error) {
 
 // packZstd compresses content with a dictionary, which may be nil.
 func packZstd(content, dict []byte) ([]byte, error) {
-	window := 1 << min(max(bits.Len(uint(len(content)+len(dict))), 10), bits.Len(maxWindow-1))
+	if len(content) == 0 {
+		return nil, errors.New("nothing to compress")
+	}
+	window := 1 << min(max(bits.Len(uint(len(content)+len(dict)-1)), 10), bits.Len(maxWindow-1))
 	options := []zstd.EOption{
 		zstd.WithEncoderLevel(zstd.SpeedBestCompression), zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(window), zstd.WithLowerEncoderMem(true),
 	}

@@ -8,10 +8,10 @@ import (
 )
 
 const (
-	largePiece = 256 << 10 // pieces of this size are entries of their own
+	largePiece = 128 << 10 // pieces of this size are entries of their own
 	groupSize  = 6 << 20   // bytes of small pieces that share a dictionary
 	chunkSize  = 32 << 20  // bytes of a large piece in one entry
-	freshGroup = 48 << 20  // bytes of new files in one window
+	freshGroup = 32 << 20  // bytes of new files in one window
 )
 
 // An entry is planned bytes of the store.

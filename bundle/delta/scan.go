@@ -72,6 +72,7 @@ func newScan(r *bundle.Reader, dir string, known map[[sha256.Size]byte]*piece, r
 	return &scan{bundle: r, known: known, ranges: ranges, files: files, frames: frames}, nil
 }
 
+// Close frees the temporary files.
 func (s *scan) Close() error { return errors.Join(s.files.Close(), s.frames.Close()) }
 
 // add scans a blob. With unzip, the content of its gzip stream is scanned.

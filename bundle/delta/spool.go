@@ -63,4 +63,5 @@ func (s *spool) copyTo(w io.Writer, r span, buf []byte) error {
 	return nil
 }
 
+// Close frees the space.
 func (s *spool) Close() error { return s.f.Close() }

@@ -163,7 +163,7 @@ type writer struct {
 
 // Write compresses p.
 func (w *writer) Write(p []byte) (int, error) {
-	w.sum.Write(p)
+	_, _ = w.sum.Write(p) // never fails
 	w.size += uint32(len(p))
 	return w.packer.Write(p)
 }
