@@ -68,8 +68,19 @@ type CatalogEntry struct {
 	Fits []Fit `yaml:"fits,omitempty" doc:"Releases of Kubernetes for each release line."`
 	// Minimum has, like Since, the oldest version compatible with a Kubernetes.
 	Minimum map[string]string `yaml:"minimum,omitempty" doc:"The oldest version for Kubernetes, by its first release."`
+	// Through are versions that an upgrade must not skip.
+	Through []Through `yaml:"through,omitempty" doc:"Versions that an upgrade must not skip."`
 	// Skew is the largest allowed distance between its minor release and that of Kubernetes.
 	Skew *Skew `yaml:"skew,omitempty" doc:"Allowed distance to Kubernetes, in minor releases."`
+}
+
+// Through is a version that must run everywhere before a release line does.
+type Through struct {
+	// To is the release line, vMAJOR.MINOR; Least is the oldest version from which it may be reached.
+	To    string `yaml:"to" kk:"required" doc:"Release line of the component that must not be reached directly, such as v3.6."`
+	Least string `yaml:"least" kk:"required" doc:"The oldest version from which it may be reached."`
+	// Take is the version that an upgrade from an older one takes first.
+	Take string `yaml:"take" kk:"required" doc:"The version that an upgrade takes first."`
 }
 
 // CatalogFile is a file of a component.
@@ -219,6 +230,14 @@ func (c catalogChecker) catalogEntry(at, name string, one *CatalogEntry) {
 	c.platforms(join(at, "platforms"), one.Platforms)
 	c.versionTable(join(at, "since"), one.Since)
 	c.versionTable(join(at, "minimum"), one.Minimum)
+	for i, t := range one.Through {
+		path := index(join(at, "through"), i)
+		if !minorPattern().MatchString(t.To) {
+			c.add(join(path, "to"), "%q is no release line; write one such as v3.6", shorten(t.To))
+		}
+		c.version(join(path, "least"), t.Least)
+		c.version(join(path, "take"), t.Take)
+	}
 	for i, fit := range one.Fits {
 		path := index(join(at, "fits"), i)
 		for _, bound := range [][2]string{{"line", fit.Line}, {"from", fit.From}, {"to", fit.To}} {

@@ -134,6 +134,7 @@ func namesNothingLocal() []string {
 		"Inventory.apiVersion", "Inventory.kind",
 		"InventoryMetadata.name",
 		"KubeadmImages.coredns", "KubeadmImages.etcd", "KubeadmImages.pause", "KubeadmImages.program",
+		"Through.least", "Through.take", "Through.to",
 		"Kubernetes.upgradeFrom", "Kubernetes.version",
 		"Metadata.name", "Metadata.version",
 		"Override.host", "Override.path", "Override.sha256", "Override.url", "Override.with",

@@ -242,6 +242,12 @@ func IsUnknown(c *manifest.Cluster) bool {
 	return err == nil && newest != nil && release.GreaterThan(newest) && r.Releases[lineOf(release)] == ""
 }
 
+// IsRefused reports whether the cluster's Kubernetes is unknown and nobody accepted it with --assume.
+func IsRefused(c *manifest.Cluster) bool {
+	r, err := newResolver(c)
+	return err == nil && IsUnknown(c) && !r.Kubeadm[c.Kubernetes.Version].Assumed
+}
+
 // IsExact reports whether the catalog knows the release of the cluster's Kubernetes itself, and not only older ones.
 func IsExact(c *manifest.Cluster) (bool, error) {
 	r, err := newResolver(c)

@@ -154,14 +154,14 @@ func TestUpgrade(t *testing.T) {
 	for _, image := range a.Images {
 		got = append(got, image.Name)
 	}
-	const want = "kubelet v1.34.3, runc v1.3.6, kubelet v1.32.13, kubelet v1.33.13, registry.k8s.io/etcd:3.6.5-0, registry.k8s.io/etcd:3.5.24-0"
+	const want = "kubelet v1.34.3, runc v1.3.6, kubelet v1.32.13, kubelet v1.33.13, registry.k8s.io/etcd:3.6.5-0, registry.k8s.io/etcd:3.5.24-0, registry.k8s.io/etcd:3.5.32-0"
 	if text := strings.Join(got, ", "); text != want || len(a.Charts) != 1 {
 		t.Errorf("got %s\nwant %s", text, want)
 	}
-	if len(a.Notes) != 1 || !strings.Contains(a.Notes[0], "leads over v1.32.13, v1.33.13") {
+	if len(a.Notes) != 1 || !strings.Contains(a.Notes[0], "leads over v1.32.13, v1.33.13 with etcd 3.5.32-0, whose") {
 		t.Errorf("notes %q", a.Notes)
 	}
-	if a, err := Resolve(parse("version: v1.34.3, upgradeFrom: v1.33.1"), needs, Options{}); err != nil || len(a.Notes) != 0 {
+	if a, err := Resolve(parse("version: v1.34.3, upgradeFrom: v1.34.1"), needs, Options{}); err != nil || len(a.Notes) != 0 {
 		t.Errorf("%v %q", err, a.Notes)
 	}
 	far := parse("version: v1.39.0, upgradeFrom: v1.36.1")
