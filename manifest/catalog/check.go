@@ -248,7 +248,8 @@ func IsRefused(c *manifest.Cluster) bool {
 	return err == nil && IsUnknown(c) && !r.Kubeadm[c.Kubernetes.Version].Assumed
 }
 
-// IsExact reports whether the catalog knows the release of the cluster's Kubernetes itself, and not only older ones.
+// IsExact reports whether the catalog knows the release of the cluster's Kubernetes itself, and not only older ones: it
+// was checked against that or a newer patch release, or has all images of its kubeadm.
 func IsExact(c *manifest.Cluster) (bool, error) {
 	r, err := newResolver(c)
 	if err != nil {
@@ -257,6 +258,10 @@ func IsExact(c *manifest.Cluster) (bool, error) {
 	release, err := semver.NewVersion(c.Kubernetes.Version)
 	if err != nil {
 		return false, fmt.Errorf("kubernetes.version %q: %w", c.Kubernetes.Version, err)
+	}
+	listed := r.Kubeadm[c.Kubernetes.Version]
+	if !slices.ContainsFunc(manifest.KubeadmComponents(), func(name string) bool { return listed.Tag(name) == "" }) {
+		return true, nil
 	}
 	known, err := semver.NewVersion(r.Releases[lineOf(release)])
 	return err == nil && !release.GreaterThan(known), nil //nolint:nilerr // a minor release without an entry is unknown

@@ -72,3 +72,16 @@ func TestThrough(t *testing.T) {
 		}
 	}
 }
+
+// A release is exact if the tables were checked against it or a newer patch, or if all images of its kubeadm are listed.
+func TestIsExact(t *testing.T) {
+	for version, want := range map[string]bool{"v1.34.3": true, "v1.34.4": true, "v1.34.99": false, "v1.99.0": false, "v1.34.98": true, "v1.34.97": false} {
+		c := cluster(t, version, "")
+		c.Catalogs = []*manifest.Catalog{{Kubeadm: map[string]manifest.KubeadmImages{
+			"v1.34.98": {Etcd: "3.6.7-0", CoreDNS: "v1.12.1", Pause: "3.10.1"}, "v1.34.97": {Etcd: "3.6.7-0"},
+		}}}
+		if got, err := IsExact(c); got != want || err != nil {
+			t.Errorf("%s: %v, %v", version, got, err)
+		}
+	}
+}
