@@ -48,6 +48,8 @@ type upgrade struct {
 	// clusters has the cluster at each of the plan's steps, demands the needs of the steps between.
 	clusters map[string]*manifest.Cluster
 	demands  map[string][]manifest.Demand
+	// through has the versions of etcd that must not be skipped, by step.
+	through map[string]string
 }
 
 // Upgrade brings a cluster to the version of the bundle: minor release by minor release, control planes first and one

@@ -39,6 +39,10 @@ type UpgradePlan struct {
 	Batch int
 	// Settings are the cluster file's settings that differ from the cluster.
 	Settings []string
+	// Etcd has the versions of etcd that steps take because a later one must not be reached directly, by step.
+	Etcd map[string]string
+
+	etcd []string // the running versions of kubeadm's etcd; none if they are not known
 }
 
 // An UpgradeNode is a node with its running versions.
@@ -100,7 +104,14 @@ func (u *upgrade) look(ctx context.Context) (UpgradePlan, error) {
 		return p, err
 	}
 	p.Batch = u.how.Batch.of(len(u.workers()))
+	if err := u.checkExternalEtcd(ctx, p); err != nil {
+		return p, err
+	}
+	if u.Cluster.Etcd.Type == manifest.EtcdInternal {
+		p.etcd = u.etcdVersions(ctx)
+	}
 	p.Steps, err = u.steps(p)
+	p.Etcd = u.through
 	if err == nil {
 		p.From = p.oldest()
 	}
@@ -260,10 +271,20 @@ func (u *upgrade) way(p UpgradePlan, to *semver.Version) ([]string, error) {
 		return nil, err
 	}
 	u.clusters = map[string]*manifest.Cluster{p.To: u.Cluster}
-	u.demands = map[string][]manifest.Demand{}
+	u.demands, u.through = map[string][]manifest.Demand{}, map[string]string{}
 	var steps []string
 	for _, s := range between {
 		version := s.Cluster.Kubernetes.Version
+		if p.isOfRunningMinor(s) {
+			if pass, err := p.mustPass(s, u.Cluster); err != nil {
+				return nil, err
+			} else if !pass {
+				continue
+			}
+		}
+		if s.Etcd != "" {
+			u.through[version] = s.Etcd
+		}
 		u.clusters[version], u.demands[version] = s.Cluster, s.Demands
 		steps = append(steps, version)
 		if newest := p.newestServer(); semver.MustParse(newest).Minor() == semver.MustParse(version).Minor() && versionLess(version, newest) {
@@ -288,7 +309,7 @@ func (u *upgrade) complete(ctx context.Context, p UpgradePlan) error {
 			for _, platform := range platforms(u.Run, task.Task{Roles: d.Roles}, d.Need) {
 				if _, err := at.Components(d.Need, platform); err != nil {
 					errs = append(errs, plain.Advise(fmt.Errorf("for the intermediate release %s: %w", version, err),
-						"minor releases cannot be skipped: write kubernetes.upgradeFrom: "+p.From+" into the cluster file and build the bundle again, or upgrade with a bundle of each release in turn"))
+						"minor releases cannot be skipped, and neither can some versions of etcd: write kubernetes.upgradeFrom: "+p.From+" into the cluster file and build the bundle again, or upgrade with a bundle of each release in turn"))
 				}
 			}
 		}

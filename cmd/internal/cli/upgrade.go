@@ -120,13 +120,15 @@ type upgradeResult struct {
 }
 
 type upgradePlan struct {
-	Cluster  string        `json:"cluster"`
-	From     string        `json:"from"`
-	To       string        `json:"to"`
-	Steps    []string      `json:"steps"`
-	Batch    int           `json:"batch"`
-	Settings []string      `json:"settings"`
-	Nodes    []upgradeNode `json:"nodes"`
+	Cluster  string   `json:"cluster"`
+	From     string   `json:"from"`
+	To       string   `json:"to"`
+	Steps    []string `json:"steps"`
+	Batch    int      `json:"batch"`
+	Settings []string `json:"settings"`
+	// Etcd has the versions of etcd that steps take because a later one must not be reached directly.
+	Etcd  map[string]string `json:"etcd,omitempty"`
+	Nodes []upgradeNode     `json:"nodes"`
 }
 
 type upgradeNode struct {
@@ -140,7 +142,7 @@ type upgradeNode struct {
 
 func newUpgradePlan(p installer.UpgradePlan) upgradePlan {
 	out := upgradePlan{
-		Cluster: p.Cluster, From: p.From, To: p.To, Batch: p.Batch,
+		Cluster: p.Cluster, From: p.From, To: p.To, Batch: p.Batch, Etcd: p.Etcd,
 		Steps: append([]string{}, p.Steps...), Settings: append([]string{}, p.Settings...), Nodes: []upgradeNode{},
 	}
 	for _, n := range p.Nodes {
@@ -155,6 +157,11 @@ func writeUpgrade(w io.Writer, p installer.UpgradePlan) {
 		return
 	}
 	_, _ = fmt.Fprintf(w, "cluster %s: %s\n", plain.Line(p.Cluster), plain.Line(strings.Join(append([]string{p.From}, p.Steps...), " -> ")))
+	for _, step := range p.Steps {
+		if p.Etcd[step] != "" {
+			_, _ = fmt.Fprintf(w, "%s takes etcd %s: the next release's must not be reached from an older one\n", plain.Line(step), plain.Line(p.Etcd[step]))
+		}
+	}
 	if len(p.Settings) > 0 {
 		_, _ = fmt.Fprintf(w, "settings that change: %s\n", strings.Join(p.Settings, ", "))
 	}
