@@ -246,6 +246,10 @@ func bundleNeeds(ctx context.Context, c *bundle.Catalog) ([]closure.Need, error)
 		return nil, err
 	}
 	b.Platforms = c.Index().Platforms
+	base, err := CarriedCatalog(ctx, c)
+	if err != nil {
+		return nil, err
+	}
 	var needs []closure.Need
 	for _, name := range b.ClusterFiles() {
 		as, below := carriedAs(b, name)
@@ -259,6 +263,7 @@ func bundleNeeds(ctx context.Context, c *bundle.Catalog) ([]closure.Need, error)
 		if cluster.Catalogs, err = ReadCatalogs(cluster, read, below); err != nil {
 			return nil, err
 		}
+		cluster.Base = base
 		more, err := clusterNeeds(cluster, b, below)
 		if err != nil {
 			return nil, err

@@ -1,11 +1,13 @@
 package manifest
 
 import (
+	"fmt"
 	"regexp"
 	"strings"
 	"sync"
 
 	"github.com/Masterminds/semver/v3"
+	"go.yaml.in/yaml/v3"
 )
 
 // Catalog lists the addresses of cluster components, their versions compatible with each Kubernetes, and the package
@@ -139,6 +141,21 @@ func ParseCatalog(file string, data []byte) (*Catalog, error) {
 	})
 }
 
+const catalogHeader = `# Written by kkbundle build: the catalog that the versions and names of the items in this bundle come from.
+# install and every other command with this bundle read it in place of their own.
+`
+
+// Marshal returns the catalog as YAML. The same entries give the same bytes.
+func (k *Catalog) Marshal() ([]byte, error) {
+	out := *k
+	out.APIVersion, out.Kind = APIVersion, KindCatalog
+	body, err := yaml.Marshal(&out)
+	if err != nil {
+		return nil, fmt.Errorf("write the catalog: %w", err)
+	}
+	return append([]byte(catalogHeader), body...), nil
+}
+
 // Problem returns an error about the value at a path of the catalog file, like Cluster.Problem.
 func (k *Catalog) Problem(path, message string) error { return problemAt(k.src, path, message) }
 
@@ -159,6 +176,9 @@ func (c catalogChecker) check(k *Catalog) {
 		one := k.Components[name]
 		c.catalogEntry(key("components", name), name, &one)
 		k.Components[name] = one
+	}
+	for _, purpose := range sortedKeys(k.Packages) {
+		c.catalogPackage(key("packages", purpose), k.Packages[purpose])
 	}
 	for _, zone := range sortedKeys(k.Zones) {
 		sourceChecker(c).sources(key("zones", zone), k.Zones[zone])
@@ -210,6 +230,21 @@ func (c catalogChecker) catalogEntry(at, name string, one *CatalogEntry) {
 			c.add(path, "{tag} and tags go together")
 		}
 		c.release(join(path, "from"), image.From)
+	}
+}
+
+// catalogPackage checks names that package managers get as arguments.
+func (c catalogChecker) catalogPackage(at string, one CatalogPackage) {
+	lists := map[string][]string{join(at, "debian"): one.Debian, join(at, "rpm"): one.RPM}
+	for release, names := range one.Releases {
+		lists[key(join(at, "releases"), release)] = names
+	}
+	for _, path := range sortedKeys(lists) {
+		for i, name := range lists[path] {
+			if !isPackageName(name) || strings.Contains(name, "/") {
+				c.add(index(path, i), "%q is no name of a package", shorten(name))
+			}
+		}
 	}
 }
 
