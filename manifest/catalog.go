@@ -92,6 +92,8 @@ type CatalogImage struct {
 	Name string `yaml:"name" kk:"required" doc:"Reference, such as registry.k8s.io/pause:{version}."`
 	// From is the first version of the component that uses the image; empty means every version.
 	From string `yaml:"from,omitempty" doc:"The first version of the component that uses this image."`
+	// Before is the first version that no longer uses it; empty means none.
+	Before string `yaml:"before,omitempty" doc:"The first version of the component that no longer uses this image."`
 	// Tags has the values of {tag} by the component's version. For other versions the chart has the tag.
 	Tags map[string]string `yaml:"tags,omitempty" doc:"Value of {tag} by version of the component; images of other versions are known only to the chart."`
 }
@@ -105,6 +107,8 @@ type CatalogChart struct {
 	Name string `yaml:"name,omitempty" doc:"The chart's own name. Default the component's."`
 	// Version is a template; {version} by default.
 	Version string `yaml:"version,omitempty" doc:"The chart's version, if its form differs from the component's."`
+	// From is the first version of the component that has the chart; empty means every version.
+	From string `yaml:"from,omitempty" doc:"The first version of the component that has this chart."`
 }
 
 func (c *CatalogChart) setShort(text string) { c.URL = text }
@@ -220,6 +224,7 @@ func (c catalogChecker) catalogEntry(at, name string, one *CatalogEntry) {
 		default:
 			c.address(join(path, "repo"), chart.Repo, "https", "http", "oci")
 		}
+		c.release(join(path, "from"), chart.From)
 	}
 	for i, image := range one.Images {
 		path := index(join(at, "images"), i)
@@ -230,6 +235,7 @@ func (c catalogChecker) catalogEntry(at, name string, one *CatalogEntry) {
 			c.add(path, "{tag} and tags go together")
 		}
 		c.release(join(path, "from"), image.From)
+		c.release(join(path, "before"), image.Before)
 	}
 }
 
