@@ -238,6 +238,9 @@ func (b *builder) lockFor(ctx context.Context) (*manifest.Lock, error) {
 	}
 	if stale == nil || err != nil {
 		b.wasLocked = err == nil
+		if err == nil && b.otherCatalog(l) {
+			b.note("%s was made with the catalog of another kkbundle; its items still agree; run `kkbundle lock %s` to record this catalog", file, b.File)
+		}
 		return l, err
 	}
 	if b.Locked {

@@ -255,6 +255,10 @@ func bundleNeeds(ctx context.Context, c *bundle.Catalog) ([]closure.Need, error)
 	if err != nil {
 		return nil, err
 	}
+	base, err := CarriedCatalog(ctx, c)
+	if err != nil {
+		return nil, err
+	}
 	var needs []closure.Need
 	for _, name := range b.ClusterFiles() {
 		as, below := carriedAs(b, name)
@@ -269,6 +273,7 @@ func bundleNeeds(ctx context.Context, c *bundle.Catalog) ([]closure.Need, error)
 			return nil, err
 		}
 		cluster.Catalogs = append(cluster.Catalogs, listed)
+		cluster.Base = base
 		more, err := clusterNeeds(cluster, b, below)
 		if err != nil {
 			return nil, err

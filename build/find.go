@@ -127,6 +127,9 @@ func (f *finder) resolve(ctx context.Context) (*manifest.Lock, error) {
 		return nil, err
 	}
 	l.Inputs = f.seen.inputs
+	if in, ok := f.catalogInput(); ok {
+		l.Inputs = append(l.Inputs, in)
+	}
 	var refs []string
 	for _, pin := range l.Items {
 		if pin.Kind == manifest.ItemImage {

@@ -197,7 +197,9 @@ func (p *Project) checkInputs(l *manifest.Lock) (stale, err error) {
 		files = append(files, c.Values...)
 	}
 	files = append(files, p.applied...)
-	return l.CheckInputs(files, func(name string) digest.Digest {
+	own := *l
+	own.Inputs = slices.DeleteFunc(slices.Clone(l.Inputs), isCatalog)
+	return own.CheckInputs(files, func(name string) digest.Digest {
 		d, err := p.digestOf(name)
 		if err != nil {
 			return ""
@@ -206,11 +208,30 @@ func (p *Project) checkInputs(l *manifest.Lock) (stale, err error) {
 	}), nil
 }
 
+// catalogInput returns the catalog of a build with clusters, as an input of the lock.
+func (p *Project) catalogInput() (in manifest.Input, ok bool) {
+	i := slices.IndexFunc(p.extras, func(d bundle.Document) bool { return d.Ref == bundle.DocumentCatalog })
+	if i < 0 {
+		return manifest.Input{}, false
+	}
+	return inputOf(bundle.DocumentCatalog, p.extras[i].Data), true
+}
+
+func isCatalog(in manifest.Input) bool { return in.Path == bundle.DocumentCatalog }
+
+// otherCatalog reports whether a lock was made with another catalog than that of this build. Its items agree all the same:
+// a lock covers everything that the clusters need.
+func (p *Project) otherCatalog(l *manifest.Lock) bool {
+	now, ok := p.catalogInput()
+	i := slices.IndexFunc(l.Inputs, isCatalog)
+	return ok && i >= 0 && l.Inputs[i].Digest != now.Digest
+}
+
 // documents returns the documents of the bundle besides the lock: the files that install reads, and the YAML under manifests.
 func (p *Project) documents(l *manifest.Lock) ([]bundle.Document, error) {
 	list := slices.Clone(p.extras)
 	for _, in := range l.Inputs {
-		if p.isValues(in.Path) {
+		if isCatalog(in) || p.isValues(in.Path) {
 			continue
 		}
 		data, err := ReadFile(p.beside(in.Path))

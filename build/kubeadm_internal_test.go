@@ -147,7 +147,7 @@ func TestNoKubeadm(t *testing.T) {
 }
 
 // standIn builds a program that lists what kubeadm v1.37.2 lists.
-func standIn(t *testing.T) string {
+func standInKubeadm(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "kubeadm")
 	cmd := exec.CommandContext(t.Context(), "go", "build", "-o", path, "./testdata/kubeadm")
@@ -207,7 +207,7 @@ func TestImagesAreKubeadms(t *testing.T) {
 	if len(p.Assumptions) > 0 {
 		t.Errorf("assumed: %q", p.Assumptions)
 	}
-	b := builderOf(t, p, standIn(t))
+	b := builderOf(t, p, standInKubeadm(t))
 	if differs, err := b.learn(t.Context(), b.lock); err != nil || !differs {
 		t.Fatalf("learnt %v, %v", differs, err)
 	}
@@ -254,7 +254,7 @@ func TestUnknownMinor(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := builderOf(t, p, standIn(t))
+	b := builderOf(t, p, standInKubeadm(t))
 	if _, err := b.learn(t.Context(), b.lock); err != nil {
 		t.Fatal(err)
 	}

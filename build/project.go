@@ -105,6 +105,13 @@ func load(file string, how loading) (*Project, error) {
 			return nil, err
 		}
 	}
+	if len(p.clusters) > 0 {
+		data, err := catalog.Carried()
+		if err != nil {
+			return nil, err
+		}
+		p.extras = append(p.extras, bundle.Document{Kind: bundle.KindManifest, Ref: bundle.DocumentCatalog, Data: data})
+	}
 	if err := p.addPackages(); err != nil {
 		return nil, err
 	}
@@ -201,6 +208,18 @@ func (p *Project) sameDocuments() error {
 	}
 	p.extras = once
 	return nil
+}
+
+// CarriedCatalog returns the catalog that a bundle carries, the Base of its clusters; nil if the bundle carries none.
+func CarriedCatalog(ctx context.Context, c *bundle.Catalog) (*manifest.Catalog, error) {
+	if _, ok := c.Find(bundle.KindManifest, bundle.DocumentCatalog, ""); !ok {
+		return nil, nil //nolint:nilnil // bundles of earlier releases have none
+	}
+	data, err := c.Document(ctx, bundle.KindManifest, bundle.DocumentCatalog)
+	if err != nil {
+		return nil, err
+	}
+	return catalog.ParseCarried(bundle.DocumentCatalog, data)
 }
 
 // ReadCatalogs reads the catalogs that a cluster file in directory dir names.

@@ -18,6 +18,9 @@ const (
 	DocumentLock     = "manifest.lock.yaml"
 	DocumentClosure  = "closure.json"
 	DocumentSBOM     = "sbom.cdx.json"
+	// DocumentCatalog is the catalog of the program that built the bundle. Catalogs that a cluster file names have their own
+	// paths and count beside it.
+	DocumentCatalog = "kkbundle-catalog.yaml"
 )
 
 // Limits of documents in bytes: of a file that a user wrote, and of a lock, a closure or a bill of materials.

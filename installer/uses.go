@@ -15,11 +15,11 @@ func ChartUses(c *manifest.Cluster) ([]manifest.ChartUse, error) {
 		if need.Kind != manifest.ItemChart {
 			continue
 		}
-		use, err := own[need.Name].Use(c)
+		more, err := own[need.Name].Uses(c)
 		if err != nil {
 			return nil, err
 		}
-		uses = append(uses, use)
+		uses = append(uses, more...)
 	}
 	for _, a := range c.Addons {
 		if a.Chart != "" {

@@ -1,12 +1,14 @@
 package manifest
 
 import (
+	"fmt"
 	"regexp"
 	"strings"
 	"sync"
 
 	"github.com/Masterminds/semver/v3"
 	"github.com/opencontainers/go-digest"
+	"go.yaml.in/yaml/v3"
 )
 
 // Catalog lists the addresses of cluster components, their versions compatible with each Kubernetes, and the package
@@ -124,6 +126,8 @@ type CatalogImage struct {
 	Name string `yaml:"name" kk:"required" doc:"Reference, such as registry.k8s.io/pause:{version}."`
 	// From is the first version of the component that uses the image; empty means every version.
 	From string `yaml:"from,omitempty" doc:"The first version of the component that uses this image."`
+	// Before is the first version that no longer uses it; empty means none.
+	Before string `yaml:"before,omitempty" doc:"The first version of the component that no longer uses this image."`
 	// Tags has the values of {tag} by the component's version. For other versions the chart has the tag.
 	Tags map[string]string `yaml:"tags,omitempty" doc:"Value of {tag} by version of the component; images of other versions are known only to the chart."`
 }
@@ -137,6 +141,8 @@ type CatalogChart struct {
 	Name string `yaml:"name,omitempty" doc:"The chart's own name. Default the component's."`
 	// Version is a template; {version} by default.
 	Version string `yaml:"version,omitempty" doc:"The chart's version, if its form differs from the component's."`
+	// From is the first version of the component that has the chart; empty means every version.
+	From string `yaml:"from,omitempty" doc:"The first version of the component that has this chart."`
 }
 
 func (c *CatalogChart) setShort(text string) { c.URL = text }
@@ -173,6 +179,21 @@ func ParseCatalog(file string, data []byte) (*Catalog, error) {
 	})
 }
 
+const catalogHeader = `# Written by kkbundle build: the catalog that the versions and names of the items in this bundle come from.
+# install and every other command with this bundle read it in place of their own.
+`
+
+// Marshal returns the catalog as YAML. The same entries give the same bytes.
+func (k *Catalog) Marshal() ([]byte, error) {
+	out := *k
+	out.APIVersion, out.Kind = APIVersion, KindCatalog
+	body, err := yaml.Marshal(&out)
+	if err != nil {
+		return nil, fmt.Errorf("write the catalog: %w", err)
+	}
+	return append([]byte(catalogHeader), body...), nil
+}
+
 // Problem returns an error about the value at a path of the catalog file, like Cluster.Problem.
 func (k *Catalog) Problem(path, message string) error { return problemAt(k.src, path, message) }
 
@@ -194,6 +215,9 @@ func (c catalogChecker) check(k *Catalog) {
 		one := k.Components[name]
 		c.catalogEntry(key("components", name), name, &one)
 		k.Components[name] = one
+	}
+	for _, purpose := range sortedKeys(k.Packages) {
+		c.catalogPackage(key("packages", purpose), k.Packages[purpose])
 	}
 	for _, zone := range sortedKeys(k.Zones) {
 		sourceChecker(c).sources(key("zones", zone), k.Zones[zone])
@@ -259,6 +283,7 @@ func (c catalogChecker) catalogEntry(at, name string, one *CatalogEntry) {
 		default:
 			c.address(join(path, "repo"), chart.Repo, "https", "http", "oci")
 		}
+		c.release(join(path, "from"), chart.From)
 	}
 	for i, image := range one.Images {
 		path := index(join(at, "images"), i)
@@ -269,6 +294,22 @@ func (c catalogChecker) catalogEntry(at, name string, one *CatalogEntry) {
 			c.add(path, "{tag} and tags go together")
 		}
 		c.release(join(path, "from"), image.From)
+		c.release(join(path, "before"), image.Before)
+	}
+}
+
+// catalogPackage checks names that package managers get as arguments.
+func (c catalogChecker) catalogPackage(at string, one CatalogPackage) {
+	lists := map[string][]string{join(at, "debian"): one.Debian, join(at, "rpm"): one.RPM}
+	for release, names := range one.Releases {
+		lists[key(join(at, "releases"), release)] = names
+	}
+	for _, path := range sortedKeys(lists) {
+		for i, name := range lists[path] {
+			if !isPackageName(name) || strings.Contains(name, "/") {
+				c.add(index(path, i), "%q is no name of a package", shorten(name))
+			}
+		}
 	}
 }
 

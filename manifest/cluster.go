@@ -39,6 +39,9 @@ type Cluster struct {
 	// Catalogs are the parsed files of Catalog, in their order. The reader of the cluster file fills them; they are not
 	// part of the file.
 	Catalogs []*Catalog `yaml:"-"`
+	// Base is the catalog of the bundle, in place of the program's own; nil means the program's. It is not part of the file
+	// either.
+	Base *Catalog `yaml:"-"`
 
 	src *source
 	// file is the cluster file alone, and sets the settings over it; src combines both.

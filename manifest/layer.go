@@ -249,7 +249,7 @@ func (c *Cluster) ForHost(inv *Inventory, h Host) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	own.Catalogs = c.Catalogs // read from separate files
+	own.Catalogs, own.Base = c.Catalogs, c.Base // read from separate files
 	return own, nil
 }
 

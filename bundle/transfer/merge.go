@@ -18,6 +18,7 @@ func (c *selector) merge() ([]bundle.Item, error) {
 	var merged []bundle.Item
 	var conflicts []error
 	c.keepManifests()
+	c.keepCatalog()
 	for source, items := range c.chosen {
 		for i, it := range items {
 			at, found := slices.BinarySearchFunc(merged, it, sameKey)
@@ -43,14 +44,9 @@ func (c *selector) merge() ([]bundle.Item, error) {
 
 // keepManifests renames different manifests: they stay in the result, and none of them looks like the manifest of the result.
 func (c *selector) keepManifests() {
-	find := func(items []bundle.Item) int {
-		return slices.IndexFunc(items, func(it bundle.Item) bool {
-			return it.Kind == bundle.KindManifest && it.Ref == bundle.DocumentManifest
-		})
-	}
 	different, first := false, digest.Digest("")
 	for _, items := range c.chosen {
-		if i := find(items); i >= 0 {
+		if i := documentAt(items, bundle.DocumentManifest); i >= 0 {
 			d := items[i].Descriptor.Digest
 			different = different || first != "" && first != d
 			first = d
@@ -61,7 +57,7 @@ func (c *selector) keepManifests() {
 	}
 	used := map[string]bool{}
 	for source, items := range c.chosen {
-		i := find(items)
+		i := documentAt(items, bundle.DocumentManifest)
 		if i < 0 {
 			continue
 		}
@@ -75,6 +71,46 @@ func (c *selector) keepManifests() {
 		items[i].Name = items[i].Ref
 		slices.SortFunc(items, ByIndex)
 	}
+}
+
+// keepCatalog leaves out every catalog but that of the bundle whose cluster file counts: names and versions of a cluster's
+// items come from the catalog that it was built with. Without the usual cluster file, the order of the bundles decides.
+func (c *selector) keepCatalog() {
+	owner := c.owner(bundle.DocumentCluster)
+	if owner < 0 {
+		owner = c.owner(bundle.DocumentCatalog)
+	}
+	if owner < 0 {
+		return
+	}
+	var kept digest.Digest
+	if i := documentAt(c.chosen[owner], bundle.DocumentCatalog); i >= 0 {
+		kept = c.chosen[owner][i].Descriptor.Digest
+	}
+	for source, items := range c.chosen {
+		i := documentAt(items, bundle.DocumentCatalog)
+		if i < 0 || items[i].Descriptor.Digest == kept {
+			continue
+		}
+		c.chosen[source] = slices.Delete(slices.Clone(items), i, i+1)
+		c.leftOut = append(c.leftOut, fmt.Sprintf("%s of %s: the cluster file is that of %s", items[i], c.from[source].Name, c.from[owner].Name))
+	}
+}
+
+// owner returns the source whose document of this name counts, -1 if none has it.
+func (c *selector) owner(ref string) int {
+	found := -1
+	for source, items := range c.chosen {
+		if documentAt(items, ref) >= 0 && (found < 0 || c.Prefer == PreferLast) {
+			found = source
+		}
+	}
+	return found
+}
+
+// documentAt returns the position of a document that bundles were built from, -1 if it is missing.
+func documentAt(items []bundle.Item, ref string) int {
+	return slices.IndexFunc(items, func(it bundle.Item) bool { return it.Kind == bundle.KindManifest && it.Ref == ref })
 }
 
 // aboutBundle reports whether an item describes its bundle as a whole: a closure or an SBOM.

@@ -28,6 +28,8 @@ type OwnChart struct {
 	everywhere bool
 	// values is called without hosts for the completeness check. Images must not depend on hosts.
 	values func(s environment) (map[string]any, error)
+	// options are values that the user may set at the site. Images found in the chart with them are in a bundle, too.
+	options map[string]any
 	// files are the user's values files; they override values.
 	files []string
 	// before and after run on the first control plane around the installation; both are optional.
@@ -51,7 +53,7 @@ func environmentOf(s *task.Site) environment {
 // OwnCharts returns the charts of the cluster by their tasks' names.
 func OwnCharts(c *manifest.Cluster) map[string]OwnChart {
 	list := []OwnChart{
-		flannelChart(c), calicoChart(c), ciliumChart(c), hybridnetChart(c), kubeOVNChart(c),
+		flannelChart(c), calicoChart(c), calicoDefinitions(), ciliumChart(c), hybridnetChart(c), kubeOVNChart(c),
 		metricsChart(), localChart(), nfsChart(),
 	}
 	charts := map[string]OwnChart{}
@@ -97,13 +99,19 @@ func optionsOf(s *task.Site, o OwnChart) (charts.InstallOptions, bundle.Item, er
 	return options, item, nil
 }
 
-// Use returns the chart's options before hosts are known.
-func (o OwnChart) Use(c *manifest.Cluster) (manifest.ChartUse, error) {
+// Uses returns the chart's options before hosts are known: those of install, and with them values that the user may set.
+func (o OwnChart) Uses(c *manifest.Cluster) ([]manifest.ChartUse, error) {
 	values, err := o.values(environment{cluster: c})
 	if err != nil {
-		return manifest.ChartUse{}, fmt.Errorf("values of %s: %w", o.component, err)
+		return nil, fmt.Errorf("values of %s: %w", o.component, err)
 	}
-	return manifest.ChartUse{Chart: o.chart, Release: o.Release, Namespace: o.Namespace, Set: values, Values: o.files}, nil
+	use := manifest.ChartUse{Chart: o.chart, Release: o.Release, Namespace: o.Namespace, Set: values, Values: o.files}
+	if len(o.options) == 0 {
+		return []manifest.ChartUse{use}, nil
+	}
+	more := use
+	more.Set = charts.MergeValues(values, o.options)
+	return []manifest.ChartUse{use, more}, nil
 }
 
 // readValues reads and merges values files of the cluster file.
@@ -124,8 +132,8 @@ type imageName struct {
 	registry, repository, full, tag string
 }
 
-// pickImages returns images of a component in order, by the last part of their names: node, cni, kube-controllers.
-func pickImages(c *manifest.Cluster, component string, names ...string) ([]imageName, error) {
+// imagesOf returns the images of a component in the catalog, by the last part of their names: node, cni, kube-controllers.
+func imagesOf(c *manifest.Cluster, component string) (map[string]imageName, error) {
 	refs, err := catalog.Refs(c, manifest.Need{Kind: manifest.ItemImage, Name: component}, "")
 	if err != nil {
 		return nil, err
@@ -136,6 +144,15 @@ func pickImages(c *manifest.Cluster, component string, names ...string) ([]image
 		one := imageName{full: ref[:i], tag: ref[i+1:]}
 		one.registry, one.repository, _ = strings.Cut(one.full, "/")
 		images[path.Base(one.full)] = one
+	}
+	return images, nil
+}
+
+// pickImages returns images of a component in order. An image that the catalog does not have is an error.
+func pickImages(c *manifest.Cluster, component string, names ...string) ([]imageName, error) {
+	images, err := imagesOf(c, component)
+	if err != nil {
+		return nil, err
 	}
 	list := make([]imageName, 0, len(names))
 	for _, name := range names {

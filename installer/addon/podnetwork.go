@@ -3,6 +3,7 @@ package addon
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -34,6 +35,9 @@ func NetworkTasks(c *manifest.Cluster) []task.Task {
 		n := NetworkOf(c)
 		t := o.task(n.images...)
 		t.Files, t.Leaves = n.files, n.leaves
+		if c.CNI.Primary() == manifest.NetworkCalico && hasDefinitions(c) {
+			tasks = append(tasks, definitionsTask())
+		}
 		tasks = append(tasks, t)
 	}
 	if c.CNI.Type == manifest.NetworkMultus {
@@ -103,11 +107,11 @@ func calicoChart(c *manifest.Cluster) OwnChart {
 // calicoValues selects VXLAN between all nodes and no BGP: that works on any network, and needs one UDP port. Nodes are
 // identified by their Kubernetes addresses, because a default route may be missing.
 func calicoValues(s environment) (map[string]any, error) {
-	images, err := pickImages(s.cluster, calico, "operator", "node")
+	images, err := pickImages(s.cluster, calico, "node")
 	if err != nil {
 		return nil, err
 	}
-	operator, node := images[0], images[1]
+	node := images[0]
 	network := map[string]any{"bgp": "Disabled", "linuxDataplane": "Iptables"}
 	var pools []any
 	for _, p := range s.cluster.Kubernetes.PodCIDR {
@@ -126,16 +130,19 @@ func calicoValues(s environment) (map[string]any, error) {
 	} else if nft {
 		network["linuxDataplane"] = "Nftables"
 	}
-	return map[string]any{
+	values := map[string]any{
 		// The operator pulls the images of its pods from this registry, as calico/….
 		"installation": map[string]any{"registry": strings.TrimSuffix(node.full, "/calico/node"), "calicoNetwork": network},
-		"tigeraOperator": map[string]any{
-			"registry": operator.registry, "image": operator.repository, "version": operator.tag,
-		},
 		// Flow logs and their web page are off by default; the bundle has their images.
 		"goldmane": map[string]any{"enabled": false},
 		"whisker":  map[string]any{"enabled": false},
-	}, nil
+	}
+	// The chart names the operator's own image, unless a catalog does.
+	all, err := imagesOf(s.cluster, calico)
+	if operator, ok := all["operator"]; ok {
+		values["tigeraOperator"] = map[string]any{"registry": operator.registry, "image": operator.repository, "version": operator.tag}
+	}
+	return values, err
 }
 
 // calicoBlock returns the size of the address blocks that nodes allocate on demand. Calico accepts /20 to /32 and /116
@@ -178,25 +185,43 @@ func ciliumNetwork() podNetwork {
 }
 
 func ciliumChart(c *manifest.Cluster) OwnChart {
-	return OwnChart{component: cilium, privileged: true, everywhere: true, files: c.CNI.Values, values: ciliumValues}
+	return OwnChart{
+		component: cilium, privileged: true, everywhere: true, files: c.CNI.Values, values: ciliumValues,
+		options: map[string]any{"hubble": map[string]any{
+			"enabled": true, "relay": map[string]any{"enabled": true}, "ui": map[string]any{"enabled": true},
+			"tls": map[string]any{"auto": map[string]any{"enabled": true, "method": "cronJob"}},
+		}},
+	}
 }
 
 // ciliumValues leaves services to kube-proxy. Nodes use the pod CIDR that Kubernetes assigns, as with flannel, so
 // cni.ipv4MaskSize and ipv6MaskSize apply.
 func ciliumValues(s environment) (map[string]any, error) {
 	c := s.cluster
-	images, err := pickImages(c, cilium, "cilium", "operator-generic", "cilium-envoy")
+	images, err := pickImages(c, cilium, "cilium", "operator-generic")
 	if err != nil {
 		return nil, err
 	}
-	extra, err := pickImages(c, "hubble", "hubble-relay", "hubble-ui", "hubble-ui-backend", "certgen")
+	known, err := imagesOf(c, cilium)
 	if err != nil {
 		return nil, err
 	}
+	extra, err := imagesOf(c, "hubble")
+	if err != nil {
+		return nil, err
+	}
+	maps.Copy(known, extra)
 	byTag := func(i imageName) map[string]any {
 		v := i.value()
 		v["useDigest"] = false // the chart's digests belong to its own tags
 		return map[string]any{"image": v}
+	}
+	// An image that the catalog does not list has the name and tag of the chart.
+	named := func(name string) map[string]any {
+		if i, ok := known[name]; ok {
+			return byTag(i)
+		}
+		return map[string]any{"image": map[string]any{"useDigest": false}}
 	}
 	operator := byTag(imageName{full: strings.TrimSuffix(images[1].full, "-generic"), tag: images[1].tag}) // the chart appends the suffix
 	operator["replicas"] = 1
@@ -207,8 +232,8 @@ func ciliumValues(s environment) (map[string]any, error) {
 	four, six := has(func(p netip.Prefix) bool { return p.Addr().Is4() }), has(func(p netip.Prefix) bool { return p.Addr().Is6() })
 	values := map[string]any{
 		"operator":             operator,
-		"envoy":                byTag(images[2]),
-		"certgen":              byTag(extra[3]),
+		"envoy":                named("cilium-envoy"),
+		"certgen":              named("certgen"),
 		"ipam":                 map[string]any{"mode": "kubernetes"},
 		"k8s":                  map[string]any{"requireIPv4PodCIDR": four, "requireIPv6PodCIDR": six},
 		"ipv4":                 map[string]any{"enabled": four},
@@ -217,8 +242,8 @@ func ciliumValues(s environment) (map[string]any, error) {
 		// With multus, multus's configuration must stay beside Cilium's.
 		"cni": map[string]any{"exclusive": c.CNI.Type != Multus},
 		"hubble": map[string]any{
-			"relay": byTag(extra[0]),
-			"ui":    map[string]any{"frontend": byTag(extra[1]), "backend": byTag(extra[2])},
+			"relay": named("hubble-relay"),
+			"ui":    map[string]any{"frontend": named("hubble-ui"), "backend": named("hubble-ui-backend")},
 		},
 	}
 	values["image"] = byTag(images[0])["image"]
@@ -244,7 +269,7 @@ func hybridnetChart(c *manifest.Cluster) OwnChart {
 // hybridnetValues names the nodes' addresses, from which the daemon finds its interface. Without a default route it
 // also needs cni.values with daemon.preferVxlanInterfaces.
 func hybridnetValues(s environment) (map[string]any, error) {
-	images, err := pickImages(s.cluster, hybridnet, "hybridnet")
+	images, err := imagesOf(s.cluster, hybridnet)
 	if err != nil {
 		return nil, err
 	}
@@ -256,13 +281,12 @@ func hybridnetValues(s environment) (map[string]any, error) {
 	// Replicas run on separate nodes. The chart's default is a label that control planes lack since 1.24.
 	pods3 := map[string]any{"replicas": min(max(len(s.controlPlanes), 1), 3), "nodeSelector": map[string]any{controlPlaneLabel: ""}}
 	values := map[string]any{
-		"images": map[string]any{
-			"registryURL": images[0].registry,
-			"hybridnet":   map[string]any{"image": images[0].repository, "tag": images[0].tag},
-		},
 		"init":            map[string]any{"cidr": pods.String(), "ipVersion": version},
 		"defaultIPFamily": family,
 		"manager":         pods3, "webhook": pods3, "typha": pods3,
+	}
+	if own, ok := images["hybridnet"]; ok { // else the chart's own
+		values["images"] = map[string]any{"registryURL": own.registry, "hybridnet": map[string]any{"image": own.repository, "tag": own.tag}}
 	}
 	var addresses []string
 	for _, t := range s.nodes {

@@ -2,11 +2,14 @@ package addon
 
 import (
 	"net/netip"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kkbundle/kkbundle/charts"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/installer/tasktest"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -41,8 +44,7 @@ func TestNetworkValues(t *testing.T) {
 		"calico": {"kubernetes: {version: v1.34.3, maxPods: 60}\ncni: {type: calico, version: v3.31.3, ipv4MaskSize: 26}", map[string]any{
 			"installation.registry":                                            "quay.io",
 			"installation.calicoNetwork.bgp":                                   "Disabled",
-			"tigeraOperator.image":                                             "tigera/operator",
-			"tigeraOperator.version":                                           "v1.40.3",
+			"tigeraOperator":                                                   nil, // the chart's own
 			"installation.calicoNetwork.ipPools":                               []any{map[string]any{"cidr": "10.233.64.0/18", "blockSize": 26, "encapsulation": "VXLAN", "natOutgoing": "Enabled", "nodeSelector": "all()"}},
 			"installation.calicoNetwork.linuxDataplane":                        "Iptables",
 			"installation.calicoNetwork.nodeAddressAutodetectionV4.kubernetes": "NodeInternalIP",
@@ -56,7 +58,9 @@ func TestNetworkValues(t *testing.T) {
 			"image":                   map[string]any{"repository": "quay.io/cilium/cilium", "tag": "v1.18.9", "useDigest": false},
 			"operator.image":          map[string]any{"repository": "quay.io/cilium/operator", "tag": "v1.18.9", "useDigest": false},
 			"operator.replicas":       2,
-			"hubble.ui.backend.image": map[string]any{"repository": "quay.io/cilium/hubble-ui-backend", "tag": "v0.13.3", "useDigest": false},
+			"hubble.relay.image":      map[string]any{"repository": "quay.io/cilium/hubble-relay", "tag": "v1.18.9", "useDigest": false},
+			"hubble.ui.backend.image": map[string]any{"useDigest": false}, // name and tag are the chart's own
+			"envoy.image":             map[string]any{"useDigest": false},
 			"ipam.mode":               "kubernetes",
 			"ipv4.enabled":            true,
 			"ipv6.enabled":            false,
@@ -144,6 +148,73 @@ func TestPick(t *testing.T) {
 	values, err := OwnCharts(c)[calico].values(environment{cluster: c})
 	if err != nil || at(values, "installation.registry") != "r.example/mirror" || at(values, "tigeraOperator.image") != "mirror/tigera/operator" {
 		t.Errorf("%v %v", values, err)
+	}
+}
+
+// TestTagsOfCatalogs: where a catalog lists the tag of an image, as those of earlier bundles do, it counts over the chart's.
+func TestTagsOfCatalogs(t *testing.T) {
+	t.Parallel()
+	c := tasktest.Cluster(t, "cni: {type: cilium, version: v1.18.9}")
+	c.Catalogs = []*manifest.Catalog{parseCatalog(t, `
+  cilium:
+    default: v1.18.9
+    images: ["r.example/cilium:{version}", "r.example/operator-generic:{version}", {name: "r.example/cilium-envoy:{tag}", tags: {v1.18.9: v7}}]
+  hubble:
+    follows: cilium
+    images: ["r.example/hubble-relay:{version}", {name: "r.example/certgen:{tag}", tags: {v1.18.9: v8}}]
+`)}
+	values, err := OwnCharts(c)[cilium].values(environment{cluster: c})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]string{"envoy.image.tag": "v7", "certgen.image.tag": "v8", "hubble.relay.image.repository": "r.example/hubble-relay"} {
+		if got := at(values, path); got != want {
+			t.Errorf("%s is %v, want %s", path, got, want)
+		}
+	}
+}
+
+// TestDefinitionsOfCalico: from v3.32 on a task applies Calico's definitions before its chart; the chart of earlier releases has
+// them.
+func TestDefinitionsOfCalico(t *testing.T) {
+	t.Parallel()
+	for version, want := range map[string]string{"v3.31.7": "calico", "v3.32.0": "calico-crds calico", "v3.40.2": "calico-crds calico"} {
+		var names []string
+		for _, task := range NetworkTasks(tasktest.Cluster(t, "kubernetes: {version: v1.35.4}\ncni: {type: calico, version: "+version+"}")) {
+			names = append(names, task.Name)
+		}
+		if got := strings.Join(names, " "); got != want {
+			t.Errorf("%s: tasks %q, want %q", version, got, want)
+		}
+	}
+}
+
+// TestDefinitionsOnly: a chart of definitions may have nothing else. The charts are stand-ins.
+func TestDefinitionsOnly(t *testing.T) {
+	t.Parallel()
+	const crd = "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata: {name: a.example}\n"
+	for name, c := range map[string]struct{ template, want string }{
+		"definitions": {crd, ""},
+		"a pod too":   {crd + "---\napiVersion: v1\nkind: Pod\nmetadata: {name: p}\n", "chart standin has the Pod p; it may have custom resource definitions only"},
+		"no YAML":     {"a: [", "chart standin: "},
+	} {
+		dir := t.TempDir()
+		for file, text := range map[string]string{"Chart.yaml": "apiVersion: v2\nname: standin\nversion: 1.0.0\n", "templates/a.yaml": c.template} {
+			if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, file)), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		chart, err := charts.LoadDir(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		data, err := definitions(chart, charts.RenderOptions{Release: "a", Namespace: "b", KubeVersion: "v1.35.0", MaxOutput: maxDefinitions})
+		if c.want == "" && (err != nil || !strings.Contains(string(data), "name: a.example")) || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s: %q, %v", name, data, err)
+		}
 	}
 }
 

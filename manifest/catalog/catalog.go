@@ -2,8 +2,8 @@
 // with each Kubernetes. Its knowledge is data (data/*.yaml, and the files that a cluster names). An unlisted version
 // resolves through the same templates, so a future patch release needs no new kkbundle.
 //
-// The package is pure: it opens no connection. Build puts the result of Resolve into a bundle; install finds it there
-// by Refs, from the same cluster file.
+// The package is pure: it opens no connection. Build puts the result of Resolve into a bundle, and the catalog beside it;
+// install finds the items there by Refs, from the same cluster file and the bundle's catalog.
 package catalog
 
 import (
@@ -71,7 +71,10 @@ type resolver struct {
 }
 
 func newResolver(c *manifest.Cluster) (resolver, error) {
-	k, err := builtin()
+	k, err := c.Base, error(nil)
+	if k == nil {
+		k, err = builtin()
+	}
 	if err != nil {
 		return resolver{}, err
 	}

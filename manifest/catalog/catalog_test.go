@@ -71,6 +71,9 @@ func TestResolveAll(t *testing.T) {
 					}
 					continue
 				}
+				if d.Name == "calico-crds" && err == nil && len(a.Charts) == 0 { // before Calico v3.32; see TestImagesOfSomeVersions
+					continue
+				}
 				if err != nil || len(a.Files)+len(a.Images)+len(a.Charts) == 0 {
 					t.Errorf("%s %v for %s: %+v, %v", version, d.Need, platform, a, err)
 				}
@@ -218,7 +221,7 @@ func TestErrors(t *testing.T) {
 		"unknown component": {func() error {
 			_, err := Resolve(old, list(manifest.Need{Kind: "file", Name: "crictll"}), Options{})
 			return err
-		}, []string{"crictll", "known: calico, calicoctl, cilium, cni-plugins, containerd, coredns"}},
+		}, []string{"crictll", "known: calico, calico-crds, calicoctl, cilium, cni-plugins, containerd, coredns"}},
 		"unknown release": {
 			func() error { _, err := Version(old, "etcd"); return err },
 			[]string{"component etcd", "v1.29.3", "v1.30.0", "components.etcd.version"},

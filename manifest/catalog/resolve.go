@@ -168,7 +168,9 @@ func (r resolver) items(need manifest.Need) (Additions, error) {
 	case need.Kind == manifest.ItemImage && len(one.Images) > 0:
 		a.Images, a.Notes = images(need.Name, one, version)
 	case need.Kind == manifest.ItemChart && one.Chart != nil:
-		a.Charts = []manifest.Chart{chart(need.Name, one, version)}
+		if !isOlder(version, one.Chart.From) {
+			a.Charts = []manifest.Chart{chart(need.Name, one, version)}
+		}
 	default:
 		return Additions{}, fmt.Errorf("component %s %s has no %s in the catalog", need.Name, version, need.Kind)
 	}
@@ -219,10 +221,8 @@ func formerFile(file manifest.CatalogFile) manifest.CatalogFile {
 // images returns the images of a version, and a note for each that only the chart knows.
 func images(name string, one manifest.CatalogEntry, version string) (list []manifest.Image, notes []string) {
 	fill := filler(strings.ReplaceAll(version, "+", "-")) // a tag cannot have a plus
-	have, haveErr := semver.NewVersion(version)
 	for _, image := range one.Images {
-		from, err := semver.NewVersion(image.From)
-		if err == nil && haveErr == nil && have.LessThan(from) {
+		if isOlder(version, image.From) || image.Before != "" && !isOlder(version, image.Before) {
 			continue
 		}
 		template := image.Name
@@ -238,6 +238,14 @@ func images(name string, one manifest.CatalogEntry, version string) (list []mani
 		list = append(list, manifest.Image{Name: fill(template)})
 	}
 	return list, notes
+}
+
+// isOlder reports whether a version is older than the first of something; with an empty first it is not. Other version
+// schemes are not compared.
+func isOlder(version, first string) bool {
+	have, haveErr := semver.NewVersion(version)
+	want, wantErr := semver.NewVersion(first)
+	return haveErr == nil && wantErr == nil && have.LessThan(want)
 }
 
 func chart(name string, one manifest.CatalogEntry, version string) manifest.Chart {

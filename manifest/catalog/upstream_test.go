@@ -2,6 +2,7 @@ package catalog
 
 import (
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -49,13 +50,43 @@ func TestImagesAreUpstreams(t *testing.T) {
 
 // Of a version that nobody recorded, images with a tag of their own are left to the chart, and that is said.
 func TestUnknownVersion(t *testing.T) {
-	c := cluster(t, "v1.34.3", "components: {cilium: {version: v1.19.99}}\n")
-	a, err := Items(c, manifest.Need{Kind: manifest.ItemImage, Name: "cilium"})
-	if err != nil || len(a.Images) != 2 || a.Images[1].Name != "quay.io/cilium/operator-generic:v1.19.99" {
+	c := cluster(t, "v1.34.3", "components: {hybridnet: {version: v0.6.99}}\n")
+	a, err := Items(c, manifest.Need{Kind: manifest.ItemImage, Name: "hybridnet"})
+	if err != nil || len(a.Images) != 0 {
 		t.Errorf("%+v, %v", a.Images, err)
 	}
-	const want = "the catalog does not know which quay.io/cilium/cilium-envoy goes with cilium v1.19.99; it is taken from where the chart names it"
+	const want = "the catalog does not know which docker.io/hybridnetdev/hybridnet goes with hybridnet v0.6.99; it is taken from where the chart names it"
 	if len(a.Notes) != 1 || a.Notes[0] != want {
 		t.Errorf("notes %q", a.Notes)
+	}
+}
+
+// Images and charts that only some versions have.
+func TestImagesOfSomeVersions(t *testing.T) {
+	for version, want := range map[string]string{
+		"v3.29.7": "cni typha", "v3.30.0": "cni typha whisker whisker-backend", "v3.32.1": "calico-crds cni typha whisker whisker-backend",
+		"v3.33.0": "calico calico-crds whisker", "v4.0.0": "calico calico-crds whisker",
+	} {
+		c := cluster(t, "v1.34.3", "components: {calico: {version: "+version+"}}\n")
+		var got []string
+		for name, kind := range map[string]string{"calico": manifest.ItemImage, "calico-crds": manifest.ItemChart} {
+			a, err := Items(c, manifest.Need{Kind: kind, Name: name})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for range a.Charts {
+				got = append(got, name)
+			}
+			for _, image := range a.Images {
+				one := strings.TrimSuffix(strings.TrimPrefix(image.Name, "quay.io/calico/"), ":"+version)
+				if slices.Contains([]string{"calico", "cni", "typha", "whisker", "whisker-backend"}, one) {
+					got = append(got, one)
+				}
+			}
+		}
+		slices.Sort(got)
+		if strings.Join(got, " ") != want {
+			t.Errorf("%s: %q, want %q", version, got, want)
+		}
 	}
 }

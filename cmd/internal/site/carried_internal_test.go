@@ -11,6 +11,7 @@ import (
 	"github.com/kkbundle/kkbundle/bundle/bundletest"
 	"github.com/kkbundle/kkbundle/cmd/internal/terminal"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
 
 const carriedHead = "apiVersion: kkbundle.io/v1\nkind: Cluster\nmetadata: {name: site}\nkubernetes: {version: v1.34.3}\n"
@@ -124,5 +125,30 @@ func TestBundleReadsFromItself(t *testing.T) {
 	}
 	if s.Cluster.ImageRegistry.Type != manifest.RegistryPlain {
 		t.Error("defaults are missing")
+	}
+}
+
+// TestBundlesCatalogCounts: a bundle of a kkbundle with other defaults is installed with the names and versions of its own
+// catalog, from the bundle's cluster file and from the operator's.
+func TestBundlesCatalogCounts(t *testing.T) {
+	t.Parallel()
+	const old = "apiVersion: kkbundle.io/v1\nkind: Catalog\nreleases: {v1.34: v1.34.3}\ncomponents: {runc: {default: v1.2.6, file: {url: \"https://old.example/{version}/runc.{arch}\"}}}\n"
+	file := filepath.Join(t.TempDir(), "cluster.yaml")
+	if err := os.WriteFile(file, []byte(carriedHead), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"", file} {
+		s, err := openCarried(t, Flags{ClusterFile: name}, "", map[string]string{bundle.DocumentCatalog: old})
+		if err != nil {
+			t.Fatal(err)
+		}
+		need := manifest.Need{Kind: manifest.ItemFile, Name: "runc"}
+		if ref, err := catalog.Ref(s.Cluster, need, "linux/amd64"); err != nil || ref != "https://old.example/v1.2.6/runc.amd64" {
+			t.Errorf("cluster file %q: runc is %q, %v", name, ref, err)
+		}
+	}
+	_, err := openCarried(t, Flags{}, "", map[string]string{bundle.DocumentCatalog: old + "zones: {cn: [{host: a.example, mirror: b.example, ca: /etc/shadow}]}\n"})
+	if err == nil || !strings.Contains(err.Error(), "a bundle's catalog has no mirrors") {
+		t.Errorf("a catalog with a file of this machine: %v", err)
 	}
 }

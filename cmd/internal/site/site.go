@@ -164,6 +164,9 @@ func (s *Site) readCluster(ctx context.Context, file string) error {
 	if s.Cluster.Catalogs, err = build.ReadCatalogs(c, read, dir); err != nil {
 		return err
 	}
+	if s.Cluster.Base, err = s.carriedCatalog(ctx); err != nil {
+		return err
+	}
 	if s.Bundle != nil {
 		listed, err := build.LockedKubeadm(ctx, &s.Bundle.Catalog)
 		if err != nil {
@@ -173,6 +176,18 @@ func (s *Site) readCluster(ctx context.Context, file string) error {
 	}
 	s.values = func(path string) ([]byte, error) { return read(filepath.Join(dir, path)) }
 	return nil
+}
+
+// carriedCatalog returns the bundle's catalog, from which the names and versions of its items come.
+func (s *Site) carriedCatalog(ctx context.Context) (*manifest.Catalog, error) {
+	if s.Bundle == nil {
+		return nil, nil //nolint:nilnil // the program's own counts
+	}
+	k, err := build.CarriedCatalog(ctx, &s.Bundle.Catalog)
+	if _, whole := s.Bundle.Find(bundle.KindManifest, bundle.DocumentCluster, ""); err == nil && k == nil && whole {
+		s.console.Note("the bundle carries no catalog (an earlier kkbundle built it): versions come from the catalog of this kkbundle")
+	}
+	return k, err
 }
 
 // Options returns the options of an installer run.
