@@ -35,6 +35,9 @@ func Run(ctx context.Context, o engine.Options) (engine.Report, error) {
 			err = checkNames(task.InTask(ctx, "connect"), r)
 		}
 		if err == nil {
+			err = checkChanges(task.InTask(ctx, "connect"), r, phases)
+		}
+		if err == nil {
 			err = r.Phases(ctx, phases)
 		}
 		if r.DryRun {

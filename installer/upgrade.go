@@ -82,6 +82,9 @@ func (u *upgrade) work(ctx context.Context) error {
 	if err == nil {
 		err = u.complete(ctx, plan)
 	}
+	if err == nil {
+		plan.Changes, err = u.changes(ctx)
+	}
 	if err != nil {
 		return err
 	}

@@ -39,6 +39,8 @@ type UpgradePlan struct {
 	Batch int
 	// Settings are the cluster file's settings that differ from the cluster.
 	Settings []string
+	// Changes are those of runtimes, of the kubelets' configuration and of the pod network.
+	Changes []Change
 }
 
 // An UpgradeNode is a node with its running versions.
@@ -55,8 +57,8 @@ type UpgradeNode struct {
 	marked bool // an upgrade of the node is in progress
 }
 
-// Empty reports whether no node needs an upgrade.
-func (p UpgradePlan) Empty() bool { return len(p.Steps) == 0 }
+// Empty reports whether nothing needs an upgrade.
+func (p UpgradePlan) Empty() bool { return len(p.Steps) == 0 && len(p.Changes) == 0 }
 
 // A RefusedError is an upgrade that is impossible, independent of the cluster's health.
 type RefusedError struct {

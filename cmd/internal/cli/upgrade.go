@@ -126,7 +126,16 @@ type upgradePlan struct {
 	Steps    []string      `json:"steps"`
 	Batch    int           `json:"batch"`
 	Settings []string      `json:"settings"`
+	Changes  []planChange  `json:"changes"`
 	Nodes    []upgradeNode `json:"nodes"`
+}
+
+// A planChange is a change of a component beside Kubernetes' version.
+type planChange struct {
+	Component string   `json:"component"`
+	From      string   `json:"from,omitempty"`
+	To        string   `json:"to,omitempty"`
+	Nodes     []string `json:"nodes"`
 }
 
 type upgradeNode struct {
@@ -141,7 +150,10 @@ type upgradeNode struct {
 func newUpgradePlan(p installer.UpgradePlan) upgradePlan {
 	out := upgradePlan{
 		Cluster: p.Cluster, From: p.From, To: p.To, Batch: p.Batch,
-		Steps: append([]string{}, p.Steps...), Settings: append([]string{}, p.Settings...), Nodes: []upgradeNode{},
+		Steps: append([]string{}, p.Steps...), Settings: append([]string{}, p.Settings...), Changes: []planChange{}, Nodes: []upgradeNode{},
+	}
+	for _, c := range p.Changes {
+		out.Changes = append(out.Changes, planChange{c.Component, c.From, c.To, append([]string{}, c.Nodes...)})
 	}
 	for _, n := range p.Nodes {
 		out.Nodes = append(out.Nodes, upgradeNode{n.Name, n.ControlPlane, n.Kubelet, n.APIServer, n.Current, n.Cordoned})
@@ -155,6 +167,9 @@ func writeUpgrade(w io.Writer, p installer.UpgradePlan) {
 		return
 	}
 	_, _ = fmt.Fprintf(w, "cluster %s: %s\n", plain.Line(p.Cluster), plain.Line(strings.Join(append([]string{p.From}, p.Steps...), " -> ")))
+	for _, c := range p.Changes {
+		_, _ = fmt.Fprintf(w, "changes: %s\n", plain.Line(c.String()))
+	}
 	if len(p.Settings) > 0 {
 		_, _ = fmt.Fprintf(w, "settings that change: %s\n", strings.Join(p.Settings, ", "))
 	}
