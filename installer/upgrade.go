@@ -73,8 +73,11 @@ func Upgrade(ctx context.Context, o UpgradeOptions) (engine.Report, error) {
 	return r.Start(ctx, (&upgrade{Run: r, how: o}).work)
 }
 
-func (u *upgrade) work(ctx context.Context) error {
+func (u *upgrade) work(ctx context.Context) (err error) {
 	ctx = task.InTask(ctx, "look")
+	if err := u.checkWithout(); err != nil {
+		return err
+	}
 	if err := checkMembers(ctx, u.Run); err != nil {
 		return err
 	}
@@ -105,6 +108,11 @@ func (u *upgrade) work(ctx context.Context) error {
 			return err
 		}
 	}
+	defer func() {
+		if err == nil {
+			tellLeft(u.Run, plan.Left())
+		}
+	}()
 	before, after := around(u.Cluster)
 	if !plan.Empty() {
 		return u.phase(ctx, after)

@@ -101,7 +101,7 @@ func (r *Run) CanSpare(t *task.Host) bool {
 func (r *Run) ReportSpared() error {
 	var errs []error
 	for _, t := range r.Hosts {
-		if t.Err == nil || errors.Is(t.Err, ErrGone) || !r.CanSpare(t) {
+		if t.Err == nil || errors.Is(t.Err, ErrGone) || isWithout(t) || !r.CanSpare(t) {
 			continue
 		}
 		errs = append(errs, t.Err)
