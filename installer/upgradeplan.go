@@ -41,6 +41,8 @@ type UpgradePlan struct {
 	Settings []string
 	// Etcd has the versions of etcd that steps take because a later one must not be reached directly, by step.
 	Etcd map[string]string
+	// Changes are those of runtimes, of the kubelets' configuration and of the pod network.
+	Changes []Change
 
 	etcd []string // the running versions of kubeadm's etcd; none if they are not known
 }
@@ -53,14 +55,14 @@ type UpgradeNode struct {
 	Kubelet, APIServer string
 	// Recorded is the version of the node's last complete upgrade. After an interrupted one, programs may be newer.
 	Recorded string
-	// Current means that the node needs no upgrade, Cordoned that it is unschedulable.
-	Current, Cordoned bool
+	// Current means that the node needs no upgrade, Cordoned that it is unschedulable, and Left that the upgrade leaves it as it is.
+	Current, Cordoned, Left bool
 
 	marked bool // an upgrade of the node is in progress
 }
 
-// Empty reports whether no node needs an upgrade.
-func (p UpgradePlan) Empty() bool { return len(p.Steps) == 0 }
+// Empty reports whether nothing needs an upgrade.
+func (p UpgradePlan) Empty() bool { return len(p.Steps) == 0 && len(p.Changes) == 0 }
 
 // A RefusedError is an upgrade that is impossible, independent of the cluster's health.
 type RefusedError struct {
@@ -125,9 +127,11 @@ func (u *upgrade) controlPlanes() []*task.Host {
 	return append([]*task.Host{first}, others...)
 }
 
-// workers returns the nodes that are not control planes, in the order of the inventory.
+// workers returns the nodes to upgrade that are not control planes, in the order of the inventory.
 func (u *upgrade) workers() []*task.Host {
-	return slices.DeleteFunc(u.WithRole(manifest.RoleCluster), func(t *task.Host) bool { return t.Is(manifest.RoleControlPlane) })
+	return slices.DeleteFunc(u.WithRole(manifest.RoleCluster), func(t *task.Host) bool {
+		return t.Is(manifest.RoleControlPlane) || slices.Contains(u.Scope.Without, t.Name)
+	})
 }
 
 // nodesOf combines the hosts' records with the API's nodes. The inventory has to name exactly the cluster's nodes.
@@ -158,14 +162,14 @@ func (u *upgrade) nodesOf(ctx context.Context, states []corev1.Node) ([]UpgradeN
 		return err
 	})
 	for _, s := range states {
-		if !slices.ContainsFunc(targets, func(t *task.Host) bool { return t.Name == s.Name }) {
+		if !slices.ContainsFunc(u.WithRole(manifest.RoleCluster), func(t *task.Host) bool { return t.Name == s.Name }) {
 			err = errors.Join(err, &RefusedError{
 				u.Cluster.Metadata.Name, u.Cluster.Kubernetes.Version, "node " + s.Name + " is not in the inventory and would not be upgraded",
 				"add it to the inventory, or delete it from the cluster",
 			})
 		}
 	}
-	return nodes, err
+	return append(nodes, u.leftNodes(states)...), err
 }
 
 // from reads the node's state in the API.
@@ -226,18 +230,23 @@ func (u *upgrade) steps(p UpgradePlan) ([]string, error) {
 			}
 		}
 	}
-	if !slices.ContainsFunc(p.Nodes, func(n UpgradeNode) bool { return !n.Current }) {
+	if !slices.ContainsFunc(p.Nodes, func(n UpgradeNode) bool { return !n.Current && !n.Left }) {
 		return nil, nil
 	}
 	steps, err := u.way(p, to)
 	if err != nil {
 		return nil, err
 	}
-	firstStep := semver.MustParse(steps[0])
 	for _, n := range p.Nodes {
-		if is := semver.MustParse(n.Kubelet); firstStep.Minor() > is.Minor()+kubeletsBehind {
-			return nil, refuse("upgrade that node first, with a bundle of the version that the control plane has",
-				"the kubelet of %s is %s, more than %d minor releases behind %s", n.Name, n.Kubelet, kubeletsBehind, steps[0])
+		newest, do := steps[0], "upgrade that node first, with a bundle of the version that the control plane has"
+		if n.Left {
+			if n.Kubelet == "" {
+				continue // no node of the cluster
+			}
+			newest, do = p.To, "bring that node back and upgrade it, too, or delete it for good: kkbundle nodes delete --unreachable "+n.Name
+		}
+		if is := semver.MustParse(n.Kubelet); semver.MustParse(newest).Minor() > is.Minor()+kubeletsBehind {
+			return nil, refuse(do, "the kubelet of %s is %s, more than %d minor releases behind %s", n.Name, n.Kubelet, kubeletsBehind, newest)
 		}
 		if versionLess(p.newestServer(), n.Kubelet) {
 			return nil, refuse("put the kubelet of the control plane's version back on that node",

@@ -95,7 +95,7 @@ That file is carried across; push seeds a registry from it, install makes a clus
 		},
 		"site": {
 			newPushCmd(g), newServeCmd(g), newRegistryCmd(g), newMirrorConfigCmd(g), newInventoryCmd(g), newConfigCmd(g), newPrecheckCmd(g), newInstallCmd(g), newProvisionCmd(g),
-			newNodesCmd(g), newUpgradeCmd(g), newEtcdCmd(g), newCertsCmd(g), newSecretsCmd(g), newStatusCmd(g), newSupportBundleCmd(g), newResetCmd(g),
+			newNodesCmd(g), newEndpointCmd(g), newUpgradeCmd(g), newEtcdCmd(g), newCertsCmd(g), newSecretsCmd(g), newStatusCmd(g), newSupportBundleCmd(g), newResetCmd(g),
 		},
 		"": {newSchemaCmd(g), newCompletionCmd(g), newVersionCmd(g), newFindCmd(g)},
 	} {
