@@ -21,12 +21,15 @@ import (
 // An upgraded is the lab that the subtests of TestUpgrade share.
 type upgraded struct {
 	*thread
-	next string // the bundle of the next version
+	next    string // the bundle of the next release
+	release software.KubernetesRelease
 }
 
-// TestUpgrade upgrades a cluster of two nodes to the next patch while an application answers. Both nodes run pods.
+// TestUpgrade upgrades a cluster of two nodes to the next minor release while an application answers. Both nodes run pods. Each
+// release is compiled from its own sources, with its own etcd and CoreDNS.
 func TestUpgrade(t *testing.T) {
-	th := &upgraded{thread: start(t, scenario{hosts: 2, standIns: []string{software.NextVersion + " (" + software.KubernetesVersion + " with another number)"}, groups: hosts.Groups{
+	const to = software.Kubernetes135
+	th := &upgraded{release: software.KubernetesReleases()[to], thread: start(t, scenario{hosts: 2, with: []software.Extra{to}, groups: hosts.Groups{
 		"kube_control_plane": {1}, "etcd": {1}, "image_registry": {1}, "kube_worker": {1, 2},
 	}})}
 	steps(t, []step{
@@ -43,7 +46,7 @@ func TestUpgrade(t *testing.T) {
 func (th *upgraded) begin(t *testing.T) {
 	th.makeBundle(t)
 	rewrite(t, filepath.Join(th.dir, "cluster.yaml"),
-		software.KubernetesVersion, software.NextVersion, "kubelet: {failCgroupV1: false}", "kubelet: {failCgroupV1: false}\n  maxPods: 120")
+		software.KubernetesVersion, th.release.Version, "kubelet: {failCgroupV1: false}", "kubelet: {failCgroupV1: false}\n  maxPods: 120")
 	rewrite(t, filepath.Join(th.dir, "manifest.yaml"), "version: 1.0.0", "version: 1.1.0")
 	th.next = filepath.Join(th.dir, "lab-1.1.0.kkb")
 	th.connected(t, "build", "-o", th.next, "manifest.yaml").must(t, 0)
@@ -123,7 +126,7 @@ func (th *upgraded) refused(t *testing.T) {
 	before := th.snapshot(t)
 	r := run(t, th.with(t, "upgrade", "--yes")).must(t, 12)
 	for _, want := range []string{
-		software.KubernetesVersion + " -> " + software.NextVersion, "settings that change: kubernetes.maxPods",
+		software.KubernetesVersion + " -> " + th.release.Version, "settings that change: kubernetes.maxPods",
 		"PodDisruptionBudget steady/never wants 2 of its 2 pods", "pod steady/alone on",
 	} {
 		if !strings.Contains(r.stderr, want) {
@@ -178,7 +181,7 @@ func (th *upgraded) upgrade(t *testing.T) {
 	t.Logf("the third run took %s, all three %s\n%s", r.took.Round(time.Second), time.Since(begin).Round(time.Second), r.stderr)
 	stop()
 	work := strings.TrimSuffix(th.inventory, ".yaml") + ".work"
-	saved, err := filepath.Glob(filepath.Join(work, "upgrade", "*-"+software.KubernetesVersion+"-to-"+software.NextVersion, "etcd.db"))
+	saved, err := filepath.Glob(filepath.Join(work, "upgrade", "*-"+software.KubernetesVersion+"-to-"+th.release.Version, "etcd.db"))
 	if err != nil || len(saved) != 1 {
 		t.Errorf("want one snapshot of etcd from before, got %q, %v", saved, err)
 	}
@@ -251,15 +254,20 @@ func (th *upgraded) watch(t *testing.T) (stop func()) {
 
 func (th *upgraded) verify(t *testing.T) {
 	nodes := th.kubectl(t, "get nodes --no-headers")
-	if strings.Count(nodes, " Ready ") != 2 || strings.Count(nodes, software.NextVersion) != 2 || strings.Contains(nodes, "SchedulingDisabled") {
+	if strings.Count(nodes, " Ready ") != 2 || strings.Count(nodes, th.release.Version) != 2 || strings.Contains(nodes, "SchedulingDisabled") {
 		t.Errorf("want two nodes that are Ready, got\n%s", nodes)
 	}
-	if version := th.kubectl(t, "get --raw=/version"); !strings.Contains(version, software.NextVersion) {
+	if version := th.kubectl(t, "get --raw=/version"); !strings.Contains(version, th.release.Version) {
 		t.Errorf("the API server is\n%s", version)
 	}
 	images := th.kubectl(t, "-n kube-system get pods -o jsonpath={.items[*].spec.containers[*].image}")
-	if strings.Contains(images, software.KubernetesVersion) || strings.Count(images, software.NextVersion) != 5 {
+	if strings.Contains(images, software.KubernetesVersion) || strings.Count(images, th.release.Version) != 5 {
 		t.Errorf("want the images of 3 components and 2 proxies, got %s", images)
+	}
+	for _, want := range []string{"etcd:" + th.release.EtcdImage, "coredns:" + th.release.CoreDNS} {
+		if !strings.Contains(images, want) {
+			t.Errorf("want the image %s, got %s", want, images)
+		}
 	}
 	if pods := th.kubectl(t, "get nodes -o jsonpath={.items[*].status.capacity.pods}"); pods != "120 120" {
 		t.Errorf("the new setting of the cluster file is not in force: %s pods", pods)
