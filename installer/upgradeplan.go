@@ -39,6 +39,10 @@ type UpgradePlan struct {
 	Batch int
 	// Settings are the cluster file's settings that differ from the cluster.
 	Settings []string
+	// Back means that the plan is of a rollback. Unknown are then objects of types that the release before does not have, each as
+	// a number and a type.
+	Back    bool
+	Unknown []string
 }
 
 // An UpgradeNode is a node with its running versions.
