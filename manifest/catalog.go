@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/Masterminds/semver/v3"
+	"github.com/opencontainers/go-digest"
 )
 
 // Catalog lists the addresses of cluster components, their versions compatible with each Kubernetes, and the package
@@ -17,12 +18,34 @@ type Catalog struct {
 	// Releases has, by minor release of Kubernetes, the newest patch release that the entries were checked against.
 	Releases   map[string]string       `yaml:"releases,omitempty" doc:"By minor release of Kubernetes, such as v1.34, the newest patch release that this catalog was checked against."`
 	Components map[string]CatalogEntry `yaml:"components,omitempty" doc:"The components, by name. An entry replaces kkbundle's entry of that name."`
+	// Kubeadm has, by release of Kubernetes, the images that its kubeadm asks for. They replace the versions of components.
+	Kubeadm map[string]KubeadmImages `yaml:"kubeadm,omitempty" doc:"By release of Kubernetes, such as v1.34.3, the tags of the images that its kubeadm asks for. They replace the versions under components."`
 	// Packages are operating system packages by purpose.
 	Packages map[string]CatalogPackage `yaml:"packages,omitempty" doc:"Operating system packages by purpose."`
 	// Zones are mirrors that are used together.
 	Zones map[string][]Source `yaml:"zones,omitempty" doc:"Mirrors for manifests that name the zone."`
 
 	src *source
+}
+
+// KubeadmImages are tags of the images that kubeadm of one release asks for, besides those of the release itself. A
+// missing tag is that of the catalog.
+type KubeadmImages struct {
+	Etcd    string `yaml:"etcd,omitempty" doc:"Tag of registry.k8s.io/etcd."`
+	CoreDNS string `yaml:"coredns,omitempty" doc:"Tag of registry.k8s.io/coredns/coredns."`
+	Pause   string `yaml:"pause,omitempty" doc:"Tag of registry.k8s.io/pause."`
+	// Program is the digest of the kubeadm that listed them, "" if none was asked.
+	Program digest.Digest `yaml:"program,omitempty" doc:"Digest of the kubeadm that listed these images."`
+	// Assumed is set for a release of a minor release that the catalog does not know, accepted by --assume.
+	Assumed bool `yaml:"assumed,omitempty" doc:"The minor release is not known to the catalog, and was accepted with --assume."`
+}
+
+// KubeadmComponents returns the components of the catalog whose images kubeadm lists with a tag of its own.
+func KubeadmComponents() []string { return []string{"coredns", "etcd", "pause"} }
+
+// Tag returns the tag of one of KubeadmComponents, "" if it is not known.
+func (k KubeadmImages) Tag(component string) string {
+	return map[string]string{"coredns": k.CoreDNS, "etcd": k.Etcd, "pause": k.Pause}[component]
 }
 
 // CatalogEntry is one component: its addresses and its version. In addresses {version} is the version as written,
@@ -155,6 +178,7 @@ func (c catalogChecker) check(k *Catalog) {
 			c.addKey(at, "want a minor release and a release of it, as in v1.34: v1.34.3")
 		}
 	}
+	c.kubeadmImages(k.Kubeadm)
 	for _, name := range sortedKeys(k.Components) {
 		one := k.Components[name]
 		c.catalogEntry(key("components", name), name, &one)
@@ -162,6 +186,22 @@ func (c catalogChecker) check(k *Catalog) {
 	}
 	for _, zone := range sortedKeys(k.Zones) {
 		sourceChecker(c).sources(key("zones", zone), k.Zones[zone])
+	}
+}
+
+// kubeadmImages checks the images of kubeadm, in a catalog and in a lock.
+func (c *checker) kubeadmImages(all map[string]KubeadmImages) {
+	for _, release := range sortedKeys(all) {
+		at, one := key("kubeadm", release), all[release]
+		if _, err := semver.StrictNewVersion(strings.TrimPrefix(release, "v")); err != nil || !strings.HasPrefix(release, "v") {
+			c.addKey(at, "%q is no release; write one such as v1.34.3", shorten(release))
+		}
+		for _, tag := range [][2]string{{"etcd", one.Etcd}, {"coredns", one.CoreDNS}, {"pause", one.Pause}} {
+			c.version(join(at, tag[0]), tag[1])
+		}
+		if one.Program != "" {
+			c.digest(join(at, "program"), one.Program.String())
+		}
 	}
 }
 

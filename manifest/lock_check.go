@@ -23,6 +23,7 @@ func (c lockChecker) check(l *Lock) {
 	for i, in := range l.Inputs {
 		c.pinnedDigest(join(index("inputs", i), "digest"), in.Digest.String())
 	}
+	c.kubeadmImages(l.Kubeadm)
 	first := map[[3]string]int{}
 	for i := range l.Items {
 		p := &l.Items[i]

@@ -133,6 +133,7 @@ func namesNothingLocal() []string {
 		"ImageRule.apiVersion", "ImageRule.images", "ImageRule.kind", "ImageRule.paths",
 		"Inventory.apiVersion", "Inventory.kind",
 		"InventoryMetadata.name",
+		"KubeadmImages.coredns", "KubeadmImages.etcd", "KubeadmImages.pause", "KubeadmImages.program",
 		"Kubernetes.upgradeFrom", "Kubernetes.version",
 		"Metadata.name", "Metadata.version",
 		"Override.host", "Override.path", "Override.sha256", "Override.url", "Override.with",

@@ -358,8 +358,8 @@ func clusterMutations() []mutation {
 		{"nerdctl without containerd", good, of(unsupported), each("supported", "")},
 		{"something is not in the bundle", good, func(in *input) { in.Missing = []string{"no kubelet for linux/arm64"} }, each("bundle", "")},
 		{"Kubernetes 1.22", withCluster(good, old("v1.24.1")), of(old("v1.22.9")), each("kubernetes-version", "")},
-		{"Kubernetes 1.99", good, of(old("v1.99.0")), each("kubernetes-tested", "")},
-		{"Kubernetes 1.29", withCluster(rich, old("v1.30.1")), of(old("v1.29.1")), each("kubernetes-tested", "")},
+		{"Kubernetes 1.99", good, of(old("v1.99.0")), append(each("kubernetes-tested", ""), each("versions", "")...)},
+		{"Kubernetes 1.29", withCluster(rich, old("v1.30.1")), of(old("v1.29.1")), append(each("kubernetes-tested", ""), each("versions", "")...)},
 		{"kubectl 1.31 with 1.34", good, of(func(c *manifest.Cluster) {
 			c.Components = map[string]manifest.Component{"kubectl": {Version: "v1.31.1"}}
 		}), each("versions", "")},

@@ -49,12 +49,14 @@ func merged(all ...*manifest.Catalog) *manifest.Catalog {
 	m := &manifest.Catalog{
 		Releases: map[string]string{}, Components: map[string]manifest.CatalogEntry{},
 		Packages: map[string]manifest.CatalogPackage{}, Zones: map[string][]manifest.Source{},
+		Kubeadm: map[string]manifest.KubeadmImages{},
 	}
 	for _, one := range all {
 		maps.Copy(m.Releases, one.Releases)
 		maps.Copy(m.Components, one.Components)
 		maps.Copy(m.Packages, one.Packages)
 		maps.Copy(m.Zones, one.Zones)
+		maps.Copy(m.Kubeadm, one.Kubeadm)
 	}
 	return m
 }
