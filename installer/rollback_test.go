@@ -349,3 +349,22 @@ func TestRefusedRunKeepsTheReport(t *testing.T) {
 		t.Errorf("a failed run is %+v", out.Last)
 	}
 }
+
+// Each upgrade keeps what it replaces, also if only settings change and the release stays.
+func TestUpgradeOfSettingsKeepsAnew(t *testing.T) {
+	t.Parallel()
+	s, f := rollbackSite(t, "cp1")
+	for _, step := range []struct{ settings, before string }{{"120", "before"}, {"130", "of 120 pods"}} {
+		s.options.Cluster = tasktest.Cluster(t, "kubernetes: {version: "+releaseBefore+", maxPods: "+step.settings+"}")
+		if _, err := s.upgradeWith(t, bundleOf(t, s.options.Cluster)).walkAll(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := s.hosts["cp1"].content(kubeadm.UpgradeBackupDir + "/" + releaseBefore + "/var/lib/kubelet/config.yaml"); got != step.before {
+			t.Errorf("with %s pods, the kept settings are those %s", step.settings, got)
+		}
+		s.hosts["cp1"].put(t, "/var/lib/kubelet/config.yaml", "of "+step.settings+" pods")
+	}
+	if steps := f.steps(); len(steps) == 0 {
+		t.Error("nothing was upgraded")
+	}
+}
