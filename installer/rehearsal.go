@@ -225,11 +225,11 @@ func (u *upgrade) webhooks(ctx context.Context) ([]string, error) {
 		if !h.stopsPods() {
 			continue
 		}
-		var slices discoveryv1.EndpointSliceList
-		if err := api.Get(ctx, &slices, "endpointslices", "--namespace="+h.service.Namespace, "--selector=kubernetes.io/service-name="+h.service.Name); err != nil {
+		var endpoints discoveryv1.EndpointSliceList
+		if err := api.Get(ctx, &endpoints, "endpointslices", "--namespace="+h.service.Namespace, "--selector=kubernetes.io/service-name="+h.service.Name); err != nil {
 			return nil, err
 		}
-		ready := readyEndpoints(slices)
+		ready := readyEndpoints(endpoints)
 		const enough = 2
 		if ready < enough {
 			list = append(list, fmt.Sprintf("%s: Service %s/%s has %d ready endpoints; without one, no pod can be created or evicted", h.name, h.service.Namespace, h.service.Name, ready))

@@ -255,6 +255,24 @@ func TestRollbackRefuses(t *testing.T) {
 	}
 }
 
+// The tasks of external etcd would put an older program on newer data.
+func TestRollbackRefusesAnotherExternalEtcd(t *testing.T) {
+	t.Parallel()
+	before, old, _ := clustersOf(t)
+	s, f := rollbackSite(t, "cp1")
+	s.options.Inventory.Groups.Etcd = []string{"cp1"}
+	b := s.rollbackTo(t, f, before, old)
+	b.Cluster.Etcd.Type = manifest.EtcdExternal
+	for version, want := range map[string]string{"3.6.6": "", "3.7.0": "etcd on cp1 is 3.7.0, and the bundle has 3.6.5"} {
+		s.hosts["cp1"].stub(t, "etcd", "echo 'etcd Version: "+version+"'; echo 'Git SHA: 1'")
+		err := b.externalAllows(t.Context())
+		var refused *NoWayBackError
+		if want == "" && err != nil || want != "" && (!errors.As(err, &refused) || !strings.Contains(err.Error(), want)) {
+			t.Errorf("etcd %s: got %v", version, err)
+		}
+	}
+}
+
 // A control plane whose new API server does not start gets the manifests of the release before.
 func TestRollbackOfADeadControlPlane(t *testing.T) {
 	t.Parallel()
@@ -284,6 +302,8 @@ func TestUpgradeLeavesOneWayBack(t *testing.T) {
 	}
 	left := "/etc/kubernetes/tmp/kubeadm-backup-etcd-2026/etcd/member/snap/db"
 	s.hosts["cp1"].put(t, left, "a copy of etcd")
+	const settings = "/etc/kubernetes/tmp/kubeadm-kubelet-env3881459916"
+	s.hosts["node1"].put(t, settings, "a copy of the kubelet's settings")
 	tidy := func(r *engine.Run) {
 		if err := r.Phases(t.Context(), []task.Phase{{Name: "finish", Tasks: []task.Task{tidyTask()}}}); err != nil {
 			t.Fatal(err)
@@ -308,8 +328,8 @@ func TestUpgradeLeavesOneWayBack(t *testing.T) {
 			t.Errorf("%s has no way back", name)
 		}
 	}
-	if s.hosts["cp1"].content(left) != "" {
-		t.Error("kubeadm's copy of etcd is left")
+	if s.hosts["cp1"].content(left) != "" || s.hosts["node1"].content(settings) != "" {
+		t.Error("kubeadm's copies are left")
 	}
 	var out report.Status
 	addWaysBack(t.Context(), r, &out)

@@ -214,7 +214,7 @@ func (u *upgrade) steps(p UpgradePlan) ([]string, error) {
 				return nil, refuse("", "%s of %s reports the version %q", what, n.Name, v)
 			}
 			if is.GreaterThan(to) {
-				return nil, refuse("use a bundle with a version that is not older; a rollback is only possible from the copies that an upgrade keeps, see docs/day-two/upgrade.md",
+				return nil, refuse("use a bundle with a version that is not older; kkbundle upgrade --rollback goes back to the release before the last upgrade",
 					"%s of %s is %s, and Kubernetes cannot be downgraded", what, n.Name, v)
 			}
 		}

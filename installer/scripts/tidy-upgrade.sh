@@ -2,7 +2,7 @@
 # tidy-upgrade.sh list|remove KEPT TMP: what a finished upgrade leaves on a node and no rollback needs: the programs in the
 # copies KEPT, which the bundle has, and kubeadm's own copies in TMP.
 set -eu
-set -- "$@" "$2"/*/usr "$2"/*/opt "$3"/kubeadm-backup-* "$3"/kubeadm-upgraded-* "$3"/kubeadm-kubelet-config*
+set -- "$@" "$2"/*/usr "$2"/*/opt "$3"/kubeadm-*
 do=$1 kept=$2
 shift 3
 for p; do

@@ -133,8 +133,13 @@ func runUpgrade(ctx context.Context, g *globals, path string, o upgradeOptions) 
 		}
 		return err
 	}
+	return o.printResult(g, report, upgradeResult{newInstallResult(report), newUpgradePlan(planned), newRehearsal(rehearsed)})
+}
+
+// printResult prints the outcome of a successful run.
+func (o upgradeOptions) printResult(g *globals, report engine.Report, result upgradeResult) error {
 	if g.JSON {
-		return g.PrintJSON(upgradeResult{newInstallResult(report), newUpgradePlan(planned), newRehearsal(rehearsed)})
+		return g.PrintJSON(result)
 	}
 	if o.dryRun {
 		g.Note("nothing was changed")

@@ -138,7 +138,15 @@ func (th *upgraded) refused(t *testing.T) {
 		}
 	}
 	th.kubectl(t, "-n steady delete poddisruptionbudget/never pod/alone")
-	r = run(t, th.with(t, "upgrade", "--dry-run")).must(t, 0)
+	r = run(t, th.with(t, "upgrade", "--plan")).must(t, 0)
+	for _, want := range []string{
+		"etcd " + strings.TrimPrefix(software.EtcdVersion, "v") + " -> " + strings.TrimPrefix(th.release.Etcd, "v"),
+		"coredns " + software.CoreDNSVersion + " -> " + th.release.CoreDNS, "host2: replaces kubelet", "expected time: unknown",
+	} {
+		if !strings.Contains(r.stderr, want) {
+			t.Errorf("no %q in\n%s", want, r.stderr)
+		}
+	}
 	t.Logf("refused and dry run: %s\n%s", r.took.Round(100*time.Millisecond), r.stderr)
 	if after := th.snapshot(t); after != before {
 		t.Errorf("a refused upgrade and a dry run changed something:\n%s", difference(before, after))
@@ -263,7 +271,7 @@ func (th *upgraded) watch(t *testing.T) (stop func(*results.Move)) {
 		if curl -sk -o /dev/null --fail --max-time 1 "$url"; then echo "$url $(date +%s%3N) ok"; else echo "$url $(date +%s%3N) failed"; fi
 	done; sleep 0.1; done`
 	api := "https://" + th.lab.Hosts[0].Address + ":6443/readyz"
-	seen, read := map[string]*gap{}, make(chan struct{}, 2) //nolint:mnd // one for each watcher
+	seen, read := map[string]*gap{}, make(chan struct{}, 2)
 	var mu sync.Mutex
 	for _, urls := range [][]string{{"http://" + th.lab.Hosts[0].Address + ":30081/", "http://" + th.lab.Hosts[1].Address + ":30081/"}, {api}} {
 		cmd := th.lab.Command(ctx, "sh", append([]string{"-c", script, "sh"}, urls...)...)
@@ -276,7 +284,7 @@ func (th *upgraded) watch(t *testing.T) (stop func(*results.Move)) {
 		}
 		go func() {
 			for s := bufio.NewScanner(out); s.Scan(); {
-				if fields := strings.Fields(s.Text()); len(fields) == 3 { //nolint:mnd // the script's
+				if fields := strings.Fields(s.Text()); len(fields) == 3 {
 					mu.Lock()
 					note(seen, fields)
 					mu.Unlock()
@@ -303,7 +311,7 @@ func (th *upgraded) watch(t *testing.T) (stop func(*results.Move)) {
 				t.Errorf("by %s the application did not answer for %s", url, slices.Max(g.times))
 			}
 		}
-		if len(seen) != 3 { //nolint:mnd // the application by two nodes, and the API
+		if len(seen) != 3 { // the application by two nodes, and the API
 			t.Errorf("questions were asked by %d ways, not 3", len(seen))
 		}
 	}
