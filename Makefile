@@ -93,7 +93,7 @@ docs: helper ## write the generated pages of docs anew: keys, commands, exit cod
 	@go test ./manifest ./cmd/internal/cli -run 'TestReference$$' -update
 	go test ./installer/precheck -run 'TestListIsDocumented$$' -update
 	go test ./installer -run 'TestCatalogPage$$' -update
-	cd testdata/lab && go test ./results -run 'TestPlatformsPage$$' -update
+	cd testdata/lab && go test ./results -run 'TestPlatformsPage$$|TestUpgradeTable$$' -update
 
 fuzz: ## every fuzz target for FUZZTIME (default 20s) each
 	@for pkg in $$(go list ./...); do
@@ -139,8 +139,8 @@ e2e: build lab ## the whole thread on lab hosts: build, push, install, verify, r
 e2e-ha: build lab ## three control planes and two workers: one lost, one replaced; a cluster behind a shared address
 	@cd testdata/lab && go test -count=1 -timeout 25m -v -run TestHA ./e2e/...
 
-e2e-upgrade: build lab ## two lab nodes to the next patch: refused, killed, continued, with an application that answers
-	@cd testdata/lab && go test -count=1 -timeout 20m -v -run TestUpgrade ./e2e
+e2e-upgrade: build lab ## two lab nodes to the next minor release and back: refused, killed, continued, with an application that answers
+	@cd testdata/lab && go test -count=1 -timeout 40m -v -run TestUpgrade ./e2e
 
 e2e-one: build lab ## one lab test, TEST=TestAges, and its result in testdata/lab/results; HOSTS_OS=bullseye for other hosts
 	@cd testdata/lab && KKBUNDLE_RESULTS=$(RESULTS) HOSTS_OS="$(HOSTS_OS)" go test -count=1 -timeout 30m -v -run '^$(or $(TEST),$(error TEST=NAME is missing))$$' ./e2e
@@ -151,7 +151,7 @@ e2e-all: build lab ## every lab test, one after the other (hours), and the page 
 	for test in $$(go test -list '^Test' ./e2e | grep '^Test'); do
 		KKBUNDLE_RESULTS=$(RESULTS) HOSTS_OS="$(HOSTS_OS)" go test -count=1 -timeout 30m -v -run "^$$test\$$" ./e2e || failed="$$failed $$test"
 	done
-	go test ./results -run 'TestPlatformsPage$$' -update
+	go test ./results -run 'TestPlatformsPage$$|TestUpgradeTable$$' -update
 	[ -z "$$failed" ] || { echo "failed:$$failed"; exit 1; }
 
 vm-e2e: build lab ## virtual machines with their own kernel (QEMU): RUN=TestVM selects; hours without KVM

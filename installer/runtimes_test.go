@@ -680,8 +680,7 @@ func TestRuntimeIsKeptAndAsked(t *testing.T) {
 			}
 			kept := h.tree(t)
 			for _, file := range c.files {
-				// The script's paths are moved below the host's root twice here: to where they are kept, and in their own names.
-				if !strings.Contains(kept, kubeadm.UpgradeBackupDir+h.root+file+" ") {
+				if !strings.Contains(kept, kubeadm.UpgradeBackupDir+file+" ") {
 					t.Errorf("%s is not kept:\n%s", file, kept)
 				}
 			}

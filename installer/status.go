@@ -89,6 +89,7 @@ func statusOnce(ctx context.Context, o StatusOptions) (out report.Status, settle
 		settled = out.Healthy && !s.Starting()
 		describe(s, &out)
 		addLastRun(r, &out)
+		addWaysBack(ctx, r, &out)
 		return nil
 	})
 	return out, settled, err

@@ -26,6 +26,9 @@ const apiWait = 2 * time.Minute
 // DrainTimeout bounds the drain of a node, unless UpgradeOptions or Deletion says otherwise.
 const DrainTimeout = 5 * time.Minute
 
+// upgradePhase begins the names of the phases that upgrade nodes.
+const upgradePhase = "upgrade "
+
 // UpgradeOptions are the options of Upgrade. Force upgrades an unhealthy cluster; Phases and Limit have no effect.
 type UpgradeOptions struct {
 	engine.Options
@@ -37,6 +40,8 @@ type UpgradeOptions struct {
 	DisableEviction bool
 	// Planned gets the plan before the cluster's health is checked.
 	Planned func(UpgradePlan)
+	// Rehearsed, if set, gets what the plan would do, before the cluster's health is checked.
+	Rehearsed func(*Rehearsal)
 	// Approve gets the plan before anything is changed, if nodes need work. Its error ends the upgrade; nil approves.
 	Approve func(UpgradePlan) error
 }
@@ -50,6 +55,8 @@ type upgrade struct {
 	demands  map[string][]manifest.Demand
 	// through has the versions of etcd that must not be skipped, by step.
 	through map[string]string
+	// worked means that nodes were upgraded or rolled back.
+	worked bool
 }
 
 // Upgrade brings a cluster to the version of the bundle: minor release by minor release, control planes first and one
@@ -72,7 +79,9 @@ func Upgrade(ctx context.Context, o UpgradeOptions) (engine.Report, error) {
 	if err != nil {
 		return engine.Report{}, err
 	}
-	return r.Start(ctx, (&upgrade{Run: r, how: o}).work)
+	u := &upgrade{Run: r, how: o}
+	r.Finish = u.keepReport
+	return r.Start(ctx, u.work)
 }
 
 func (u *upgrade) work(ctx context.Context) (err error) {
@@ -96,6 +105,13 @@ func (u *upgrade) work(ctx context.Context) (err error) {
 	if u.how.Planned != nil {
 		u.how.Planned(plan)
 	}
+	if !plan.Empty() && u.how.Rehearsed != nil {
+		r, err := u.rehearse(ctx, plan)
+		if err != nil {
+			return fmt.Errorf("rehearsal: %w", err)
+		}
+		u.how.Rehearsed(r)
+	}
 	if !plan.Empty() {
 		err := u.phase(ctx, task.Phase{Name: "precheck", Tasks: []task.Task{precheckTask(), u.healthTask(plan)}})
 		if err != nil || u.DryRun {
@@ -116,7 +132,9 @@ func (u *upgrade) work(ctx context.Context) (err error) {
 		}
 	}()
 	before, after := around(u.Cluster)
+	after.Tasks = append(after.Tasks, tidyTask())
 	if !plan.Empty() {
+		u.worked = true
 		return u.phase(ctx, after)
 	}
 	return u.Phases(ctx, []task.Phase{before, after})
@@ -170,7 +188,7 @@ func (u *upgrade) apply(ctx context.Context, plan UpgradePlan) error {
 func (u *upgrade) walk(ctx context.Context, plan UpgradePlan) error {
 	for _, version := range plan.Steps {
 		u.ChangeSite(func(s *task.Site) { u.SetCluster(s, u.clusters[version]) })
-		phase := "upgrade " + version
+		phase := upgradePhase + version
 		if err := inPhase(u.Run, phase, func() error { return u.step(ctx, phase, plan) }); err != nil {
 			return u.stopped(ctx, version, err)
 		}
@@ -187,9 +205,9 @@ func (u *upgrade) step(ctx context.Context, phase string, plan UpgradePlan) erro
 			}
 		}
 	}
-	for _, t := range u.controlPlanes() {
-		for _, task := range []task.Task{keepTask(u.Cluster), u.controlPlaneTask()} {
-			if err := u.TaskOn(ctx, phase, task, t); err != nil {
+	for _, step := range []task.Task{keepTask(u.Cluster), u.controlPlaneTask()} { // all keep before the first one changes objects
+		for _, t := range u.controlPlanes() {
+			if err := u.TaskOn(ctx, phase, step, t); err != nil {
 				return err
 			}
 		}
@@ -213,11 +231,17 @@ type StoppedError struct {
 	To    string
 	Nodes []string
 	Err   error
+	// Back means that the step is a rollback.
+	Back bool
 }
 
 // Error returns the reason, and a line for each node.
 func (e *StoppedError) Error() string {
-	return fmt.Sprintf("%v\nthe upgrade to %s stopped there; the nodes are:\n  %s", e.Err, e.To, strings.Join(e.Nodes, "\n  "))
+	verb := "upgrade"
+	if e.Back {
+		verb = "rollback"
+	}
+	return fmt.Sprintf("%v\nthe %s to %s stopped there; the nodes are:\n  %s", e.Err, verb, e.To, strings.Join(e.Nodes, "\n  "))
 }
 
 // Unwrap returns the reason.
@@ -225,7 +249,10 @@ func (e *StoppedError) Unwrap() error { return e.Err }
 
 // Hint returns the remedy.
 func (e *StoppedError) Hint() string {
-	return "remove the cause and run the same command again: it continues there; docs/day-two/upgrade.md says how to roll back instead"
+	if e.Back {
+		return "remove the cause and run the same command again: it continues there"
+	}
+	return "remove the cause and run the same command again: it continues there; kkbundle upgrade --rollback with the bundle before goes back instead"
 }
 
 // stopped adds the state of the nodes to the reason of a failed upgrade.

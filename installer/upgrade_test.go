@@ -43,6 +43,11 @@ type fakeAPI struct {
 	target  string            // what kubeadm was last told
 	said    []string
 	objects map[string]string // answers of get, by what is got
+	hosts   map[string]*rooted
+	// manifests means that kubeadm writes static pods' manifests, from which an API server has its version.
+	manifests bool
+	// dead is a version whose API servers do not start.
+	dead string
 	// fail, if set, decides for each command whether it fails, and whether it does so before anything is done.
 	fail func(n int, line string) (before, after bool)
 }
@@ -54,7 +59,7 @@ func newFakeAPI(t *testing.T, s *site, version string) *fakeAPI {
 		t.Fatal(err)
 	}
 	f := &fakeAPI{
-		servers: map[string]string{}, nodes: map[string]*corev1.Node{}, address: map[string]string{},
+		hosts: s.hosts, servers: map[string]string{}, nodes: map[string]*corev1.Node{}, address: map[string]string{},
 		target: version, objects: map[string]string{
 			"configmap kubeadm-config":     `{"data":{"ClusterConfiguration":"apiVersion: kubeadm.k8s.io/v1beta4\n"}}`,
 			"poddisruptionbudgets":         `{"items":[]}`,
@@ -118,6 +123,9 @@ func (f *fakeAPI) run(on *rooted, cmd host.Cmd) error {
 
 func (f *fakeAPI) do(on *rooted, program string, words []string) (string, error) {
 	line := strings.Join(words, " ")
+	if program == "kubectl" && f.dead != "" && f.serverOf("cp1") == f.dead {
+		return "", &host.ExitError{Host: on.name, Args: words, Code: 1, Stderr: "connection refused"}
+	}
 	switch {
 	case program == "systemctl":
 		if line == "systemctl try-restart kubelet.service" {
@@ -127,15 +135,17 @@ func (f *fakeAPI) do(on *rooted, program string, words []string) (string, error)
 		switch words[2] {
 		case "apply":
 			f.target = words[3]
-			f.servers[on.name] = f.target
+			return "", f.serve(on, f.target)
 		case "node":
 			if f.servers[on.name] != "" {
-				f.servers[on.name] = f.target
+				return "", f.serve(on, f.target)
 			}
 		}
 	case strings.HasSuffix(line, "--raw=/version"):
 		address, _, _ := strings.Cut(strings.TrimPrefix(words[0], "--server=https://"), ":")
-		return `{"gitVersion":"` + f.servers[f.address[address]] + `"}`, nil
+		return `{"gitVersion":"` + f.serverOf(f.address[address]) + `"}`, nil
+	case words[0] == "api-resources":
+		return "pods\n" + f.objects["types"], nil
 	case strings.HasPrefix(line, "get nodes"):
 		return f.list(), nil
 	case words[0] == "get":
@@ -168,6 +178,34 @@ func (f *fakeAPI) do(on *rooted, program string, words []string) (string, error)
 		return "", errors.Join(os.MkdirAll(filepath.Dir(name), 0o700), os.WriteFile(name, []byte("the snapshot"), 0o600))
 	}
 	return "", nil
+}
+
+// serve makes a control plane's API server one of a version.
+func (f *fakeAPI) serve(on *rooted, version string) error {
+	f.servers[on.name] = version
+	if !f.manifests {
+		return nil
+	}
+	dir := filepath.Join(on.root, kube.ManifestsDir)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	text := "version: " + version + "\n"
+	for _, name := range []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler"} {
+		if err := os.WriteFile(filepath.Join(dir, name+".yaml"), []byte(text), 0o600); err != nil {
+			return err
+		}
+	}
+	return os.WriteFile(filepath.Join(dir, "etcd.yaml"), []byte(text+"    image: registry.k8s.io/etcd:3.6."+version[len(version)-1:]+"-0\n"), 0o600)
+}
+
+// serverOf returns the version of a control plane's API server.
+func (f *fakeAPI) serverOf(name string) string {
+	_, version, ok := strings.Cut(f.hosts[name].content(kube.ManifestsDir+"/kube-apiserver.yaml"), "version: ")
+	if !f.manifests || !ok {
+		return f.servers[name]
+	}
+	return strings.TrimSpace(version)
 }
 
 func (f *fakeAPI) list() string {

@@ -34,7 +34,7 @@ const (
 var keepFilesScript string
 
 // keepTask copies the files that an upgrade replaces on a node: the programs, and on a control plane all of
-// /etc/kubernetes. It runs once for a node and a version, however often the upgrade is continued.
+// /etc/kubernetes and the cluster's objects. It runs once for a node and a version, however often the upgrade is continued.
 func keepTask(c *manifest.Cluster) task.Task {
 	dir := func(ctx context.Context, t *task.Host) (string, error) {
 		id, _, _, err := member.Recorded(ctx, t)
@@ -50,24 +50,35 @@ func keepTask(c *manifest.Cluster) task.Task {
 			if err != nil {
 				return false, err
 			}
-			return t.Test(ctx, "test", "-e", path.Join(to, "complete"))
+			return t.Test(ctx, "test", "-e", path.Join(to, keptMark))
 		},
 		Do: func(ctx context.Context, t *task.Host) error {
 			to, err := dir(ctx, t)
 			if err != nil {
 				return err
 			}
-			args := host.Script("keep-files.sh", keepFilesScript, to)
+			if err := tidyTask().Do(ctx, t); err != nil { // copies of kubeadm's copies help nobody
+				return err
+			}
+			args := host.Script("keep-files.sh", keepFilesScript, to, "/")
 			for _, f := range filesOf(nodePrograms(c)) {
-				args = append(args, f.Path)
+				args = append(args, below(f.Path)...)
 			}
 			runtime := cri.RuntimeOf(c)
-			args = append(args, "--", "/etc/kubernetes", runtime.Config)
+			args = append(append(args, "--"), below("/etc/kubernetes", runtime.Config)...)
 			for _, unit := range runtime.Units {
-				args = append(args, "/etc/systemd/system/"+unit)
+				args = append(args, below("/etc/systemd/system/"+unit)...)
 			}
-			return t.Run(ctx, append(args, "/etc/systemd/system/kubelet.service", "/etc/systemd/system/kubelet.service.d",
-				"/var/lib/kubelet/config.yaml", "/var/lib/kubelet/kubeadm-flags.env", "/var/lib/kubelet/instance-config.yaml", member.Path)...)
+			args = append(args, below("/etc/systemd/system/kubelet.service", "/etc/systemd/system/kubelet.service.d", member.Path)...)
+			if err := t.Run(ctx, append(args, below(kubeletSettings()...)...)...); err != nil {
+				return err
+			}
+			if t.Is(manifest.RoleControlPlane) {
+				if err := keepObjects(ctx, t, to); err != nil {
+					return err
+				}
+			}
+			return t.Write(ctx, task.File{Path: path.Join(to, keptMark), Mode: 0o600})
 		},
 	}
 }
@@ -243,7 +254,10 @@ func (u *upgrade) node(ctx context.Context, phase string, t *task.Host) error {
 		return &engine.TaskError{Phase: phase, Task: "node", Host: t.Name, Err: err}
 	}
 	if current {
-		if err := uncordon(task.InTask(ctx, phase+"/uncordon"), t); err != nil { // a run may have been killed just before
+		if err := finishKept(task.InTask(ctx, phase+"/record"), t); err != nil { // a run may have been killed just before
+			return &engine.TaskError{Phase: phase, Task: "record", Host: t.Name, Err: err}
+		}
+		if err := uncordon(task.InTask(ctx, phase+"/uncordon"), t); err != nil {
 			return &engine.TaskError{Phase: phase, Task: "uncordon", Host: t.Name, Err: err}
 		}
 		u.Tell(task.Event{Phase: phase, Task: "node", Host: t.Name, State: task.Done})
@@ -276,7 +290,10 @@ func (u *upgrade) nodeTasks(t *task.Host) []task.Task {
 			if err := t.Write(ctx, member.File(t.Site)); err != nil {
 				return err
 			}
-			return t.Run(ctx, "rm", "-f", serverMark)
+			if err := t.Run(ctx, "rm", "-f", serverMark); err != nil {
+				return err
+			}
+			return finishKept(ctx, t)
 		}},
 		task.Task{Name: "uncordon", Done: never, Do: uncordon},
 	)
@@ -340,16 +357,20 @@ func uncordon(ctx context.Context, t *task.Host) error {
 	return api.AnnotateNode(ctx, t.Name, upgradeMark+"-")
 }
 
-// nodeIsBack checks that a node is ready with the kubelet of the run's version, that its API server answers, and that
-// the pods of Kubernetes and of the pod network on it are ready. A restarted kubelet reports at once, so the node's
-// older state does not last.
+// nodeIsBack checks that a node's API server answers with the run's version, and its kubelet.
 func (u *upgrade) nodeIsBack(ctx context.Context, t *task.Host) error {
-	api := u.FirstControlPlane().Kube()
 	if t.Is(manifest.RoleControlPlane) {
 		if err := serverIsReady(ctx, t); err != nil {
 			return err
 		}
 	}
+	return u.kubeletIsBack(ctx, t)
+}
+
+// kubeletIsBack checks that a node is ready with the kubelet of the run's version, and that the pods of Kubernetes and of
+// the pod network on it are ready. A restarted kubelet reports at once, so the node's older state does not last.
+func (u *upgrade) kubeletIsBack(ctx context.Context, t *task.Host) error {
+	api := u.FirstControlPlane().Kube()
 	nodes, err := api.Nodes(ctx)
 	if err != nil {
 		return err

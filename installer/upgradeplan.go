@@ -43,6 +43,10 @@ type UpgradePlan struct {
 	Etcd map[string]string
 	// Changes are those of runtimes, of the kubelets' configuration and of the pod network.
 	Changes []Change
+	// Back means that the plan is of a rollback. Unknown are then objects of types that the release before does not have, each as
+	// a number and a type.
+	Back    bool
+	Unknown []string
 
 	etcd []string // the running versions of kubeadm's etcd; none if they are not known
 }
@@ -225,7 +229,7 @@ func (u *upgrade) steps(p UpgradePlan) ([]string, error) {
 				return nil, refuse("", "%s of %s reports the version %q", what, n.Name, v)
 			}
 			if is.GreaterThan(to) {
-				return nil, refuse("use a bundle with a version that is not older; a rollback is only possible from the copies that an upgrade keeps, see docs/day-two/upgrade.md",
+				return nil, refuse("use a bundle with a version that is not older; kkbundle upgrade --rollback goes back to the release before the last upgrade",
 					"%s of %s is %s, and Kubernetes cannot be downgraded", what, n.Name, v)
 			}
 		}

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kkbundle/kkbundle/installer/member"
 	"github.com/kkbundle/kkbundle/installer/precheck"
 	"github.com/kkbundle/kkbundle/installer/report"
 	"github.com/kkbundle/kkbundle/installer/task"
@@ -99,9 +100,32 @@ func (c *recorder) commandRan(args []string, start, end time.Time) {
 	c.kubeadm = append(c.kubeadm, report.Span{Start: start, End: end})
 }
 
-// KeepReport writes the report of a run, successful or not, into the work directory.
+// A refusal is an error that ends a run before any change.
+type refusal interface {
+	error
+	Refuses()
+}
+
+// refused reports whether a run ended before it changed anything, and whether the work directory has the report of a run
+// that is worth more.
+func (r *Run) refused(cause error) bool {
+	_, refuses := errors.AsType[refusal](cause)
+	_, blocked := errors.AsType[*precheck.BlockedError](cause)
+	_, other := errors.AsType[*member.OtherClusterError](cause)
+	r.mu.Lock()
+	changed := r.Report.Changed
+	r.mu.Unlock()
+	if changed > 0 || !refuses && !blocked && !other {
+		return false
+	}
+	_, err := r.Dir.Read(ReportJSONFile)
+	return err == nil
+}
+
+// KeepReport writes the report of a run, successful or not, into the work directory. A refused run leaves the report of
+// the run before it.
 func (r *Run) KeepReport(ctx context.Context, cause error) error {
-	if r.DryRun || r.Began.IsZero() {
+	if r.DryRun || r.Began.IsZero() || r.refused(cause) {
 		return nil
 	}
 	end := r.Now()

@@ -39,8 +39,9 @@ etcd_server_has_leader 1
 etcd_server_is_leader 1
 etcd_mvcc_db_total_size_in_bytes 1.646592e+06
 etcd_server_version{server_version="3.6.5"} 1
+etcd_cluster_version{cluster_version="3.6"} 1
 `)
-	if want := (EtcdMetrics{true, true, "3.6.5", 1646592}); got != want {
+	if want := (EtcdMetrics{true, true, "3.6.5", 1646592, "3.6"}); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 }

@@ -308,7 +308,11 @@ type EtcdMetrics struct {
 	HasLeader, Leader bool
 	Version           string
 	Bytes             int64
+	Storage           string // the minor release of the data, such as 3.6
 }
+
+// EtcdMember asks the member on this host.
+func EtcdMember(ctx context.Context, t *task.Host) (EtcdMetrics, error) { return etcdHealth(ctx, t) }
 
 // etcdHealth asks the member on this host at the address of kubeadm's liveness probe: the loopback interface of the
 // node's address family, without credentials. A member is healthy only if a majority answers it.
@@ -369,6 +373,8 @@ func parseEtcdMetrics(text string) EtcdMetrics {
 			m.Leader = number == 1
 		case name == "etcd_mvcc_db_total_size_in_bytes":
 			m.Bytes = int64(number)
+		case strings.HasPrefix(name, `etcd_cluster_version{cluster_version="`):
+			m.Storage, _, _ = strings.Cut(strings.TrimPrefix(name, `etcd_cluster_version{cluster_version="`), `"`)
 		case strings.HasPrefix(name, `etcd_server_version{server_version="`):
 			m.Version, _, _ = strings.Cut(strings.TrimPrefix(name, `etcd_server_version{server_version="`), `"`)
 		}

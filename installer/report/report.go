@@ -140,6 +140,13 @@ type Last struct {
 	Changed int       `json:"changed"`
 }
 
+// A WayBack is the copies on a node that a rollback of the last upgrade needs.
+type WayBack struct {
+	Host    string `json:"host"`
+	Release string `json:"release"` // that the rollback leads to
+	Bytes   int64  `json:"bytes"`
+}
+
 // A Status is a summary of a cluster's state.
 type Status struct {
 	Version int       `json:"version"` // 1
@@ -152,6 +159,7 @@ type Status struct {
 	Nodes        []Node        `json:"nodes,omitempty"`
 	Etcd         []EtcdMember  `json:"etcd,omitempty"`
 	Certificates []Certificate `json:"certificates,omitempty"`
+	WaysBack     []WayBack     `json:"waysBack,omitempty"`
 	Findings     Findings      `json:"findings"`
 }
 
@@ -184,6 +192,9 @@ func (s Status) WriteTable(w io.Writer) error {
 	}
 	if s.Last != nil {
 		row("last run", fmt.Sprintf("%s, %s, %d changed", s.Last.Time.UTC().Format(time.RFC3339), s.Last.Outcome, s.Last.Changed))
+	}
+	if text := s.wayBack(); text != "" {
+		row("way back", text)
 	}
 	for _, c := range s.soonest() {
 		row("certificates", fmt.Sprintf("%d days left on %s (%s)", c.Days, c.Host, c.File))
@@ -226,6 +237,23 @@ func (s Status) soonest() []Certificate {
 		return nil
 	}
 	return []Certificate{slices.MinFunc(s.Certificates, func(a, b Certificate) int { return a.Expires.Compare(b.Expires) })}
+}
+
+// wayBack returns where a rollback leads, the space that it takes, and how to use it and to remove it; "" if there is none.
+func (s Status) wayBack() string {
+	if len(s.WaysBack) == 0 {
+		return ""
+	}
+	var releases []string
+	var bytes int64
+	for _, w := range s.WaysBack {
+		bytes += w.Bytes
+		if !slices.Contains(releases, w.Release) {
+			releases = append(releases, w.Release)
+		}
+	}
+	return fmt.Sprintf("to %s, %s on %s; kkbundle upgrade --rollback goes back, --forget-rollback removes the copies",
+		strings.Join(releases, ", "), plain.Size(bytes), plain.Count(len(s.WaysBack), "host"))
 }
 
 func orDash(s string) string { return cmp.Or(s, "-") }

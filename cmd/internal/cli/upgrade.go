@@ -15,6 +15,7 @@ import (
 	"github.com/kkbundle/kkbundle/cmd/internal/site"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/installer"
+	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/plain"
 )
 
@@ -26,6 +27,8 @@ type upgradeOptions struct {
 	drainTimeout       time.Duration
 	disableEviction    bool
 	dryRun, force, yes bool
+	rollback, forget   bool
+	plan               bool
 }
 
 func newUpgradeCmd(g *globals) *cobra.Command {
@@ -40,11 +43,21 @@ bundle's images go to the registry, etcd and kubeadm's configuration are saved t
 one by one and workers in batches: drain, upgrade, wait until ready, uncordon. No minor release is skipped: the bundle has the releases
 between if its cluster file sets kubernetes.upgradeFrom.
 
+--plan changes nothing and says what each step replaces, with versions of etcd and CoreDNS, which programs each node gets, what the
+registry lacks, which requested APIs the new release no longer serves, which webhooks can stop a drain, and how long it takes, judged by
+the last upgrade from this work directory. The checks of the cluster's health follow, with PodDisruptionBudgets, certificates and disks.
+
 The upgrade stops at the first failed node and prints the state of the nodes; the same command continues. --without leaves workers at their
 version, which may be three minor releases older; the exit code is 0, and the last lines name them.
+
+--rollback with the bundle before goes back to its release, from any point of a failed upgrade and after a complete one: kubelets first,
+then control planes one by one. etcd keeps its data, so nothing written since is lost. It refuses if the cluster runs more than one minor
+release later, if etcd's data have moved to a later minor release, or if there are objects of types that the release before does not
+have. --forget-rollback removes the copies that it needs; status names their size.
 With --json, events are lines on standard error, and the result with the plan is one document on standard output, as for install.`,
 		Example: `  kkbundle upgrade -i inventory.yaml --dry-run site-1.5.0.kkb
-  kkbundle upgrade -i inventory.yaml --batch 20% site-1.5.0.kkb`,
+  kkbundle upgrade -i inventory.yaml --batch 20% site-1.5.0.kkb
+  kkbundle upgrade -i inventory.yaml --rollback site-1.4.0.kkb`,
 		Args: takes("BUNDLE"),
 		RunE: func(cmd *cobra.Command, args []string) error { return runUpgrade(cmd.Context(), g, args[0], o) },
 	}
@@ -58,11 +71,16 @@ With --json, events are lines on standard error, and the result with the plan is
 	f.BoolVar(&o.disableEviction, "disable-eviction", false, "delete pods instead of evicting them, ignoring PodDisruptionBudgets")
 	f.BoolVar(&o.dryRun, "dry-run", false, "show the plan and the cluster's health, and change nothing")
 	f.BoolVar(&o.force, "force", false, "continue if the precheck blocks or the cluster is unhealthy")
+	f.BoolVar(&o.plan, "plan", false, "as --dry-run, and rehearse: components, programs, removed APIs, webhooks, and the expected time")
+	f.BoolVar(&o.rollback, "rollback", false, "go back to the release and settings of this bundle, which the cluster had before its last upgrade")
+	f.BoolVar(&o.forget, "forget-rollback", false, "remove the copies that a rollback needs, and do nothing else")
+	cmd.MarkFlagsMutuallyExclusive("rollback", "forget-rollback", "plan")
 	f.BoolVarP(&o.yes, "yes", "y", false, "do not ask for confirmation")
 	return cmd
 }
 
 func runUpgrade(ctx context.Context, g *globals, path string, o upgradeOptions) (err error) {
+	o.dryRun = o.dryRun || o.plan
 	rules, err := o.rulesFlag.read()
 	if err != nil {
 		return err
@@ -91,13 +109,26 @@ func runUpgrade(ctx context.Context, g *globals, path string, o upgradeOptions) 
 	}
 	options.Rules, options.Judged, options.Progress = rules, p.Judged, p.Event
 	options.DryRun, options.Force, options.Without = o.dryRun, o.force, o.without
+	var rehearsed *installer.Rehearsal
+	if o.plan {
+		options.Rehearsed = func(r *installer.Rehearsal) {
+			rehearsed = r
+			if !g.JSON && !g.Quiet {
+				writeRehearsal(g.Err, r)
+			}
+		}
+	}
 	if !o.yes {
 		options.Approve = func(plan installer.UpgradePlan) error {
 			p.Close()
-			return g.Confirm(fmt.Sprintf("Upgrade cluster %s to %s?", plan.Cluster, plan.To))
+			question := "Upgrade cluster %s to %s?"
+			if plan.Back {
+				question = "Roll cluster %s back to %s?"
+			}
+			return g.Confirm(fmt.Sprintf(question, plan.Cluster, plan.To))
 		}
 	}
-	report, err := installer.Upgrade(ctx, options)
+	report, err := o.verb()(ctx, options)
 	p.Close()
 	if err != nil {
 		if report.Log != "" {
@@ -105,8 +136,13 @@ func runUpgrade(ctx context.Context, g *globals, path string, o upgradeOptions) 
 		}
 		return err
 	}
+	return o.printResult(g, report, upgradeResult{newInstallResult(report), newUpgradePlan(planned), newRehearsal(rehearsed)})
+}
+
+// printResult prints the outcome of a successful run.
+func (o upgradeOptions) printResult(g *globals, report engine.Report, result upgradeResult) error {
 	if g.JSON {
-		return g.PrintJSON(upgradeResult{newInstallResult(report), newUpgradePlan(planned)})
+		return g.PrintJSON(result)
 	}
 	if o.dryRun {
 		g.Note("nothing was changed")
@@ -116,10 +152,24 @@ func runUpgrade(ctx context.Context, g *globals, path string, o upgradeOptions) 
 	return nil
 }
 
+// verb returns what the flags ask for.
+func (o upgradeOptions) verb() func(context.Context, installer.UpgradeOptions) (engine.Report, error) {
+	switch {
+	case o.rollback:
+		return installer.Rollback
+	case o.forget:
+		return func(ctx context.Context, o installer.UpgradeOptions) (engine.Report, error) {
+			return installer.ForgetRollback(ctx, o.Options)
+		}
+	}
+	return installer.Upgrade
+}
+
 // upgradeResult is the JSON output of upgrade.
 type upgradeResult struct {
 	installResult
-	Plan upgradePlan `json:"plan"`
+	Plan      upgradePlan `json:"plan"`
+	Rehearsal *rehearsal  `json:"rehearsal,omitempty"`
 }
 
 type upgradePlan struct {
@@ -131,8 +181,11 @@ type upgradePlan struct {
 	Settings []string     `json:"settings"`
 	Changes  []planChange `json:"changes"`
 	// Etcd has the versions of etcd that steps take because a later one must not be reached directly.
-	Etcd  map[string]string `json:"etcd,omitempty"`
-	Nodes []upgradeNode     `json:"nodes"`
+	Etcd     map[string]string `json:"etcd,omitempty"`
+	Nodes    []upgradeNode     `json:"nodes"`
+	Rollback bool              `json:"rollback,omitempty"`
+	// Unknown are objects that the release of a rollback does not know, as a number and a type.
+	Unknown []string `json:"unknown,omitempty"`
 }
 
 // A planChange is a change of a component beside Kubernetes' version.
@@ -157,6 +210,7 @@ func newUpgradePlan(p installer.UpgradePlan) upgradePlan {
 	out := upgradePlan{
 		Cluster: p.Cluster, From: p.From, To: p.To, Batch: p.Batch, Etcd: p.Etcd,
 		Steps: append([]string{}, p.Steps...), Settings: append([]string{}, p.Settings...), Changes: []planChange{}, Nodes: []upgradeNode{},
+		Rollback: p.Back, Unknown: p.Unknown,
 	}
 	for _, c := range p.Changes {
 		out.Changes = append(out.Changes, planChange{c.Component, c.From, c.To, append([]string{}, c.Nodes...)})
@@ -185,6 +239,12 @@ func writeUpgrade(w io.Writer, p installer.UpgradePlan) {
 	for _, c := range p.Changes {
 		_, _ = fmt.Fprintf(w, "changes: %s\n", plain.Line(c.String()))
 	}
+	if p.Back {
+		_, _ = fmt.Fprintln(w, "rollback: etcd keeps its data, and nothing written since the upgrade is lost")
+		for _, text := range p.Unknown {
+			_, _ = fmt.Fprintf(w, "not visible in %s: %s\n", plain.Line(p.To), plain.Line(text))
+		}
+	}
 	if len(p.Settings) > 0 {
 		_, _ = fmt.Fprintf(w, "settings that change: %s\n", strings.Join(p.Settings, ", "))
 	}
@@ -192,6 +252,9 @@ func writeUpgrade(w io.Writer, p installer.UpgradePlan) {
 	_, _ = fmt.Fprintln(table, "NODE\tROLE\tAPI SERVER\tKUBELET\tTO DO")
 	for _, n := range p.Nodes {
 		role, todo := "worker", "upgrade"
+		if p.Back {
+			todo = "roll back"
+		}
 		if n.ControlPlane {
 			role = "control plane"
 		}

@@ -47,6 +47,7 @@ type thread struct {
 	admin     int      // the number of the host that kubectl runs on; 0 is the first
 	systems   []string // of the hosts, as debian/12
 	pristine  string   // the hosts' traces before anything was done
+	moves     []results.Move
 }
 
 // needsGiven skips the test unless somebody has given a file that cannot be built.
@@ -142,7 +143,7 @@ func (th *thread) keepResult(t *testing.T, standIns []string) {
 		}
 		r := results.Result{
 			Test: t.Name(), Outcome: results.Passed, Lab: results.Namespaces, Hosts: th.systems, StandIns: standIns,
-			Date: begin.UTC().Format(time.DateOnly), Seconds: int(time.Since(begin).Seconds()),
+			Date: begin.UTC().Format(time.DateOnly), Seconds: int(time.Since(begin).Seconds()), Moves: th.moves,
 		}
 		if t.Failed() {
 			r.Outcome = results.Failed

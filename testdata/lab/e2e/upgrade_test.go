@@ -9,24 +9,30 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/kkbundle/kkbundle/testdata/lab/hosts"
+	"github.com/kkbundle/kkbundle/testdata/lab/results"
 	"github.com/kkbundle/kkbundle/testdata/lab/software"
 )
 
 // An upgraded is the lab that the subtests of TestUpgrade share.
 type upgraded struct {
 	*thread
-	next string // the bundle of the next version
+	next    string // the bundle of the next release
+	release software.KubernetesRelease
 }
 
-// TestUpgrade upgrades a cluster of two nodes to the next patch while an application answers. Both nodes run pods.
+// TestUpgrade upgrades a cluster of two nodes to the next minor release while an application answers. Both nodes run pods. Each
+// release is compiled from its own sources, with its own etcd and CoreDNS.
 func TestUpgrade(t *testing.T) {
-	th := &upgraded{thread: start(t, scenario{hosts: 2, standIns: []string{software.NextVersion + " (" + software.KubernetesVersion + " with another number)"}, groups: hosts.Groups{
+	const to = software.Kubernetes135
+	th := &upgraded{release: software.KubernetesReleases()[to], thread: start(t, scenario{hosts: 2, with: []software.Extra{to}, groups: hosts.Groups{
 		"kube_control_plane": {1}, "etcd": {1}, "image_registry": {1}, "kube_worker": {1, 2},
 	}})}
 	steps(t, []step{
@@ -36,6 +42,7 @@ func TestUpgrade(t *testing.T) {
 		{"killed, continued, upgraded, and the application answers", th.upgrade},
 		{"everything is of the next version", th.verify},
 		{"a rerun changes nothing", th.again},
+		{"killed, rolled back, and the application answers", th.rollback},
 		{"no packet left the hosts' network", th.packets},
 	})
 }
@@ -43,7 +50,7 @@ func TestUpgrade(t *testing.T) {
 func (th *upgraded) begin(t *testing.T) {
 	th.makeBundle(t)
 	rewrite(t, filepath.Join(th.dir, "cluster.yaml"),
-		software.KubernetesVersion, software.NextVersion, "kubelet: {failCgroupV1: false}", "kubelet: {failCgroupV1: false}\n  maxPods: 120")
+		software.KubernetesVersion, th.release.Version, "kubelet: {failCgroupV1: false}", "kubelet: {failCgroupV1: false}\n  maxPods: 120")
 	rewrite(t, filepath.Join(th.dir, "manifest.yaml"), "version: 1.0.0", "version: 1.1.0")
 	th.next = filepath.Join(th.dir, "lab-1.1.0.kkb")
 	th.connected(t, "build", "-o", th.next, "manifest.yaml").must(t, 0)
@@ -123,7 +130,7 @@ func (th *upgraded) refused(t *testing.T) {
 	before := th.snapshot(t)
 	r := run(t, th.with(t, "upgrade", "--yes")).must(t, 12)
 	for _, want := range []string{
-		software.KubernetesVersion + " -> " + software.NextVersion, "settings that change: kubernetes.maxPods",
+		software.KubernetesVersion + " -> " + th.release.Version, "settings that change: kubernetes.maxPods",
 		"PodDisruptionBudget steady/never wants 2 of its 2 pods", "pod steady/alone on",
 	} {
 		if !strings.Contains(r.stderr, want) {
@@ -131,30 +138,44 @@ func (th *upgraded) refused(t *testing.T) {
 		}
 	}
 	th.kubectl(t, "-n steady delete poddisruptionbudget/never pod/alone")
-	r = run(t, th.with(t, "upgrade", "--dry-run")).must(t, 0)
+	r = run(t, th.with(t, "upgrade", "--plan")).must(t, 0)
+	for _, want := range []string{
+		"etcd " + strings.TrimPrefix(software.EtcdVersion, "v") + " -> " + strings.TrimPrefix(th.release.Etcd, "v"),
+		"coredns " + software.CoreDNSVersion + " -> " + th.release.CoreDNS, "host2: replaces kubelet", "expected time: unknown",
+	} {
+		if !strings.Contains(r.stderr, want) {
+			t.Errorf("no %q in\n%s", want, r.stderr)
+		}
+	}
 	t.Logf("refused and dry run: %s\n%s", r.took.Round(100*time.Millisecond), r.stderr)
 	if after := th.snapshot(t); after != before {
 		t.Errorf("a refused upgrade and a dry run changed something:\n%s", difference(before, after))
 	}
 }
 
-// killUpgrade runs an upgrade and ends it without a word once the task has begun on the host and the line is true there.
-func (th *upgraded) killUpgrade(t *testing.T, task string, number int, line string) {
+// A kill says where a run is ended without a word: once a task has begun on a host and the line is true there.
+type kill struct {
+	task string
+	host int
+	line string
+}
+
+// killRun runs a command of kkbundle and ends it.
+func (th *upgraded) killRun(t *testing.T, cmd *exec.Cmd, at kill) {
 	t.Helper()
-	h := th.lab.Hosts[number-1]
-	cmd := th.with(t, "upgrade", "--yes", "--json")
+	h := th.lab.Hosts[at.host-1]
 	var errs bytes.Buffer
 	killed := make(chan struct{})
 	watched := false
 	cmd.Stderr = io.MultiWriter(&errs, lines(func(data []byte) {
 		var e struct{ Task, State, Host string }
-		if json.Unmarshal(data, &e) != nil || e.Task != task || e.Host != h.Name || e.State != "started" || watched {
+		if json.Unmarshal(data, &e) != nil || e.Task != at.task || e.Host != h.Name || e.State != "started" || watched {
 			return
 		}
 		watched = true
 		go func() {
 			defer close(killed)
-			for th.lab.SSH(t.Context(), h, line).Run() != nil && t.Context().Err() == nil {
+			for th.lab.SSH(t.Context(), h, at.line).Run() != nil && t.Context().Err() == nil {
 				time.Sleep(100 * time.Millisecond)
 			}
 			_ = cmd.Process.Kill()
@@ -163,22 +184,34 @@ func (th *upgraded) killUpgrade(t *testing.T, task string, number int, line stri
 	begin := time.Now()
 	err := cmd.Run()
 	if !watched || cmd.ProcessState.ExitCode() >= 0 {
-		t.Fatalf("the upgrade ended by itself, before %s on %s: %v\n%s", task, h.Name, err, errs.String())
+		t.Fatalf("the command ended by itself, before %s on %s: %v\n%s", at.task, h.Name, err, errs.String())
 	}
 	<-killed
-	t.Logf("killed in %s on %s after %s", task, h.Name, time.Since(begin).Round(time.Second))
+	t.Logf("killed in %s on %s after %s", at.task, h.Name, time.Since(begin).Round(time.Second))
+}
+
+// move kills a command at several places, runs it to its end, and keeps what clients noticed.
+func (th *upgraded) move(t *testing.T, m results.Move, kills []kill, command func(flags ...string) *exec.Cmd) {
+	t.Helper()
+	stop := th.watch(t)
+	begin := time.Now()
+	for _, at := range kills {
+		th.killRun(t, command("--yes", "--json"), at)
+	}
+	r := run(t, command("--yes"))
+	m.Seconds, m.Kills, m.Topology = int(time.Since(begin).Seconds()), len(kills), "1 control plane, 2 nodes"
+	stop(&m)
+	r.must(t, 0)
+	t.Logf("the last run took %s, all %d s\n%s", r.took.Round(time.Second), m.Seconds, r.stderr)
+	th.moves = append(th.moves, m)
 }
 
 func (th *upgraded) upgrade(t *testing.T) {
-	stop := th.watch(t)
-	begin := time.Now()
-	th.killUpgrade(t, "control-plane", 1, "ls -d /etc/kubernetes/tmp/kubeadm-backup-manifests*")
-	th.killUpgrade(t, "kubelet", 2, "true")
-	r := run(t, th.with(t, "upgrade", "--yes")).must(t, 0)
-	t.Logf("the third run took %s, all three %s\n%s", r.took.Round(time.Second), time.Since(begin).Round(time.Second), r.stderr)
-	stop()
+	th.move(t, results.Move{From: software.KubernetesVersion, To: th.release.Version}, []kill{
+		{"control-plane", 1, "ls -d /etc/kubernetes/tmp/kubeadm-backup-manifests*"}, {"kubelet", 2, "true"},
+	}, func(flags ...string) *exec.Cmd { return th.with(t, "upgrade", flags...) })
 	work := strings.TrimSuffix(th.inventory, ".yaml") + ".work"
-	saved, err := filepath.Glob(filepath.Join(work, "upgrade", "*-"+software.KubernetesVersion+"-to-"+software.NextVersion, "etcd.db"))
+	saved, err := filepath.Glob(filepath.Join(work, "upgrade", "*-"+software.KubernetesVersion+"-to-"+th.release.Version, "etcd.db"))
 	if err != nil || len(saved) != 1 {
 		t.Errorf("want one snapshot of etcd from before, got %q, %v", saved, err)
 	}
@@ -189,78 +222,122 @@ func (th *upgraded) upgrade(t *testing.T) {
 	}
 }
 
-// watch asks the application all the time, by both nodes in turn, until stop is called, which says for how long it did not
-// answer and fails the test if that was longer than a client that tries again bears.
-func (th *upgraded) watch(t *testing.T) (stop func()) {
-	ctx, cancel := context.WithCancel(t.Context())
-	const script = `while :; do for h; do
-		if curl -s -o /dev/null --max-time 1 "http://$h:30081/"; then echo "$h $(date +%s%3N) ok"; else echo "$h $(date +%s%3N) failed"; fi
-	done; sleep 0.1; done`
-	cmd := th.lab.Command(ctx, "sh", "-c", script, "sh", th.lab.Hosts[0].Address, th.lab.Hosts[1].Address)
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
+// rollback goes back with the first bundle. What was written after the upgrade stays.
+func (th *upgraded) rollback(t *testing.T) {
+	status := run(t, th.with(t, "status")).must(t, 0)
+	if !strings.Contains(status.stdout, "to "+software.KubernetesVersion+", ") || !strings.Contains(status.stdout, "succeeded") {
+		t.Errorf("status names neither the upgrade nor the way back:\n%s", status.stdout)
 	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
+	th.kubectl(t, "-n steady create configmap written --from-literal=after=upgrade")
+	th.move(t, results.Move{From: th.release.Version, To: software.KubernetesVersion, Rollback: true}, []kill{
+		{"kubelet", 2, "true"}, {"control-plane", 1, "grep -q etcd:" + software.EtcdImageTag + " /etc/kubernetes/manifests/etcd.yaml"},
+	}, func(flags ...string) *exec.Cmd { return th.site(t, "upgrade", append(flags, "--rollback")...) })
+	if got := th.kubectl(t, "-n steady get configmap written -o jsonpath={.data.after}"); got != "upgrade" {
+		t.Errorf("what was written after the upgrade is %q", got)
 	}
-	type gap struct {
-		last          int64
-		asked, failed int
-		longest       time.Duration
+	th.running(t, software.KubernetesVersion, software.EtcdImageTag, software.CoreDNSVersion)
+	if pods := th.kubectl(t, "get nodes -o jsonpath={.items[*].status.capacity.pods}"); pods != "110 110" {
+		t.Errorf("the setting of the first bundle is not in force: %s pods", pods)
 	}
-	seen := map[string]*gap{}
-	read := make(chan struct{})
-	go func() {
-		defer close(read)
-		for s := bufio.NewScanner(out); s.Scan(); {
-			fields := strings.Fields(s.Text())
-			if len(fields) != 3 {
-				continue
-			}
-			now, _ := strconv.ParseInt(fields[1], 10, 64)
-			g := seen[fields[0]]
-			if g == nil {
-				g = &gap{last: now}
-				seen[fields[0]] = g
-			}
-			g.asked++
-			if fields[2] != "ok" {
-				g.failed++
-				continue
-			}
-			g.longest = max(g.longest, time.Duration(now-g.last)*time.Millisecond)
-			g.last = now
+	before := th.snapshot(t)
+	for _, command := range []string{"upgrade --rollback", "install"} {
+		r := run(t, th.site(t, command)).must(t, 0)
+		if !strings.Contains(r.stderr, "0 changed") {
+			t.Errorf("%s: want 0 changed, got\n%s", command, r.stderr)
 		}
-	}()
-	return func() {
-		cancel()
-		<-read
-		_ = cmd.Wait() // it was told to end
-		for address, g := range seen {
-			t.Logf("by %s: %d of %d questions were not answered, the longest time between two answers was %s", address, g.failed, g.asked, g.longest)
-			if g.longest > 15*time.Second {
-				t.Errorf("by %s the application did not answer for %s", address, g.longest)
-			}
-		}
-		if len(seen) != 2 {
-			t.Errorf("the application was asked by %d nodes, not 2", len(seen))
+	}
+	if after := th.snapshot(t); after != before {
+		t.Errorf("the rerun changed something:\n%s", difference(before, after))
+	}
+	for number := range 2 {
+		if left := th.on(t, number+1, "ls -d /usr/local/lib/kkbundle/before-upgrade /etc/kubernetes/tmp/kubeadm-* 2>/dev/null || true"); left != "" {
+			t.Errorf("host%d still has\n%s", number+1, left)
 		}
 	}
 }
 
+// A gap is a client's view: its questions, and the longest times between two answers.
+type gap struct {
+	last          int64
+	asked, failed int
+	times         []time.Duration // longer than a second
+}
+
+// watch asks the application all the time, by both nodes in turn and about ten times a second, and the API as often, until
+// stop is called. stop fails the test if the application did not answer for longer than a client that tries again bears.
+func (th *upgraded) watch(t *testing.T) (stop func(*results.Move)) {
+	ctx, cancel := context.WithCancel(t.Context())
+	const script = `while :; do for url; do
+		if curl -sk -o /dev/null --fail --max-time 1 "$url"; then echo "$url $(date +%s%3N) ok"; else echo "$url $(date +%s%3N) failed"; fi
+	done; sleep 0.1; done`
+	api := "https://" + th.lab.Hosts[0].Address + ":6443/readyz"
+	seen, read := map[string]*gap{}, make(chan struct{}, 2)
+	var mu sync.Mutex
+	for _, urls := range [][]string{{"http://" + th.lab.Hosts[0].Address + ":30081/", "http://" + th.lab.Hosts[1].Address + ":30081/"}, {api}} {
+		cmd := th.lab.Command(ctx, "sh", append([]string{"-c", script, "sh"}, urls...)...)
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		go func() {
+			for s := bufio.NewScanner(out); s.Scan(); {
+				if fields := strings.Fields(s.Text()); len(fields) == 3 {
+					mu.Lock()
+					note(seen, fields)
+					mu.Unlock()
+				}
+			}
+			_ = cmd.Wait() // it was told to end
+			read <- struct{}{}
+		}()
+	}
+	return func(m *results.Move) {
+		cancel()
+		<-read
+		<-read
+		for url, g := range seen {
+			t.Logf("%s: %d of %d questions were not answered; no answer for %s", url, g.failed, g.asked, g.times)
+			if url == api {
+				for _, d := range g.times {
+					m.Away = append(m.Away, int(d.Milliseconds()))
+				}
+				continue
+			}
+			m.Asked, m.Missed = m.Asked+g.asked, m.Missed+g.failed
+			if len(g.times) > 0 && slices.Max(g.times) > 15*time.Second {
+				t.Errorf("by %s the application did not answer for %s", url, slices.Max(g.times))
+			}
+		}
+		if len(seen) != 3 { // the application by two nodes, and the API
+			t.Errorf("questions were asked by %d ways, not 3", len(seen))
+		}
+	}
+}
+
+// note adds a line of the watch's script: address, time in milliseconds, result.
+func note(seen map[string]*gap, fields []string) {
+	now, _ := strconv.ParseInt(fields[1], 10, 64)
+	g := seen[fields[0]]
+	if g == nil {
+		g = &gap{last: now}
+		seen[fields[0]] = g
+	}
+	g.asked++
+	if fields[2] != "ok" {
+		g.failed++
+		return
+	}
+	if d := time.Duration(now-g.last) * time.Millisecond; d > time.Second {
+		g.times = append(g.times, d)
+	}
+	g.last = now
+}
+
 func (th *upgraded) verify(t *testing.T) {
-	nodes := th.kubectl(t, "get nodes --no-headers")
-	if strings.Count(nodes, " Ready ") != 2 || strings.Count(nodes, software.NextVersion) != 2 || strings.Contains(nodes, "SchedulingDisabled") {
-		t.Errorf("want two nodes that are Ready, got\n%s", nodes)
-	}
-	if version := th.kubectl(t, "get --raw=/version"); !strings.Contains(version, software.NextVersion) {
-		t.Errorf("the API server is\n%s", version)
-	}
-	images := th.kubectl(t, "-n kube-system get pods -o jsonpath={.items[*].spec.containers[*].image}")
-	if strings.Contains(images, software.KubernetesVersion) || strings.Count(images, software.NextVersion) != 5 {
-		t.Errorf("want the images of 3 components and 2 proxies, got %s", images)
-	}
+	th.running(t, th.release.Version, th.release.EtcdImage, th.release.CoreDNS)
 	if pods := th.kubectl(t, "get nodes -o jsonpath={.items[*].status.capacity.pods}"); pods != "120 120" {
 		t.Errorf("the new setting of the cluster file is not in force: %s pods", pods)
 	}
@@ -268,9 +345,31 @@ func (th *upgraded) verify(t *testing.T) {
 		t.Errorf("nodes are still marked: %s", marks)
 	}
 	for number := range 2 {
-		const kept = "/usr/local/lib/kkbundle/before-upgrade/" + software.KubernetesVersion + "/usr/local/bin/kubelet"
-		if got := th.on(t, number+1, kept+" --version"); !strings.Contains(got, software.KubernetesVersion) {
-			t.Errorf("what was kept of host%d is %s", number+1, got)
+		const kept = "/usr/local/lib/kkbundle/before-upgrade/" + software.KubernetesVersion
+		left := th.on(t, number+1, "ls -d "+kept+"/finished "+kept+"/usr /etc/kubernetes/tmp/kubeadm-* 2>/dev/null || true")
+		if strings.TrimSpace(left) != kept+"/finished" {
+			t.Errorf("host%d should have a way back without programs, and no copies of kubeadm's:\n%s", number+1, left)
+		}
+	}
+}
+
+// running checks the versions of everything that kubeadm installs.
+func (th *upgraded) running(t *testing.T, version, etcdImage, coreDNS string) {
+	t.Helper()
+	nodes := th.kubectl(t, "get nodes --no-headers")
+	if strings.Count(nodes, " Ready ") != 2 || strings.Count(nodes, version) != 2 || strings.Contains(nodes, "SchedulingDisabled") {
+		t.Errorf("want two nodes that are Ready, got\n%s", nodes)
+	}
+	if got := th.kubectl(t, "get --raw=/version"); !strings.Contains(got, version) {
+		t.Errorf("the API server is\n%s", got)
+	}
+	images := th.kubectl(t, "-n kube-system get pods -o jsonpath={.items[*].spec.containers[*].image}")
+	if strings.Count(images, ":v1.") < 5 || strings.Count(images, ":"+version) != 5 { // CoreDNS' tags look alike
+		t.Errorf("want the images of 3 components and 2 proxies, got %s", images)
+	}
+	for _, want := range []string{"etcd:" + etcdImage, "coredns:" + coreDNS} {
+		if !strings.Contains(images, want) {
+			t.Errorf("want the image %s, got %s", want, images)
 		}
 	}
 }

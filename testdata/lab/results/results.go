@@ -50,6 +50,22 @@ type Result struct {
 	Cluster
 	// StandIns are programs that took the place of genuine ones.
 	StandIns []string `json:"standIns,omitempty"`
+	// Moves are the cluster's ways from one release to another while an application was asked.
+	Moves []Move `json:"moves,omitempty"`
+}
+
+// A Move is an upgrade or a rollback, with what an application's clients noticed of it.
+type Move struct {
+	From     string `json:"from"` // of Kubernetes
+	To       string `json:"to"`
+	Rollback bool   `json:"rollback,omitempty"`
+	Topology string `json:"topology"` // as "1 control plane, 2 nodes"
+	Kills    int    `json:"kills"`    // of kkbundle on the way
+	Seconds  int    `json:"seconds"`  // of all its runs
+	Asked    int    `json:"asked"`    // questions to the application
+	Missed   int    `json:"missed"`   // of them without an answer
+	// Away are the milliseconds for which the API did not answer, each time longer than a second.
+	Away []int `json:"away,omitempty"`
 }
 
 // A Cluster is the part of a cluster file that the pages compare.

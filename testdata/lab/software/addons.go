@@ -108,6 +108,9 @@ func (s *imageSet) extra(ctx context.Context, e Extra) []imageSpec {
 			},
 		}
 	}
+	if r, ok := KubernetesReleases()[e]; ok {
+		return s.kubernetesImages(ctx, r)
+	}
 	switch e {
 	case Addons:
 		volumes := one("docker.io/rancher/local-path-provisioner:"+LocalPathVersion, "local-path-provisioner", "/usr/bin", "")
@@ -184,7 +187,7 @@ func (b *builder) withImages(ctx context.Context, base string, with []Extra) (st
 	if len(with) == 0 {
 		return base, nil
 	}
-	inputs := []any{filepath.Base(base), with, b.bin, addonsSource}
+	inputs := []any{filepath.Base(base), with, b.bin, addonsSource, kubernetesSource}
 	for _, program := range []string{LocalPVProgram, KubeVIPProgram} {
 		state, err := givenState(program)
 		if err != nil {

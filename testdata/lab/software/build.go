@@ -87,10 +87,9 @@ func Build(ctx context.Context, o Options) (s *Software, err error) {
 
 func (b *builder) full(ctx context.Context) (*Software, error) {
 	native := []recipe{
-		kubernetes(current, KubernetesVersion), kubernetes(next, NextVersion), containerd(), runc(),
-		etcd("etcd", "server"), etcd("etcdctl", "etcdctl"), etcdutl(), coredns(), cni(), flannelPlugin(),
-		flanneld(), registry(), own("kube-vip"),
+		containerd(), runc(), cni(), flannelPlugin(), flanneld(), registry(), own("kube-vip"),
 	}
+	native = append(native, ownRelease().recipes()...)
 	if err := b.compileAll(ctx, native, runtime.GOARCH); err != nil {
 		return nil, err
 	}
@@ -123,12 +122,6 @@ func (b *builder) small(ctx context.Context) (*Software, error) {
 	}
 	return &Software{Upstream: upstream}, nil
 }
-
-// The recipes of the two versions of Kubernetes.
-const (
-	current = "kubernetes"
-	next    = "kubernetes-next"
-)
 
 // arches are the architectures of the images that exist for more than one; the machine's own comes first.
 func arches() []string {
@@ -207,7 +200,7 @@ func (b *builder) links() (string, error) {
 	}
 	return b.output("bin", key, func(tmp string) error {
 		for name, dir := range b.bin {
-			if !strings.HasSuffix(name, "-"+runtime.GOARCH) || name == "cni-"+runtime.GOARCH || name == next+"-"+runtime.GOARCH {
+			if !strings.HasSuffix(name, "-"+runtime.GOARCH) || name == "cni-"+runtime.GOARCH {
 				continue
 			}
 			commands, err := os.ReadDir(dir)

@@ -45,7 +45,7 @@ const (
 
 // Extras lists all extras.
 func Extras() []Extra {
-	return []Extra{Docker, DockerCompose, Containerd1, Harbor, Addons, LocalPV, KubeVIP}
+	return []Extra{Docker, DockerCompose, Containerd1, Harbor, Addons, LocalPV, KubeVIP, Kubernetes133, Kubernetes135, Kubernetes136}
 }
 
 // What an extra is made of besides is part of its key.
@@ -100,6 +100,13 @@ func (b *builder) extra(ctx context.Context, e Extra) (string, error) {
 		Harbor:        {own("harbor"), registry()},
 		Addons:        {metricsServer(), multusPlugin(), localPath()},
 	}[e]
+	release, isKubernetes := KubernetesReleases()[e]
+	if isKubernetes {
+		if err := release.matches(ctx, b); err != nil {
+			return "", err
+		}
+		recipes = release.recipes()
+	}
 	inputs := []any{e}
 	for _, r := range recipes {
 		if err := b.compileAll(ctx, []recipe{r}, arch); err != nil {
@@ -107,12 +114,15 @@ func (b *builder) extra(ctx context.Context, e Extra) (string, error) {
 		}
 		inputs = append(inputs, b.bin[r.Name+"-"+arch])
 	}
-	key, err := keyOf(append(inputs, extraSource)...)
+	key, err := keyOf(append(inputs, extraSource, kubernetesSource)...)
 	if err != nil {
 		return "", err
 	}
 	return b.output("extra-"+string(e), key, func(tmp string) error {
 		files := fileSet{b: b, dir: tmp}
+		if isKubernetes {
+			return release.publish(files, arch)
+		}
 		switch e {
 		case Docker:
 			return files.docker(ctx, arch)

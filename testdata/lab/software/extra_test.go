@@ -45,3 +45,22 @@ func TestRenameIsNoPartOfOtherKeys(t *testing.T) {
 		t.Errorf("%s, %v", text, err)
 	}
 }
+
+// A release whose recipe does not name what its kubeadm asks for is not compiled: its images would be missing at the site.
+func TestKubernetesReleaseMatchesKubeadm(t *testing.T) {
+	t.Parallel()
+	r := KubernetesReleases()[Kubernetes135]
+	const constants = "\tDefaultEtcdVersion = \"3.6.6-0\"\n\tCoreDNSVersion = \"v1.13.1\"\n\tPauseVersion = \"3.10.1\"\n"
+	if err := r.compare(constants); err != nil {
+		t.Error(err)
+	}
+	for _, other := range []string{"", strings.Replace(constants, "3.6.6-0", "3.6.7-0", 1), strings.Replace(constants, "3.10.1", "3.10", 1)} {
+		if err := r.compare(other); err == nil {
+			t.Errorf("the release is taken for kubeadm's constants %q", other)
+		}
+	}
+	// The programs of the lab's own release, and of another one, have places of their own.
+	if own, next := ownRelease().recipes()[0].Name, r.recipes()[0].Name; own != "kubernetes" || next != "kubernetes-1.35" {
+		t.Errorf("recipes %q and %q", own, next)
+	}
+}

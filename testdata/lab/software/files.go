@@ -21,7 +21,7 @@ import (
 
 // The code that assembles the upstream's content, as part of the key of what it makes.
 //
-//go:embed layers.go images.go specs.go files.go charts.go
+//go:embed layers.go images.go specs.go files.go charts.go kubernetes.go
 var assembly embed.FS
 
 // upstream assembles the content that package upstream serves: registry/ is the registry's storage, files/ has a directory
@@ -77,16 +77,15 @@ func (f fileSet) publish(ctx context.Context, small bool) error {
 	}
 	arch := arches()[0]
 	return errors.Join(
-		f.kubernetes(arch, current, KubernetesVersion), f.kubernetes(arch, next, NextVersion), f.containerd(arch, "containerd", ContainerdVersion), f.runc(arch), f.cni(arch), f.etcd(arch),
-		f.registry(arch), f.charts(ctx, small),
+		ownRelease().publish(f, arch), f.containerd(arch, "containerd", ContainerdVersion), f.runc(arch), f.cni(arch), f.registry(arch), f.charts(ctx, small),
 	)
 }
 
 // kubernetes has the bare digest in NAME.sha256, without a name or a newline.
-func (f fileSet) kubernetes(arch, recipe, version string) error {
+func (f fileSet) kubernetes(arch string, r KubernetesRelease) error {
 	for _, c := range []string{"kubeadm", "kubelet", "kubectl"} {
-		to := path.Join("dl.k8s.io/release", version, "bin/linux", arch, c)
-		sum, err := f.link(to, f.b.command(recipe, arch, c))
+		to := path.Join("dl.k8s.io/release", r.Version, "bin/linux", arch, c)
+		sum, err := f.link(to, f.b.command(r.recipe("kubernetes"), arch, c))
 		if err != nil {
 			return err
 		}
@@ -134,13 +133,13 @@ func (f fileSet) cni(arch string) error {
 }
 
 // etcd has its commands in a directory that is named like the archive, and lists the digests of a release in one file.
-func (f fileSet) etcd(arch string) error {
-	name := "etcd-" + EtcdVersion + "-linux-" + arch
+func (f fileSet) etcd(arch string, r KubernetesRelease) error {
+	name := "etcd-" + r.Etcd + "-linux-" + arch
 	entries := []entry{{Name: name + "/"}, {Name: name + "/README.md", Text: "etcd, built for the kkbundle lab\n"}}
 	for _, c := range []string{"etcd", "etcdctl", "etcdutl"} {
-		entries = append(entries, entry{Name: name + "/" + c, From: f.b.command(c, arch, c)})
+		entries = append(entries, entry{Name: name + "/" + c, From: f.b.command(r.recipe(c), arch, c)})
 	}
-	to := githubRelease("etcd-io/etcd", EtcdVersion, name+".tar.gz")
+	to := githubRelease("etcd-io/etcd", r.Etcd, name+".tar.gz")
 	file, err := f.place(to)
 	if err != nil {
 		return err

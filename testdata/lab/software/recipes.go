@@ -9,7 +9,6 @@ import (
 // that the catalog names; all but pause (built here) are modules of the Go proxy at the tag of the same name.
 const (
 	KubernetesVersion   = "v1.34.3"
-	NextVersion         = "v1.34.4" // what clusters are upgraded to: the same sources, stamped with another version
 	ContainerdVersion   = "v2.1.9"
 	RuncVersion         = "v1.3.6"
 	EtcdVersion         = "v3.6.5"
@@ -47,9 +46,8 @@ type recipe struct {
 // An edit replaces what a regular expression matches, at least once.
 type edit struct{ File, Match, With string }
 
-// kubernetes is built from one version's sources, and stamped with that version or another: what a stamp changes is linked
-// anew, and nothing is compiled for it.
-func kubernetes(name, version string) recipe {
+// kubernetes is built from the version's own sources. One build makes all seven programs: they share most packages.
+func kubernetes(version string) recipe {
 	commands := []string{"kubeadm", "kubelet", "kubectl", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy"}
 	packages, imports := map[string]string{}, ""
 	for _, c := range commands {
@@ -57,12 +55,13 @@ func kubernetes(name, version string) recipe {
 		imports += " _ \"k8s.io/kubernetes/cmd/" + c + "\"\n"
 	}
 	var stamp []string
+	minor := strings.TrimPrefix(majorMinor(version), "1.")
 	for _, p := range []string{"k8s.io/component-base/version", "k8s.io/client-go/pkg/version"} {
-		stamp = append(stamp, fmt.Sprintf("-X %[1]s.gitVersion=%[2]s -X %[1]s.gitMajor=1 -X %[1]s.gitMinor=34 -X %[1]s.gitTreeState=clean", p, version))
+		stamp = append(stamp, fmt.Sprintf("-X %[1]s.gitVersion=%[2]s -X %[1]s.gitMajor=1 -X %[1]s.gitMinor=%[3]s -X %[1]s.gitTreeState=clean", p, version, minor))
 	}
-	staging := strings.Replace(KubernetesVersion, "v1.", "v0.", 1)
+	staging := strings.Replace(version, "v1.", "v0.", 1)
 	return recipe{
-		Name: name, Module: "k8s.io/kubernetes@" + KubernetesVersion,
+		Name: "kubernetes", Module: "k8s.io/kubernetes@" + version,
 		// Kubernetes' own go.mod and go.sum, under another module's name, with the staging directories as the modules that they are published as.
 		Copy: []string{"go.mod", "go.sum"},
 		Edits: []edit{
@@ -70,7 +69,7 @@ func kubernetes(name, version string) recipe {
 			{"go.mod", `(?m)^(\s*)(k8s.io/[^ ]*) => ./staging.*`, "$1$2 => $2 " + staging},
 		},
 		Add:     map[string]string{"tools.go": "package tools\nimport (\n" + imports + ")\n"},
-		ModEdit: []string{"-require=k8s.io/kubernetes@" + KubernetesVersion},
+		ModEdit: []string{"-require=k8s.io/kubernetes@" + version},
 		Mod:     "mod", LDFlags: strings.Join(stamp, " "), Packages: packages,
 	}
 }
@@ -103,28 +102,28 @@ func runc() recipe {
 }
 
 // etcd's commands are modules of their own that point at each other's folders; here they use each other's releases.
-func etcd(name, module string) recipe {
+func etcd(name, module, version string) recipe {
 	drop := []string{"-dropreplace=go.etcd.io/etcd", "-dropreplace=go.etcd.io/tests/v3"}
 	for _, m := range []string{"api/v3", "client/pkg/v3", "client/v3", "pkg/v3"} {
 		drop = append(drop, "-dropreplace=go.etcd.io/etcd/"+m)
 	}
 	return recipe{
-		Name: name, Module: "go.etcd.io/etcd/" + module + "/v3@" + EtcdVersion,
+		Name: name, Module: "go.etcd.io/etcd/" + module + "/v3@" + version,
 		Copy: []string{"."}, ModEdit: drop, Mod: "mod", Packages: map[string]string{name: "."},
 	}
 }
 
 // etcdutl works on the data of servers, and points at their module's folder as well.
-func etcdutl() recipe {
-	r := etcd("etcdutl", "etcdutl")
+func etcdutl(version string) recipe {
+	r := etcd("etcdutl", "etcdutl", version)
 	r.ModEdit = append(r.ModEdit, "-dropreplace=go.etcd.io/etcd/v3", "-dropreplace=go.etcd.io/etcd/server/v3")
 	return r
 }
 
 // coredns comes without the plugins for clouds' services, signing and tracing, which are half of the compile time.
-func coredns() recipe {
+func coredns(version string) recipe {
 	return recipe{
-		Name: "coredns", Module: "github.com/coredns/coredns@" + CoreDNSVersion,
+		Name: "coredns", Module: "github.com/coredns/coredns@" + version,
 		Copy:  []string{"."},
 		Edits: []edit{{"core/plugin/zplugin.go", `(?m)^.*/plugin/(azure|clouddns|dnssec|route53|trace)"\n`, ""}},
 		Mod:   "readonly", LDFlags: "-X github.com/coredns/coredns/coremain.GitCommit=lab",

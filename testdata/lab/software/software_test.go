@@ -20,7 +20,7 @@ func TestEditMustMatch(t *testing.T) {
 	if err := os.WriteFile(name, []byte("module k8s.io/kubernetes\nreplace (\n\tk8s.io/api => ./staging/src/k8s.io/api\n)\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	for _, e := range kubernetes(current, KubernetesVersion).Edits {
+	for _, e := range kubernetes(KubernetesVersion).Edits {
 		if err := e.apply(dir); err != nil {
 			t.Fatal(err)
 		}
@@ -44,9 +44,9 @@ func TestKeyFollowsRecipe(t *testing.T) {
 		}
 		return k
 	}
-	changed := coredns()
+	changed := coredns(CoreDNSVersion)
 	changed.Tags = "x"
-	one, again := key(coredns()), key(coredns())
+	one, again := key(coredns(CoreDNSVersion)), key(coredns(CoreDNSVersion))
 	if one != again || one == key(changed) || one == key(cni()) {
 		t.Errorf("keys: %s, %s; changed %s", one, again, key(changed))
 	}

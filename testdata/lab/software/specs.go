@@ -9,9 +9,8 @@ import (
 // cluster are the images of the lab's cluster. Most are for the machine's architecture only: nothing else would run here.
 func (s *imageSet) cluster(ctx context.Context) []imageSpec {
 	here := []string{runtime.GOARCH}
-	specs := append(s.controlPlane(ctx, current, KubernetesVersion), s.controlPlane(ctx, next, NextVersion)...)
-	return append(specs,
-		s.etcdImage(here, "etcd", "etcdctl"), s.coreDNSImage(here), s.pauseImage(), s.labappImage(), s.haproxyImage(ctx, here), s.kubeVIPImage(here),
+	return append(s.kubernetesImages(ctx, ownRelease()),
+		s.labappImage(), s.haproxyImage(ctx, here), s.kubeVIPImage(here),
 		imageSpec{
 			ref: "ghcr.io/flannel-io/flannel:" + FlannelVersion, arches: here, attested: true, entrypoint: []string{"/opt/bin/flanneld"},
 			layers: func(arch string) ([]*layer, error) {
@@ -31,8 +30,8 @@ func (s *imageSet) cluster(ctx context.Context) []imageSpec {
 }
 
 // controlPlane are Kubernetes' own images of a version.
-func (s *imageSet) controlPlane(ctx context.Context, recipe, version string) []imageSpec {
-	here := []string{runtime.GOARCH}
+func (s *imageSet) controlPlane(ctx context.Context, r KubernetesRelease) []imageSpec {
+	here, recipe, version := []string{runtime.GOARCH}, r.recipe("kubernetes"), r.Version
 	k8s := func(command string) func(arch string) ([]*layer, error) {
 		return func(arch string) ([]*layer, error) {
 			return s.stack(func() (*layer, error) { return s.command(recipe, arch, "/usr/local/bin", command) })
@@ -72,21 +71,21 @@ func (s *imageSet) demo() []imageSpec {
 			return s.stack(func() (*layer, error) { return s.command("labapp", arch, "/bin", "labapp") })
 		},
 	}
-	return []imageSpec{probe, s.pauseImage(), s.labappImage()}
+	return []imageSpec{probe, s.pauseImage(PauseVersion), s.labappImage()}
 }
 
-func (s *imageSet) etcdImage(on []string, recipes ...string) imageSpec {
+func (s *imageSet) etcdImage(on []string, release KubernetesRelease, commands ...string) imageSpec {
 	return imageSpec{
-		ref: "registry.k8s.io/etcd:" + EtcdImageTag, docker: true, arches: on,
+		ref: "registry.k8s.io/etcd:" + release.EtcdImage, docker: true, arches: on,
 		entrypoint: []string{"etcd"},
 		layers: func(arch string) ([]*layer, error) {
 			layers, err := s.base()
-			for _, r := range recipes {
+			for _, c := range commands {
 				if err != nil {
 					return nil, err
 				}
 				var l *layer
-				l, err = s.command(r, arch, "/usr/local/bin", r)
+				l, err = s.command(release.recipe(c), arch, "/usr/local/bin", c)
 				layers = append(layers, l)
 			}
 			return layers, err
@@ -94,21 +93,21 @@ func (s *imageSet) etcdImage(on []string, recipes ...string) imageSpec {
 	}
 }
 
-func (s *imageSet) coreDNSImage(on []string) imageSpec {
+func (s *imageSet) coreDNSImage(on []string, r KubernetesRelease) imageSpec {
 	return imageSpec{
-		ref: "registry.k8s.io/coredns/coredns:" + CoreDNSVersion, docker: true, arches: on, entrypoint: []string{"/coredns"}, user: "nonroot:nonroot",
+		ref: "registry.k8s.io/coredns/coredns:" + r.CoreDNS, docker: true, arches: on, entrypoint: []string{"/coredns"}, user: "nonroot:nonroot",
 		layers: func(arch string) ([]*layer, error) {
 			return s.stack(func() (*layer, error) {
 				// As published: it is nobody special, and runtimes differ in whether anybody may listen on port 53.
-				return s.layer("coredns"+arch, entry{Name: "coredns", From: s.b.command("coredns", arch, "coredns"), Binds: true})
+				return s.layer(r.recipe("coredns")+arch, entry{Name: "coredns", From: s.b.command(r.recipe("coredns"), arch, "coredns"), Binds: true})
 			})
 		},
 	}
 }
 
-func (s *imageSet) pauseImage() imageSpec {
+func (s *imageSet) pauseImage(version string) imageSpec {
 	return imageSpec{
-		ref: "registry.k8s.io/pause:" + PauseVersion, docker: true, arches: arches(), entrypoint: []string{"/pause"}, user: "65535:65535",
+		ref: "registry.k8s.io/pause:" + version, docker: true, arches: arches(), entrypoint: []string{"/pause"}, user: "65535:65535",
 		layers: func(arch string) ([]*layer, error) {
 			l, err := s.command("pause", arch, "", "pause")
 			return []*layer{l}, err

@@ -1,0 +1,16 @@
+package installer
+
+// Refuses marks an error that ends a run before any change: the report of the run before it stays.
+func (*RefusedError) Refuses() {}
+
+// Refuses marks an error that ends a run before any change.
+func (*UnfitError) Refuses() {}
+
+// Refuses marks an error that ends a run before any change.
+func (*NoWayBackError) Refuses() {}
+
+// Refuses marks an error that ends a run before any change.
+func (*ForeignError) Refuses() {}
+
+// Refuses marks an error that ends a run before any change.
+func (*NamelessError) Refuses() {}

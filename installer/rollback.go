@@ -1,0 +1,654 @@
+package installer
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/Masterminds/semver/v3"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/kkbundle/kkbundle/installer/engine"
+	"github.com/kkbundle/kkbundle/installer/health"
+	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/kubeadm"
+	"github.com/kkbundle/kkbundle/installer/member"
+	"github.com/kkbundle/kkbundle/installer/task"
+	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/catalog"
+)
+
+// shortAPIWait bounds the wait for an API server before a rollback, which can bring a dead one back itself.
+const shortAPIWait = 20 * time.Second
+
+// A NoWayBackError is a rollback that is impossible.
+type NoWayBackError struct {
+	Cluster, To string
+	Reason      string
+	// Do is the remedy.
+	Do string
+}
+
+// Error names the cluster, the version and the reason.
+func (e *NoWayBackError) Error() string {
+	return fmt.Sprintf("cluster %s is not rolled back to %s: %s", e.Cluster, e.To, e.Reason)
+}
+
+// Hint returns the remedy.
+func (e *NoWayBackError) Hint() string { return e.Do }
+
+// A rollback is a rollback in progress.
+type rollback struct {
+	*upgrade
+	// kept are the copies of nodes, by the node's name.
+	kept map[string]keptCopy
+	// approved means that the operator has agreed.
+	approved bool
+	// patience bounds the wait for an API server that may be dead.
+	patience time.Duration
+	// member asks a member of kubeadm's etcd.
+	member func(ctx context.Context, t *task.Host) (health.EtcdMetrics, error)
+}
+
+func newRollback(r *engine.Run, o UpgradeOptions) *rollback {
+	return &rollback{upgrade: &upgrade{Run: r, how: o}, kept: map[string]keptCopy{}, member: health.EtcdMember, patience: shortAPIWait}
+}
+
+// Rollback brings a cluster back to the release and the settings of the bundle before its last upgrade, which may have
+// stopped anywhere or be complete. The data of etcd stay: an API server reads what its successor of one minor release has
+// written (https://kubernetes.io/docs/reference/using-api/deprecation-policy/, rule 4b). kubelets go back first, because none may be
+// newer than an API server, then control planes one by one. The work follows from running versions and from the copies on
+// nodes, so the same call continues a stopped rollback. Before any change it refuses what is impossible with a *NoWayBackError.
+func Rollback(ctx context.Context, o UpgradeOptions) (engine.Report, error) {
+	if o.Cluster.WithDefaults().Kubernetes.Distribution != manifest.DistributionKubernetes {
+		return engine.Report{}, &RefusedError{o.Cluster.Metadata.Name, o.Cluster.Kubernetes.Version, "kkbundle upgrades clusters of kubeadm, and this is k3s", "see k3s' own documentation"}
+	}
+	_, versions := catalog.Check(o.Cluster)
+	if err := errors.Join(o.Cluster.CheckInstall(), o.Inventory.CheckInstall(), versions); err != nil {
+		return engine.Report{}, err
+	}
+	if o.DrainTimeout <= 0 {
+		o.DrainTimeout = DrainTimeout
+	}
+	r, err := newInstall(o.Options, engine.Upgrading())
+	if err != nil {
+		return engine.Report{}, err
+	}
+	b := newRollback(r, o)
+	r.Finish = r.KeepReport
+	return r.Start(ctx, b.work)
+}
+
+func (b *rollback) work(ctx context.Context) error {
+	ctx = task.InTask(ctx, "look")
+	if err := checkMembers(ctx, b.Run); err != nil {
+		return err
+	}
+	if err := errors.Join(checkBundle(ctx, b.Run), b.find(ctx)); err != nil {
+		return err
+	}
+	if err := b.rescue(ctx); err != nil {
+		return err
+	}
+	plan, err := b.look(ctx)
+	if err != nil {
+		return err
+	}
+	if b.how.Planned != nil {
+		b.how.Planned(plan)
+	}
+	if b.DryRun {
+		return nil
+	}
+	if !plan.Empty() {
+		if err := b.approve(plan); err != nil {
+			return err
+		}
+	}
+	before, after := around(b.Cluster)
+	if plan.Empty() {
+		return b.Phases(ctx, []task.Phase{before, after, b.forgetPhase()})
+	}
+	if err := b.Phases(ctx, []task.Phase{{Name: "save", Tasks: []task.Task{b.saveTask(plan)}}, before}); err != nil {
+		return err
+	}
+	phase := "rollback " + plan.To
+	if err := inPhase(b.Run, phase, func() error { return b.back(ctx, phase, plan) }); err != nil {
+		err = b.stopped(ctx, plan.To, err)
+		if stopped, ok := errors.AsType[*StoppedError](err); ok {
+			stopped.Back = true
+		}
+		return err
+	}
+	if err := b.saved(); err != nil {
+		return err
+	}
+	return b.Phases(ctx, []task.Phase{after, b.forgetPhase()})
+}
+
+// approve asks the operator once.
+func (b *rollback) approve(plan UpgradePlan) error {
+	if b.approved || b.how.Approve == nil {
+		return nil
+	}
+	b.approved = true
+	return b.how.Approve(plan)
+}
+
+// forgetPhase removes the copies, which lead nowhere after a rollback.
+func (b *rollback) forgetPhase() task.Phase {
+	return task.Phase{Name: "tidy", Tasks: []task.Task{tidyTask(), forgetTask()}}
+}
+
+// back brings the nodes back: objects that kubeadm has changed, kubelets of workers and of control planes, control planes.
+func (b *rollback) back(ctx context.Context, phase string, plan UpgradePlan) error {
+	planes := slices.Clone(b.controlPlanes())
+	slices.Reverse(planes)
+	for _, t := range planes { // a kubeadm that lost its session would write manifests
+		if _, err := kubeadm.Stop(ctx, t, upgradeBegun); err != nil {
+			return err
+		}
+	}
+	if err := b.TaskOn(ctx, phase, b.objectsTask(), b.FirstControlPlane()); err != nil {
+		return err
+	}
+	for batch := range slices.Chunk(b.workers(), plan.Batch) {
+		if err := b.OnAll(batch, func(_ int, t *task.Host) error { return b.kubelet(ctx, phase, t) }); err != nil {
+			return err
+		}
+	}
+	for _, t := range planes {
+		if err := b.kubelet(ctx, phase, t); err != nil {
+			return err
+		}
+	}
+	for _, t := range planes {
+		if err := b.TaskOn(ctx, phase, b.controlPlaneTask(), t); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// find reads which copies nodes have, and checks that they lead to the bundle's release and settings.
+func (b *rollback) find(ctx context.Context) error {
+	nodes := slices.Concat(b.controlPlanes(), b.workers())
+	found := make([]keptCopy, len(nodes))
+	has := make([]bool, len(nodes))
+	if err := b.OnAll(nodes, func(i int, t *task.Host) (err error) {
+		if found[i], has[i], err = copiesOf(ctx, t); err != nil || !has[i] {
+			return err
+		}
+		return b.leadsHere(ctx, t, found[i])
+	}); err != nil {
+		return err
+	}
+	for i, t := range nodes {
+		if has[i] && path.Base(found[i].dir) == b.Cluster.Kubernetes.Version {
+			b.kept[t.Name] = found[i]
+		}
+	}
+	return nil
+}
+
+func (b *rollback) refuse(do, format string, args ...any) error {
+	return &NoWayBackError{b.Cluster.Metadata.Name, b.Cluster.Kubernetes.Version, fmt.Sprintf(format, args...), do}
+}
+
+// leadsHere checks a node's copies against the bundle. A worker keeps the copies of an earlier step until its own turn.
+func (b *rollback) leadsHere(ctx context.Context, t *task.Host, kept keptCopy) error {
+	is := path.Base(kept.dir)
+	if is != b.Cluster.Kubernetes.Version {
+		if !t.Is(manifest.RoleControlPlane) {
+			return nil
+		}
+		return b.refuse("give the bundle of that release", "the copies of %s lead back to %s", t.Name, is)
+	}
+	data, err := t.Read(ctx, kept.dir+member.Path)
+	if err != nil {
+		return fmt.Errorf("copies of %s: %w", t.Name, err)
+	}
+	_, settings, _ := strings.Cut(string(data), "\n")
+	var names []string
+	now, _ := member.Changed(b.Run.Site, settings)
+	for _, s := range now {
+		names = append(names, s.Name)
+	}
+	if len(names) > 0 {
+		return b.refuse("give the bundle that the cluster had before its upgrade", "before its upgrade %s had other settings than the bundle: %s", t.Name, strings.Join(names, ", "))
+	}
+	return nil
+}
+
+// rescue puts the control plane of the release before in place where the API server does not answer, as after an upgrade
+// that failed there.
+func (b *rollback) rescue(ctx context.Context) error {
+	if b.DryRun {
+		return nil
+	}
+	for _, t := range b.controlPlanes() {
+		if _, kept := b.kept[t.Name]; !kept {
+			continue
+		}
+		if task.Eventually(ctx, b.patience, func(ctx context.Context) error {
+			_, err := t.Kubectl(ctx, t.ServerFlag(), "get", "--raw=/readyz", "--request-timeout=5s")
+			return err
+		}) == nil {
+			continue
+		}
+		if err := b.approve(UpgradePlan{Cluster: b.Cluster.Metadata.Name, To: b.Cluster.Kubernetes.Version, Back: true}); err != nil {
+			return err
+		}
+		if err := b.etcdAllows(ctx, t); err != nil {
+			return err
+		}
+		if _, err := kubeadm.Stop(ctx, t, upgradeBegun); err != nil {
+			return err
+		}
+		if err := b.TaskOn(ctx, "rescue", task.Task{Name: "control-plane", Done: never, Do: b.putManifests}, t); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// look reads the running versions, and checks that the cluster can go back.
+func (b *rollback) look(ctx context.Context) (UpgradePlan, error) {
+	p := UpgradePlan{Cluster: b.Cluster.Metadata.Name, To: b.Cluster.Kubernetes.Version, Back: true, Batch: b.how.Batch.of(len(b.workers()))}
+	first := b.FirstControlPlane()
+	var nodes []corev1.Node
+	if err := task.Eventually(ctx, apiWait, func(ctx context.Context) (err error) {
+		nodes, err = first.Kube().Nodes(ctx)
+		return err
+	}); err != nil {
+		return p, fmt.Errorf("the cluster's API does not answer: %w", err)
+	}
+	var err error
+	if p.Nodes, err = b.nodesOf(ctx, nodes); err != nil {
+		return p, err
+	}
+	p.From = p.newestPart()
+	planes := b.controlPlanes()
+	for i := range p.Nodes {
+		n := &p.Nodes[i]
+		if !n.ControlPlane {
+			continue
+		}
+		at, err := b.isBack(ctx, planes[i])
+		if err != nil {
+			return p, err
+		}
+		n.Current = n.Current && at
+		if _, kept := b.kept[n.Name]; !kept && n.APIServer != p.To {
+			return p, b.refuse("only the upgrade from that release keeps a way back to it", "%s runs %s and has no copies of %s", n.Name, n.APIServer, p.To)
+		}
+	}
+	if err := b.possible(ctx, p); err != nil {
+		return p, err
+	}
+	if !slices.ContainsFunc(p.Nodes, func(n UpgradeNode) bool { return !n.Current }) {
+		return p, nil
+	}
+	p.Steps = []string{p.To}
+	p.Unknown, err = b.unknownObjects(ctx)
+	if err == nil && len(p.Unknown) > 0 && !b.Force {
+		return p, b.refuse("delete these objects, or leave them to the next upgrade with --force: they stay in etcd",
+			"%s does not know %s, and cannot show or delete them", p.To, strings.Join(p.Unknown, ", "))
+	}
+	return p, err
+}
+
+// newestPart returns the newest version of an API server, kubelet or record.
+func (p UpgradePlan) newestPart() string {
+	newest := ""
+	for _, n := range p.Nodes {
+		for _, v := range []string{n.APIServer, n.Kubelet, n.Recorded} {
+			if v != "" && (newest == "" || versionLess(newest, v)) {
+				newest = v
+			}
+		}
+	}
+	return newest
+}
+
+// possible checks what forbids a rollback: more than one minor release, and an etcd whose storage has moved on.
+func (b *rollback) possible(ctx context.Context, p UpgradePlan) error {
+	from, err := semver.NewVersion(p.From)
+	if err != nil {
+		return b.refuse("", "a node reports the version %q", p.From)
+	}
+	to := semver.MustParse(p.To)
+	if from.LessThan(to) {
+		return b.refuse("kkbundle upgrade brings it forward", "the cluster runs %s, which is older", p.From)
+	}
+	if from.Major() != to.Major() || from.Minor() > to.Minor()+1 {
+		return b.refuse("go back one release at a time, each with its bundle", "the cluster runs %s, and only one minor release can be rolled back", p.From)
+	}
+	for _, t := range b.controlPlanes() {
+		if err := b.etcdAllows(ctx, t); err != nil {
+			return err
+		}
+	}
+	return b.externalAllows(ctx)
+}
+
+// externalAllows refuses a rollback over a minor release of etcd beside the cluster, whose tasks would replace its program.
+func (b *rollback) externalAllows(ctx context.Context) error {
+	if b.Cluster.Etcd.Type != manifest.EtcdExternal {
+		return nil
+	}
+	want, err := catalog.Version(b.Cluster, "etcd")
+	if err != nil {
+		return err
+	}
+	was, _, _ := strings.Cut(want, "-")
+	for _, t := range b.Connected(manifest.RoleEtcd) {
+		out, err := t.Output(ctx, "etcd", "--version")
+		if err != nil {
+			return fmt.Errorf("version of etcd on %s: %w", t.Name, err)
+		}
+		first, _, _ := strings.Cut(string(out), "\n")
+		is := strings.TrimSpace(strings.TrimPrefix(first, "etcd Version:"))
+		if majorMinor(is) != majorMinor(was) {
+			return b.refuse("continue the upgrade; etcd itself has a procedure for a downgrade: https://etcd.io/docs/v3.6/downgrades/",
+				"etcd on %s is %s, and the bundle has %s", t.Name, is, was)
+		}
+	}
+	return nil
+}
+
+// unknownObjects counts the objects of types that the release before does not have. Types of CustomResourceDefinitions and of
+// other API servers do not depend on the release.
+func (b *rollback) unknownObjects(ctx context.Context) ([]string, error) {
+	first := b.FirstControlPlane()
+	var known []byte
+	for _, t := range b.controlPlanes() {
+		kept, ok := b.kept[t.Name]
+		if !ok {
+			continue
+		}
+		data, err := t.Read(ctx, path.Join(kept.dir, keptTypes))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+		if err == nil {
+			known = data
+			break
+		}
+	}
+	if known == nil {
+		return nil, nil // of an earlier release of kkbundle
+	}
+	now, err := apiTypes(ctx, first)
+	if err != nil {
+		return nil, err
+	}
+	served, err := first.Kubectl(ctx, "get", "apiservices", "--output=jsonpath={range .items[?(@.spec.service)]}{.spec.group}{\"\\n\"}{end}")
+	if err != nil {
+		return nil, err
+	}
+	custom, err := first.Kubectl(ctx, "get", "customresourcedefinitions", "--output=jsonpath={range .items[*]}{.metadata.name}{\"\\n\"}{end}")
+	if err != nil {
+		return nil, err
+	}
+	old, others, own := strings.Fields(string(known)), strings.Fields(string(served)), strings.Fields(string(custom))
+	var list []string
+	for _, name := range now {
+		_, group, _ := strings.Cut(name, ".")
+		if slices.Contains(old, name) || slices.Contains(own, name) || slices.Contains(others, group) {
+			continue
+		}
+		out, err := first.Kubectl(task.WithoutOutput(ctx), "get", name, "--all-namespaces", "--output=name", "--ignore-not-found")
+		if err != nil {
+			return nil, err
+		}
+		if n := len(strings.Fields(string(out))); n > 0 {
+			list = append(list, fmt.Sprintf("%d of %s", n, name))
+		}
+	}
+	return list, nil
+}
+
+// objectsTask puts the objects back that kubeadm has changed. kube-proxy may not be newer than an API server.
+func (b *rollback) objectsTask() task.Task {
+	return task.Task{Name: "objects", Done: never, Do: func(ctx context.Context, t *task.Host) error {
+		for _, from := range b.controlPlanes() {
+			kept, ok := b.kept[from.Name]
+			if !ok {
+				continue
+			}
+			data, err := from.Read(ctx, path.Join(kept.dir, keptObjects))
+			if err != nil {
+				return fmt.Errorf("objects of the cluster before its upgrade: %w", err)
+			}
+			_, err = t.Kube().Kubectl(ctx, kube.Command{Args: []string{"replace", "--filename=-"}, Stdin: data, Quiet: true})
+			return err
+		}
+		return nil // no control plane was upgraded
+	}}
+}
+
+// kubelet brings a node's kubelet, its settings and the container runtime back.
+func (b *rollback) kubelet(ctx context.Context, phase string, t *task.Host) error {
+	done, err := b.kubeletIsOld(task.InTask(ctx, phase+"/node"), t)
+	if err != nil {
+		return &engine.TaskError{Phase: phase, Task: "node", Host: t.Name, Err: err}
+	}
+	if done {
+		b.Tell(task.Event{Phase: phase, Task: "node", Host: t.Name, State: task.Done})
+		return b.uncordoned(ctx, phase, t)
+	}
+	tasks := []task.Task{b.drainTask(), {Name: "kubelet-config", Done: never, Do: func(ctx context.Context, t *task.Host) error {
+		kept, ok := b.kept[t.Name]
+		if !ok {
+			return nil // its upgrade had not begun
+		}
+		return t.Run(ctx, append(host.Script("put-back.sh", putBackScript, kept.dir, "/"), below(kubeletSettings()...)...)...)
+	}}}
+	tasks = append(tasks, containerTasks(b.Cluster)...)
+	tasks = append(tasks, restarted(kubeadm.KubeletTask(b.Cluster)), task.Task{Name: "ready", Do: func(ctx context.Context, t *task.Host) error {
+		return task.Eventually(ctx, health.PodsWait, func(ctx context.Context) error { return b.kubeletIsBack(ctx, t) })
+	}})
+	if !t.Is(manifest.RoleControlPlane) {
+		tasks = append(tasks, b.recordTask())
+	}
+	for _, step := range tasks {
+		if err := b.TaskOn(ctx, phase, step, t); err != nil {
+			return err
+		}
+	}
+	return b.uncordoned(ctx, phase, t)
+}
+
+func (b *rollback) uncordoned(ctx context.Context, phase string, t *task.Host) error {
+	return b.TaskOn(ctx, phase, task.Task{Name: "uncordon", Done: never, Do: uncordon}, t)
+}
+
+// kubeletIsOld reports whether a node has the kubelet, its settings and the programs of the release before.
+func (b *rollback) kubeletIsOld(ctx context.Context, t *task.Host) (bool, error) {
+	states, err := b.FirstControlPlane().Kube().Nodes(ctx)
+	if err != nil {
+		return false, err
+	}
+	n := kube.FindNode(states, t.Name)
+	if n == nil || n.Status.NodeInfo.KubeletVersion != b.Cluster.Kubernetes.Version || !kube.IsNodeReady(n) {
+		return false, nil
+	}
+	for _, step := range nodePrograms(b.Cluster) {
+		if ok, err := b.IsDone(ctx, step, t); err != nil || !ok {
+			return false, err
+		}
+	}
+	if !t.Is(manifest.RoleControlPlane) {
+		if ok, err := member.Records(ctx, t, member.Path); err != nil || !ok {
+			return false, err
+		}
+	}
+	return b.hasKept(ctx, t, kubeletSettings()...)
+}
+
+//go:embed scripts/put-back.sh
+var putBackScript string
+
+//go:embed scripts/same-files.sh
+var sameFilesScript string
+
+// hasKept reports whether a node's files are those of its copies.
+func (b *rollback) hasKept(ctx context.Context, t *task.Host, paths ...string) (bool, error) {
+	kept, ok := b.kept[t.Name]
+	if !ok {
+		return true, nil
+	}
+	return t.Test(ctx, append(host.Script("same-files.sh", sameFilesScript, kept.dir, "/"), below(paths...)...)...)
+}
+
+// isBack reports whether a control plane is the one of the release before.
+func (b *rollback) isBack(ctx context.Context, t *task.Host) (bool, error) {
+	if ok, err := b.hasKept(ctx, t, slices.Concat(memberManifest(), serverManifests())...); err != nil || !ok {
+		return false, err
+	}
+	if ok, err := member.Records(ctx, t, member.Path); err != nil || !ok {
+		return false, err
+	}
+	for _, mark := range []string{serverMark, upgradeBegun} {
+		if there, err := t.Test(ctx, "test", "-e", mark); err != nil || there {
+			return false, err
+		}
+	}
+	return serverIsReady(ctx, t) == nil, nil
+}
+
+func memberManifest() []string { return []string{kube.ManifestsDir + "/etcd.yaml"} }
+
+func serverManifests() []string {
+	var list []string
+	for _, name := range []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler"} {
+		list = append(list, kube.ManifestsDir+"/"+name+".yaml")
+	}
+	return list
+}
+
+// controlPlaneTask brings etcd, API server, controllers and scheduler of a control plane back.
+func (b *rollback) controlPlaneTask() task.Task {
+	return task.Task{
+		Name: "control-plane",
+		Done: b.isBack,
+		Do: func(ctx context.Context, t *task.Host) error {
+			if err := b.putManifests(ctx, t); err != nil {
+				return err
+			}
+			if err := task.Eventually(ctx, health.PodsWait, func(ctx context.Context) error { return b.nodeIsBack(ctx, t) }); err != nil {
+				return err
+			}
+			return b.recordTask().Do(ctx, t)
+		},
+	}
+}
+
+// putManifests puts etcd's manifest back, waits for the member, and then puts the others back: an API server without etcd
+// would only restart.
+func (b *rollback) putManifests(ctx context.Context, t *task.Host) error {
+	kept, ok := b.kept[t.Name]
+	if !ok {
+		return nil // its upgrade had not begun
+	}
+	put := host.Script("put-back.sh", putBackScript, kept.dir, "/")
+	if b.Cluster.Etcd.Type == manifest.EtcdInternal {
+		same, err := b.hasKept(ctx, t, memberManifest()...)
+		if err != nil {
+			return err
+		}
+		if !same {
+			if err := t.Run(ctx, append(slices.Clone(put), below(memberManifest()...)...)...); err != nil {
+				return err
+			}
+		}
+		if err := b.memberIsBack(ctx, t, kept); err != nil {
+			return err
+		}
+	}
+	if err := t.Run(ctx, append(put, below(serverManifests()...)...)...); err != nil {
+		return err
+	}
+	return task.Eventually(ctx, task.NodeReadyTimeout, func(ctx context.Context) error { return serverIsReady(ctx, t) })
+}
+
+// memberIsBack waits until the member of etcd is the release of the copies and healthy.
+func (b *rollback) memberIsBack(ctx context.Context, t *task.Host, kept keptCopy) error {
+	want, err := etcdRelease(ctx, t, kept.dir+kube.ManifestsDir+"/etcd.yaml")
+	if err != nil {
+		return err
+	}
+	return task.Eventually(ctx, task.NodeReadyTimeout, func(ctx context.Context) error {
+		m, err := b.member(ctx, t)
+		if err != nil {
+			return fmt.Errorf("etcd of %s: %w", t.Name, err)
+		}
+		if m.Version != want {
+			return fmt.Errorf("etcd of %s still is %s, not %s", t.Name, m.Version, want)
+		}
+		return nil
+	})
+}
+
+// etcdAllows refuses a rollback to an etcd that cannot read the data: the cluster's storage has a newer minor release.
+func (b *rollback) etcdAllows(ctx context.Context, t *task.Host) error {
+	kept, ok := b.kept[t.Name]
+	if !ok || b.Cluster.Etcd.Type != manifest.EtcdInternal {
+		return nil
+	}
+	was, err := etcdRelease(ctx, t, kept.dir+kube.ManifestsDir+"/etcd.yaml")
+	if err != nil {
+		return err
+	}
+	is, err := etcdRelease(ctx, t, memberManifest()[0])
+	if err != nil || majorMinor(is) == majorMinor(was) {
+		return err
+	}
+	m, err := b.member(ctx, t)
+	if err != nil {
+		return fmt.Errorf("version of etcd's data on %s: %w", t.Name, err)
+	}
+	if versionLess(was, m.Storage+".0") && majorMinor(m.Storage+".0") != majorMinor(was) {
+		return b.refuse("continue the upgrade; the only other way is etcd's copy in the work directory (kkbundle etcd restore), which loses all changes since",
+			"the data of etcd on %s have moved on to %s, which etcd %s cannot read", t.Name, m.Storage, was)
+	}
+	return nil
+}
+
+// etcdRelease returns the release of etcd in a manifest of kubeadm: 3.6.5 of the image's tag 3.6.5-0.
+func etcdRelease(ctx context.Context, t *task.Host, file string) (string, error) {
+	text, err := t.Read(ctx, file)
+	if err != nil {
+		return "", err
+	}
+	for line := range strings.Lines(string(text)) {
+		image, ok := strings.CutPrefix(strings.TrimSpace(line), "image: ")
+		if !ok {
+			continue
+		}
+		image, _, _ = strings.Cut(image, "@")
+		release, _, _ := strings.Cut(image[strings.LastIndexByte(image, ':')+1:], "-")
+		if _, err := semver.NewVersion(release); err == nil {
+			return strings.TrimPrefix(release, "v"), nil
+		}
+	}
+	return "", fmt.Errorf("%s on %s names no release of etcd's image", file, t.Name)
+}
+
+// recordTask records that the node has the release of the bundle again.
+func (b *rollback) recordTask() task.Task {
+	return task.Task{Name: "record", Done: never, Do: func(ctx context.Context, t *task.Host) error {
+		if err := t.Write(ctx, member.File(t.Site)); err != nil {
+			return err
+		}
+		return t.Run(ctx, "rm", "-f", serverMark, upgradeBegun)
+	}}
+}

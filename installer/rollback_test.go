@@ -1,0 +1,390 @@
+//go:build linux
+
+package installer
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/installer/engine"
+	"github.com/kkbundle/kkbundle/installer/health"
+	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/kubeadm"
+	"github.com/kkbundle/kkbundle/installer/member"
+	"github.com/kkbundle/kkbundle/installer/report"
+	"github.com/kkbundle/kkbundle/installer/task"
+	"github.com/kkbundle/kkbundle/installer/tasktest"
+	"github.com/kkbundle/kkbundle/manifest"
+)
+
+const (
+	releaseBefore = "v1.34.2"
+	releaseAfter  = "v1.34.3"
+)
+
+// rollbackSite makes hosts that are nodes of a cluster of releaseBefore, whose control planes have manifests.
+func rollbackSite(t *testing.T, names ...string) (*site, *fakeAPI) {
+	t.Helper()
+	s, f := upgradeSite(t, releaseBefore, names...)
+	f.manifests = true
+	for name := range f.servers {
+		if err := f.serve(s.hosts[name], releaseBefore); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range names {
+		s.hosts[name].put(t, "/var/lib/kubelet/config.yaml", "before")
+	}
+	return s, f
+}
+
+// upgraded upgrades a site, and returns the upgrade's error.
+func (s *site) upgraded(t *testing.T, f *fakeAPI, b *bundle.Reader) error {
+	t.Helper()
+	s.options.Cluster = tasktest.Cluster(t, "kubernetes: {version: "+releaseAfter+"}")
+	_, err := s.upgradeWith(t, b).walkAll(t.Context())
+	for name := range f.nodes {
+		s.hosts[name].put(t, "/var/lib/kubelet/config.yaml", "after")
+	}
+	return err
+}
+
+// rollbackTo prepares a rollback to a cluster. etcd's members have the release of their manifests, and data of 3.6.
+func (s *site) rollbackTo(t *testing.T, f *fakeAPI, c *manifest.Cluster, b *bundle.Reader) *rollback {
+	t.Helper()
+	s.options.Cluster = c
+	f.target = c.Kubernetes.Version // of a kubelet that is started
+	r := s.run(t, b)
+	r.Operation, r.Rule = engine.Upgrading(), task.OtherVersion
+	back := newRollback(r, UpgradeOptions{Options: r.Options, DrainTimeout: DrainTimeout})
+	back.member = func(ctx context.Context, h *task.Host) (health.EtcdMetrics, error) {
+		version, err := etcdRelease(ctx, h, kube.ManifestsDir+"/etcd.yaml")
+		return health.EtcdMetrics{HasLeader: true, Version: version, Storage: "3.6"}, err
+	}
+	return back
+}
+
+// walkBack does the rollback's own work, without the tasks of an install.
+func (b *rollback) walkBack(ctx context.Context) (UpgradePlan, error) {
+	if err := errors.Join(b.find(ctx), b.rescue(ctx)); err != nil {
+		return UpgradePlan{}, err
+	}
+	plan, err := b.look(ctx)
+	if err != nil {
+		return plan, err
+	}
+	if !plan.Empty() {
+		if err := b.back(ctx, "rollback "+plan.To, plan); err != nil {
+			return plan, err
+		}
+	}
+	return plan, b.Phases(ctx, []task.Phase{b.forgetPhase()})
+}
+
+// wantBack checks that all nodes are as they were before the upgrade.
+func wantBack(t *testing.T, s *site, f *fakeAPI, why string) {
+	t.Helper()
+	for name, n := range f.nodes {
+		h := s.hosts[name]
+		if n.Status.NodeInfo.KubeletVersion != releaseBefore || n.Spec.Unschedulable || len(n.Annotations) > 0 {
+			t.Fatalf("%s: node %s is %+v", why, name, n)
+		}
+		if !strings.HasPrefix(h.content(member.Path), "site "+releaseBefore+"\n") {
+			t.Fatalf("%s: %s is recorded as %q", why, name, h.content(member.Path))
+		}
+		if _, err := os.Stat(filepath.Join(h.root, kubeadm.UpgradeBackupDir)); err == nil {
+			t.Fatalf("%s: %s still has copies", why, name)
+		}
+		for _, mark := range []string{serverMark, upgradeBegun} {
+			if _, err := os.Stat(filepath.Join(h.root, mark)); err == nil {
+				t.Fatalf("%s: %s still has %s", why, name, mark)
+			}
+		}
+		if f.servers[name] != "" && f.serverOf(name) != releaseBefore {
+			t.Fatalf("%s: the API server of %s is %s", why, name, f.serverOf(name))
+		}
+	}
+}
+
+func clustersOf(t *testing.T) (before *manifest.Cluster, old, next *bundle.Reader) {
+	t.Helper()
+	before = tasktest.Cluster(t, "kubernetes: {version: "+releaseBefore+"}")
+	return before, bundleOf(t, before), bundleOf(t, tasktest.Cluster(t, "kubernetes: {version: "+releaseAfter+"}"))
+}
+
+// All kubelets go back before the first API server, because none may be newer than an API server.
+func TestRollbackOrder(t *testing.T) {
+	t.Parallel()
+	before, old, next := clustersOf(t)
+	s, f := rollbackSite(t, "cp1", "cp2", "node1", "node2")
+	if err := s.upgraded(t, f, next); err != nil {
+		t.Fatal(err)
+	}
+	f.steps()
+	plan, err := s.rollbackTo(t, f, before, old).walkBack(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if plan.From != releaseAfter || plan.To != releaseBefore || !plan.Back {
+		t.Errorf("plan %+v", plan)
+	}
+	var want []string
+	for _, name := range []string{"node1", "node2", "cp2", "cp1"} {
+		want = append(want, "cp1: drain "+name, name+": systemctl try-restart kubelet.service", "cp1: uncordon "+name)
+	}
+	if diff := cmp.Diff(f.steps(), want); diff != "" {
+		t.Errorf("(-got +want):\n%s", diff)
+	}
+	wantBack(t, s, f, "a complete upgrade")
+	for name := range f.nodes {
+		if got := s.hosts[name].content("/var/lib/kubelet/config.yaml"); got != "before" {
+			t.Errorf("the kubelet of %s has the settings of %s", name, got)
+		}
+	}
+	plan, err = s.rollbackTo(t, f, before, old).walkBack(t.Context())
+	if err != nil || !plan.Empty() || len(f.steps()) > 0 {
+		t.Errorf("a rerun plans %+v, %v", plan, err)
+	}
+}
+
+// An upgrade that ended at any command (without KKBUNDLE_BIG=1, at some) is rolled back.
+func TestRollbackFromEachCommand(t *testing.T) {
+	t.Parallel()
+	before, old, next := clustersOf(t)
+	whole, all := rollbackSite(t, "cp1", "cp2", "node1")
+	if err := whole.upgraded(t, all, next); err != nil {
+		t.Fatal(err)
+	}
+	for end := 0; end < 2*len(all.said); end += oneOf(15) {
+		n, after := 1+end/2, end%2 == 1
+		s, f := rollbackSite(t, "cp1", "cp2", "node1")
+		f.fail = func(i int, _ string) (bool, bool) { return i == n && !after, i == n && after }
+		first := s.upgraded(t, f, next)
+		f.fail = nil
+		if _, err := s.rollbackTo(t, f, before, old).walkBack(t.Context()); err != nil {
+			t.Fatalf("the upgrade's command %d failed with %v, and then the rollback: %v", n, first, err)
+		}
+		wantBack(t, s, f, "the upgrade's command failed")
+	}
+}
+
+// A rollback that ended at any command (without KKBUNDLE_BIG=1, at some) is continued by the next one.
+func TestRollbackContinuesAfterEachCommand(t *testing.T) {
+	t.Parallel()
+	before, old, next := clustersOf(t)
+	whole, all := rollbackSite(t, "cp1", "node1")
+	if err := whole.upgraded(t, all, next); err != nil {
+		t.Fatal(err)
+	}
+	all.said = nil
+	if _, err := whole.rollbackTo(t, all, before, old).walkBack(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for end := 0; end < 2*len(all.said); end += oneOf(11) {
+		n, after := 1+end/2, end%2 == 1
+		s, f := rollbackSite(t, "cp1", "node1")
+		if err := s.upgraded(t, f, next); err != nil {
+			t.Fatal(err)
+		}
+		f.said = nil
+		f.fail = func(i int, _ string) (bool, bool) { return i == n && !after, i == n && after }
+		_, first := s.rollbackTo(t, f, before, old).walkBack(t.Context())
+		f.fail = nil
+		if _, err := s.rollbackTo(t, f, before, old).walkBack(t.Context()); err != nil {
+			t.Fatalf("command %d failed with %v, and then: %v", n, first, err)
+		}
+		wantBack(t, s, f, "the rollback's command failed")
+	}
+}
+
+func TestRollbackRefuses(t *testing.T) {
+	t.Parallel()
+	before, old, next := clustersOf(t)
+	for name, c := range map[string]struct {
+		cluster string // of the rollback's bundle; "" is the one before
+		change  func(s *site, f *fakeAPI, b *rollback)
+		want    string
+	}{
+		"another release": {cluster: "kubernetes: {version: v1.34.1}", want: "lead back to " + releaseBefore},
+		"other settings":  {cluster: "kubernetes: {version: " + releaseBefore + ", maxPods: 99}", want: "had other settings than the bundle: kubernetes.maxPods"},
+		"no copies": {change: func(s *site, _ *fakeAPI, _ *rollback) {
+			_ = os.RemoveAll(filepath.Join(s.hosts["cp1"].root, kubeadm.UpgradeBackupDir))
+		}, want: "cp1 runs " + releaseAfter + " and has no copies of " + releaseBefore},
+		"a minor release of etcd": {change: func(s *site, f *fakeAPI, b *rollback) {
+			s.hosts["cp1"].put(t, kube.ManifestsDir+"/etcd.yaml", "    image: registry.k8s.io/etcd:3.7.0-0\n")
+			b.member = func(context.Context, *task.Host) (health.EtcdMetrics, error) {
+				return health.EtcdMetrics{Version: "3.7.0", Storage: "3.7"}, nil
+			}
+		}, want: "the data of etcd on cp1 have moved on to 3.7"},
+		"objects of a new type": {change: func(_ *site, f *fakeAPI, _ *rollback) {
+			f.objects["types"] = "workloads.scheduling.k8s.io\n"
+			f.objects["workloads.scheduling.k8s.io"] = "a b"
+		}, want: "does not know 2 of workloads.scheduling.k8s.io"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, f := rollbackSite(t, "cp1", "node1")
+			if err := s.upgraded(t, f, next); err != nil {
+				t.Fatal(err)
+			}
+			cluster := before
+			if c.cluster != "" {
+				cluster = tasktest.Cluster(t, c.cluster)
+			}
+			b := s.rollbackTo(t, f, cluster, old)
+			if c.change != nil {
+				c.change(s, f, b)
+			}
+			f.said = nil
+			_, err := b.walkBack(t.Context())
+			var refused *NoWayBackError
+			if !errors.As(err, &refused) || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got %v, want %s", err, c.want)
+			}
+			if steps := f.steps(); len(steps) > 0 {
+				t.Errorf("a refused rollback did %q", steps)
+			}
+		})
+	}
+}
+
+// The tasks of external etcd would put an older program on newer data.
+func TestRollbackRefusesAnotherExternalEtcd(t *testing.T) {
+	t.Parallel()
+	before, old, _ := clustersOf(t)
+	s, f := rollbackSite(t, "cp1")
+	s.options.Inventory.Groups.Etcd = []string{"cp1"}
+	b := s.rollbackTo(t, f, before, old)
+	b.Cluster.Etcd.Type = manifest.EtcdExternal
+	for version, want := range map[string]string{"3.6.6": "", "3.7.0": "etcd on cp1 is 3.7.0, and the bundle has 3.6.5"} {
+		s.hosts["cp1"].stub(t, "etcd", "echo 'etcd Version: "+version+"'; echo 'Git SHA: 1'")
+		err := b.externalAllows(t.Context())
+		var refused *NoWayBackError
+		if want == "" && err != nil || want != "" && (!errors.As(err, &refused) || !strings.Contains(err.Error(), want)) {
+			t.Errorf("etcd %s: got %v", version, err)
+		}
+	}
+}
+
+// A control plane whose new API server does not start gets the manifests of the release before.
+func TestRollbackOfADeadControlPlane(t *testing.T) {
+	t.Parallel()
+	before, old, next := clustersOf(t)
+	s, f := rollbackSite(t, "cp1", "node1")
+	f.fail = func(_ int, line string) (bool, bool) { return false, strings.HasPrefix(line, "kubeadm upgrade apply") }
+	if err := s.upgraded(t, f, next); err == nil {
+		t.Fatal("the upgrade did not fail")
+	}
+	f.fail, f.dead = nil, releaseAfter
+	b := s.rollbackTo(t, f, before, old)
+	b.patience = 1
+	if _, err := b.walkBack(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	wantBack(t, s, f, "a dead control plane")
+}
+
+// What a finished upgrade leaves: the way back without programs, and none of kubeadm's own copies. status names it.
+func TestUpgradeLeavesOneWayBack(t *testing.T) {
+	t.Parallel()
+	_, _, next := clustersOf(t)
+	s, f := rollbackSite(t, "cp1", "node1")
+	f.fail = func(_ int, line string) (bool, bool) { return strings.HasPrefix(line, "drain node1"), false }
+	if err := s.upgraded(t, f, next); err == nil {
+		t.Fatal("the upgrade did not fail")
+	}
+	left := "/etc/kubernetes/tmp/kubeadm-backup-etcd-2026/etcd/member/snap/db"
+	s.hosts["cp1"].put(t, left, "a copy of etcd")
+	const settings = "/etc/kubernetes/tmp/kubeadm-kubelet-env3881459916"
+	s.hosts["node1"].put(t, settings, "a copy of the kubelet's settings")
+	tidy := func(r *engine.Run) {
+		if err := r.Phases(t.Context(), []task.Phase{{Name: "finish", Tasks: []task.Task{tidyTask()}}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	kept := kubeadm.UpgradeBackupDir + "/" + releaseBefore
+	tidy(s.run(t, nil))
+	if s.hosts["node1"].content(kept+"/usr/local/bin/kubelet") == "" {
+		t.Error("the programs of an unfinished node are gone")
+	}
+	f.fail = nil
+	if err := s.upgraded(t, f, next); err != nil {
+		t.Fatal(err)
+	}
+	r := s.run(t, nil)
+	tidy(r)
+	for name, file := range map[string]string{"cp1": kept + "/usr/local/bin/kubelet", "node1": kept + "/usr/local/bin/kubelet"} {
+		if _, err := os.Stat(filepath.Join(s.hosts[name].root, file)); err == nil {
+			t.Errorf("%s still has %s", name, file)
+		}
+		if s.hosts[name].content(kept+member.Path) == "" {
+			t.Errorf("%s has no way back", name)
+		}
+	}
+	if s.hosts["cp1"].content(left) != "" || s.hosts["node1"].content(settings) != "" {
+		t.Error("kubeadm's copies are left")
+	}
+	var out report.Status
+	addWaysBack(t.Context(), r, &out)
+	if len(out.WaysBack) != 2 || out.WaysBack[0].Release != releaseBefore || out.WaysBack[0].Bytes == 0 {
+		t.Errorf("the status names %+v", out.WaysBack)
+	}
+	// Settings that change without the version are kept anew: the copies of the upgrade before are not theirs.
+	if _, there, err := copiesOf(t.Context(), r.Hosts[0]); err != nil || !there {
+		t.Errorf("copies of cp1: %v, %v", there, err)
+	}
+}
+
+// A refused run leaves the report of the run before it.
+func TestRefusedRunKeepsTheReport(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "cp1")
+	r := s.run(t, nil)
+	r.Began = r.Now()
+	if err := r.KeepReport(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+	for _, cause := range []error{&RefusedError{}, &UnfitError{}, &member.OtherClusterError{}, &NoWayBackError{}} {
+		if err := r.KeepReport(t.Context(), cause); err != nil {
+			t.Fatal(err)
+		}
+		var out report.Status
+		addLastRun(r, &out)
+		if out.Last == nil || out.Last.Outcome != report.Succeeded {
+			t.Errorf("after %T, the last run is %+v", cause, out.Last)
+		}
+	}
+	if err := r.KeepReport(t.Context(), errors.New("disk full")); err != nil {
+		t.Fatal(err)
+	}
+	var out report.Status
+	if addLastRun(r, &out); out.Last == nil || out.Last.Outcome != report.Stopped {
+		t.Errorf("a failed run is %+v", out.Last)
+	}
+}
+
+// Each upgrade keeps what it replaces, also if only settings change and the release stays.
+func TestUpgradeOfSettingsKeepsAnew(t *testing.T) {
+	t.Parallel()
+	s, f := rollbackSite(t, "cp1")
+	for _, step := range []struct{ settings, before string }{{"120", "before"}, {"130", "of 120 pods"}} {
+		s.options.Cluster = tasktest.Cluster(t, "kubernetes: {version: "+releaseBefore+", maxPods: "+step.settings+"}")
+		if _, err := s.upgradeWith(t, bundleOf(t, s.options.Cluster)).walkAll(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := s.hosts["cp1"].content(kubeadm.UpgradeBackupDir + "/" + releaseBefore + "/var/lib/kubelet/config.yaml"); got != step.before {
+			t.Errorf("with %s pods, the kept settings are those %s", step.settings, got)
+		}
+		s.hosts["cp1"].put(t, "/var/lib/kubelet/config.yaml", "of "+step.settings+" pods")
+	}
+	if steps := f.steps(); len(steps) == 0 {
+		t.Error("nothing was upgraded")
+	}
+}

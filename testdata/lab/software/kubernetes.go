@@ -1,0 +1,105 @@
+package software
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+)
+
+// Releases of Kubernetes besides the lab's own. A test that asks for one waits until its seven programs are compiled.
+const (
+	Kubernetes133 Extra = "kubernetes-1.33"
+	Kubernetes135 Extra = "kubernetes-1.35"
+	Kubernetes136 Extra = "kubernetes-1.36"
+)
+
+// A KubernetesRelease is a release of Kubernetes, compiled from its own modules, with the releases that its kubeadm asks for.
+type KubernetesRelease struct {
+	Version string
+	// Etcd is a release, EtcdImage the tag of its image.
+	Etcd, EtcdImage string
+	CoreDNS, Pause  string
+}
+
+//go:embed kubernetes.go
+var kubernetesSource string
+
+// ownRelease returns the release that every build of the lab has.
+func ownRelease() KubernetesRelease {
+	return KubernetesRelease{KubernetesVersion, EtcdVersion, EtcdImageTag, CoreDNSVersion, PauseVersion}
+}
+
+// KubernetesReleases returns the genuine releases that extras add, each the newest patch of the Go proxy.
+func KubernetesReleases() map[Extra]KubernetesRelease {
+	return map[Extra]KubernetesRelease{
+		Kubernetes133: {"v1.33.13", "v3.5.24", "3.5.24-0", "v1.12.0", "3.10"},
+		Kubernetes135: {"v1.35.4", "v3.6.6", "3.6.6-0", "v1.13.1", "3.10.1"},
+		Kubernetes136: {"v1.36.3", "v3.6.8", "3.6.8-0", "v1.14.2", "3.10.2"},
+	}
+}
+
+// recipes of the release. Those of the lab's own release keep their names, and so the programs made before.
+func (r KubernetesRelease) recipes() []recipe {
+	list := []recipe{
+		kubernetes(r.Version), etcd("etcd", "server", r.Etcd), etcd("etcdctl", "etcdctl", r.Etcd), etcdutl(r.Etcd), coredns(r.CoreDNS),
+	}
+	for i := range list {
+		list[i].Name = r.recipe(list[i].Name)
+	}
+	return list
+}
+
+// recipe returns the name of the release's recipe for what the lab's own release calls name.
+func (r KubernetesRelease) recipe(name string) string {
+	if r.Version == KubernetesVersion {
+		return name
+	}
+	return name + "-" + majorMinor(r.Version)
+}
+
+// majorMinor returns 1.35 of v1.35.4.
+func majorMinor(version string) string {
+	parts := strings.Split(strings.TrimPrefix(version, "v"), ".")
+	return strings.Join(parts[:min(2, len(parts))], ".")
+}
+
+// matches compares the release with the constants of the kubeadm that is compiled.
+func (r KubernetesRelease) matches(ctx context.Context, b *builder) error {
+	dir, err := b.module(ctx, "k8s.io/kubernetes@"+r.Version)
+	if err != nil {
+		return err
+	}
+	text, err := os.ReadFile(filepath.Join(dir, "cmd/kubeadm/app/constants/constants.go"))
+	if err != nil {
+		return fmt.Errorf("constants of kubeadm %s: %w", r.Version, err)
+	}
+	return r.compare(string(text))
+}
+
+func (r KubernetesRelease) compare(constants string) error {
+	var errs []error
+	for name, want := range map[string]string{"DefaultEtcdVersion": r.EtcdImage, "CoreDNSVersion": r.CoreDNS, "PauseVersion": r.Pause} {
+		found := regexp.MustCompile(`(?m)^\s*` + name + `\s*=\s*"([^"]*)"`).FindStringSubmatch(constants)
+		if found == nil || found[1] != want {
+			errs = append(errs, fmt.Errorf("kubeadm %s has %s %q, and the lab's recipe says %q", r.Version, name, found, want))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// publish publishes the release's programs for nodes and etcd's archive.
+func (r KubernetesRelease) publish(f fileSet, arch string) error {
+	return errors.Join(f.kubernetes(arch, r), f.etcd(arch, r))
+}
+
+// kubernetesImages returns the images of a release.
+func (s *imageSet) kubernetesImages(ctx context.Context, r KubernetesRelease) []imageSpec {
+	here := []string{runtime.GOARCH}
+	return append(s.controlPlane(ctx, r), s.etcdImage(here, r, "etcd", "etcdctl"), s.coreDNSImage(here, r), s.pauseImage(r.Pause))
+}
