@@ -34,6 +34,7 @@ type Project struct {
 	dir      string              // base of relative paths
 	extras   []bundle.Document   // manifest, cluster files and values, which the bundle carries for install
 	own      []manifest.Image    // images that the manifest itself lists
+	charts   []manifest.Chart    // likewise
 	clusters []*manifest.Cluster // with defaults, in the order of the manifest
 	below    []string            // for each cluster, the directory of its files in the bundle
 	applied  []string            // YAML files that the clusters apply, relative to the manifest
@@ -50,7 +51,7 @@ func Load(file string) (*Project, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Project{File: file, Manifest: b, dir: filepath.Dir(file), hosts: fetch.NewHosts(), own: b.Images, extras: []bundle.Document{{Kind: bundle.KindManifest, Ref: bundle.DocumentManifest, Data: data}}}
+	p := &Project{File: file, Manifest: b, dir: filepath.Dir(file), hosts: fetch.NewHosts(), own: b.Images, charts: b.Charts, extras: []bundle.Document{{Kind: bundle.KindManifest, Ref: bundle.DocumentManifest, Data: data}}}
 	if err := discover.CheckRules(b.ImageRules); err != nil {
 		return nil, &InputError{fmt.Errorf("%s: %w", file, err)}
 	}
@@ -122,9 +123,9 @@ func (p *Project) addCluster(name, as, below string) error {
 	if c.Catalogs, err = ReadCatalogs(c, ReadFile, filepath.Dir(file)); err != nil {
 		return err
 	}
-	more, err := catalog.Resolve(c, installer.Needed(c), catalog.Options{Platforms: p.Manifest.Platforms, Zone: p.Manifest.Zone})
+	more, err := CheckVersions(file, c, catalog.Options{Platforms: p.Manifest.Platforms, Zone: p.Manifest.Zone})
 	if err != nil {
-		return &InputError{fmt.Errorf("%s: %w", file, err)}
+		return err
 	}
 	p.Assumptions = append(p.Assumptions, more.Notes...)
 	if p.Manifest, err = more.AddTo(p.Manifest); err != nil {
@@ -135,6 +136,19 @@ func (p *Project) addCluster(name, as, below string) error {
 	}
 	p.extras, p.below = append(p.extras, bundle.Document{Kind: bundle.KindManifest, Ref: as, Data: data}), append(p.below, below)
 	return p.carry(file, below, c.CarriedFiles())
+}
+
+// CheckVersions returns what the catalog adds for a cluster with defaults, read from a file. The error is an *InputError: versions
+// that the catalog does not know, or that do not go together.
+func CheckVersions(file string, c *manifest.Cluster, o catalog.Options) (catalog.Additions, error) {
+	more, err := catalog.Resolve(c, installer.Needed(c), o)
+	if _, placed := errors.AsType[manifest.Problems](err); placed {
+		return more, &InputError{err} // names the file
+	}
+	if err != nil {
+		return more, &InputError{fmt.Errorf("%s: %w", file, err)}
+	}
+	return more, nil
 }
 
 // sameDocuments removes duplicate documents. Different documents with one name are an error.

@@ -88,6 +88,7 @@ func (g *globals) loadProject(file string) (*build.Project, error) {
 	}
 	g.NoteProblems(p.Notes)
 	g.assumed(p.Assumptions)
+	g.noteIdleCharts(p)
 	return p, nil
 }
 
