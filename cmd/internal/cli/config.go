@@ -29,9 +29,9 @@ Precedence, lowest first: default, cluster file, the inventory's vars, its group
 func newConfigCheckCmd(g *globals) *cobra.Command {
 	var settings []string
 	cmd := &cobra.Command{
-		Use:     "check CLUSTER",
-		Short:   "Check a cluster file",
-		Long:    "Lists all errors of a cluster file with file, line and column, versions that the catalog does not know or that do not go together, missing\n" +
+		Use:   "check CLUSTER",
+		Short: "Check a cluster file",
+		Long: "Lists all errors of a cluster file with file, line and column, versions that the catalog does not know or that do not go together, missing\n" +
 			"files, and features that this version cannot install. Connects to no host. kkbundle check looks at all files together.",
 		Example: "  kkbundle config check cluster.yaml",
 		Args:    takes("CLUSTER"),
