@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"sync/atomic"
 
 	"github.com/spf13/cobra"
 
@@ -20,7 +21,8 @@ import (
 // globals are the flags that every command has.
 type globals struct {
 	*terminal.Console
-	started bool // arguments and flags are valid
+	started bool         // arguments and flags are valid
+	fetched atomic.Int64 // bytes of a build that were downloaded in this run
 	trust   trustOptions
 	keys    keyOptions
 }
@@ -35,7 +37,7 @@ func Main(ctx context.Context, args []string, streams terminal.Streams) int {
 	case err != nil && !g.started:
 		err = &usage.Error{Err: err}
 	case err != nil && ctx.Err() != nil:
-		err = interrupted(ctx, err)
+		err = interrupted(ctx, err, g.fetched.Load())
 	}
 	switch {
 	case errors.Is(err, errDiffers): // the differences were printed

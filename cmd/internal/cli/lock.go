@@ -102,7 +102,13 @@ func (g *globals) showBuild() func(build.Event) {
 			current.Store(g.NewMeter(e.Phase))
 		case build.EventProgress:
 			m.Set(e.Done, e.Total)
+			if e.Phase == build.PhaseFetch {
+				g.fetched.Store(e.Done)
+			}
+		case build.EventItemBegan:
+			m.Begin(e.Ref)
 		case build.EventItem:
+			m.Finish(e.Ref)
 			g.Item(e.Phase, terminal.ItemName{Kind: e.Kind, Ref: e.Ref, Platform: e.Platform}, e.Err)
 		case build.EventEnded:
 			m.Stop()
