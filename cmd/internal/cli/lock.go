@@ -102,7 +102,7 @@ func (g *globals) showBuild() func(build.Event) {
 			current.Store(g.NewMeter(e.Phase))
 		case build.EventProgress:
 			m.Set(e.Done, e.Total)
-			if e.Phase == build.PhaseFetch {
+			if e.Phase == build.PhaseFetch && e.Done > g.fetched.Load() { // it shrinks where a transfer ends
 				g.fetched.Store(e.Done)
 			}
 		case build.EventItemBegan:
