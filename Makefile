@@ -13,7 +13,10 @@ VULN_VERSION := v1.9.0
 VULN     := $(TOOLS)/govulncheck-$(VULN_VERSION)
 VULNDB   ?= https://vuln.go.dev
 GOFLAGS_STATIC := -trimpath -buildvcs=false
-LDFLAGS  := -s -w -X github.com/kkbundle/kkbundle/cmd/internal/cli.version=$(VERSION)
+COMMIT   := $(shell git rev-parse HEAD 2>/dev/null)
+DATE     := $(shell TZ=UTC git log -1 --format=%cd --date=format-local:%Y-%m-%dT%H:%M:%SZ 2>/dev/null)
+CLI      := github.com/kkbundle/kkbundle/cmd/internal/cli
+LDFLAGS  := -s -w -X $(CLI).version=$(VERSION),$(COMMIT),$(DATE)
 NODE     := cmd/internal/helper/bin/kkbundle-node
 DIST     := linux-amd64 linux-arm64 darwin-amd64 darwin-arm64
 HOSTS    ?= 2

@@ -106,6 +106,7 @@ That file is carried across; push seeds a registry from it, install makes a clus
 			cmd.AddCommand(c)
 		}
 	}
+	groupFlags(cmd)
 	return cmd
 }
 
