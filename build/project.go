@@ -142,13 +142,19 @@ func (p *Project) addCluster(name, as, below string) error {
 // that the catalog does not know, or that do not go together.
 func CheckVersions(file string, c *manifest.Cluster, o catalog.Options) (catalog.Additions, error) {
 	more, err := catalog.Resolve(c, installer.Needed(c), o)
-	if _, placed := errors.AsType[manifest.Problems](err); placed {
-		return more, &InputError{err} // names the file
+	if err == nil {
+		return more, nil
 	}
-	if err != nil {
-		return more, &InputError{fmt.Errorf("%s: %w", file, err)}
+	var lines []string
+	for line := range strings.SplitSeq(err.Error(), "\n") {
+		if !strings.HasPrefix(line, file+":") { // problems with a place name the file
+			line = file + ": " + line
+		}
+		if !slices.Contains(lines, line) {
+			lines = append(lines, line)
+		}
 	}
-	return more, nil
+	return more, &InputError{errors.New(strings.Join(lines, "\n"))}
 }
 
 // sameDocuments removes duplicate documents. Different documents with one name are an error.

@@ -153,22 +153,24 @@ func (g *globals) checkFiles(ctx context.Context, files []string) ([]checkedFile
 	return list, errors.Join(c.errs...)
 }
 
-// add adds problems that were not said before.
+// add adds an error without the lines that were said before.
 func (c *fileChecker) add(err error) {
-	var list manifest.Problems
+	if err == nil {
+		return
+	}
+	var lines []string
+	all := strings.Split(err.Error(), "\n")
+	for _, line := range all {
+		if !c.said[line] {
+			c.said[line] = true
+			lines = append(lines, line)
+		}
+	}
 	switch {
-	case err == nil:
-	case errors.As(err, &list):
-		list = slices.DeleteFunc(slices.Clone(list), func(p manifest.Problem) bool { return c.said[p.String()] })
-		for _, p := range list {
-			c.said[p.String()] = true
-		}
-		if len(list) > 0 {
-			c.errs = append(c.errs, list)
-		}
-	case !c.said[err.Error()]:
-		c.said[err.Error()] = true
+	case len(lines) == len(all):
 		c.errs = append(c.errs, err)
+	case len(lines) > 0:
+		c.errs = append(c.errs, &build.InputError{Err: errors.New(strings.Join(lines, "\n"))})
 	}
 }
 
