@@ -107,6 +107,7 @@ That file is carried across; push seeds a registry from it, install makes a clus
 		}
 	}
 	groupFlags(cmd)
+	g.completeAll(cmd)
 	return cmd
 }
 
