@@ -1,4 +1,4 @@
-# kkbundle: `make demo` shows the main job on real input, `make test` passes the tests. Both need Go, git, make and gcc.
+# kkbundle: `make demo` shows the main job on real input, `make test` passes the tests. Both need Go, git and make; `make test-full` also gcc.
 SHELL       := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .ONESHELL:
@@ -13,15 +13,19 @@ VULN_VERSION := v1.9.0
 VULN     := $(TOOLS)/govulncheck-$(VULN_VERSION)
 VULNDB   ?= https://vuln.go.dev
 GOFLAGS_STATIC := -trimpath -buildvcs=false
-LDFLAGS  := -s -w -X github.com/kkbundle/kkbundle/cmd/internal/cli.version=$(VERSION)
+COMMIT   := $(shell git rev-parse HEAD 2>/dev/null)
+DATE     := $(shell TZ=UTC git log -1 --format=%cd --date=format-local:%Y-%m-%dT%H:%M:%SZ 2>/dev/null)
+CLI      := github.com/kkbundle/kkbundle/cmd/internal/cli
+LDFLAGS  := -s -w -X $(CLI).version=$(VERSION),$(COMMIT),$(DATE)
 NODE     := cmd/internal/helper/bin/kkbundle-node
 DIST     := linux-amd64 linux-arm64 darwin-amd64 darwin-arm64
+TEST_NEEDS := sshd:openssh-server sudo:sudo zstd:zstd python3:python3-minimal skopeo:skopeo ctr:containerd ip:iproute2 matchpathcon:selinux-utils
 HOSTS    ?= 2
 HOSTS_OS ?=
 RESULTS  := $(CURDIR)/testdata/lab/results
 export CGO_ENABLED ?= 0
 
-.PHONY: help build helper dist dist-check test lint vuln fmt docs fuzz mutate bench bench-corpus demo clients lab-needs lab lab-up lab-down e2e e2e-ha e2e-upgrade e2e-one e2e-all vm-e2e clean
+.PHONY: help build helper dist dist-check test test-full lint vuln fmt docs fuzz mutate bench bench-corpus demo clients lab-needs lab lab-up lab-down e2e e2e-ha e2e-upgrade e2e-one e2e-all vm-e2e clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -50,8 +54,12 @@ dist-check: dist ## build dist/ again from a clone, in another directory and wit
 	(cd dist && sha256sum --quiet -c SHA256SUMS)
 	echo "the same bytes from two directories"
 
-test: helper ## unit and integration tests; the race detector on what is concurrent
-	@testdata/needs.sh gcc:gcc sshd:openssh-server sudo:sudo zstd:zstd python3:python3-minimal skopeo:skopeo qemu-aarch64-static:qemu-user-static ctr:containerd ip:iproute2 matchpathcon:selinux-utils
+test: helper ## unit and integration tests without the slow ones: what to run after each change
+	@testdata/needs.sh $(TEST_NEEDS)
+	go test -short -ldflags=-w -timeout 10m ./...
+
+test-full: helper ## all tests: also of size and of hostile input, kill loops, arm64 emulated, the race detector on what is concurrent, the lab's own
+	@testdata/needs.sh $(TEST_NEEDS) gcc:gcc qemu-aarch64-static:qemu-user-static
 	go vet ./... ./testdata/scale ./testdata/mutate
 	go test -timeout 10m ./... ./testdata/scale ./testdata/mutate
 	GOARCH=arm64 go test -exec qemu-aarch64-static -run Golden ./bundle # the same bundle, byte for byte

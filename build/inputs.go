@@ -13,6 +13,7 @@ import (
 	"slices"
 
 	"github.com/opencontainers/go-digest"
+	"go.yaml.in/yaml/v3"
 
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/charts"
@@ -263,4 +264,84 @@ func (p *Project) isValues(name string) bool {
 		return true // carried with the cluster file
 	}
 	return slices.ContainsFunc(p.Manifest.Uses, func(use manifest.ChartUse) bool { return slices.Contains(use.Values, name) })
+}
+
+// CheckFiles checks that the files exist that a manifest names, other than its cluster files. The error is manifest.Problems, with
+// the place of each name.
+func CheckFiles(file string, b *manifest.Bundle) error {
+	p := &Project{File: file, Manifest: b, dir: filepath.Dir(file)}
+	var problems manifest.Problems
+	check := func(path, name string) {
+		if name == "" {
+			return
+		}
+		if _, err := os.Stat(p.beside(name)); err != nil {
+			var list manifest.Problems
+			if errors.As(b.Problem(path, fmt.Sprintf("%s: there is no such file", name)), &list) {
+				problems = append(problems, list...)
+			}
+		}
+	}
+	for i, image := range b.Images {
+		if image.Verify != nil {
+			check(fmt.Sprintf("images[%d].verify.key", i), image.Verify.Key)
+		}
+	}
+	for i, c := range b.Charts {
+		check(fmt.Sprintf("charts[%d].path", i), c.Path)
+		for j, name := range c.Values {
+			check(fmt.Sprintf("charts[%d].values[%d]", i, j), name)
+		}
+		if c.Verify != nil {
+			check(fmt.Sprintf("charts[%d].verify.key", i), c.Verify.Key)
+		}
+	}
+	for i, f := range b.Files {
+		for _, platform := range f.PlatformsIn(b.Platforms) {
+			check(fmt.Sprintf("files[%d].path", i), manifest.Expand(f.Path, platform))
+		}
+	}
+	for i, s := range b.Sources {
+		for _, one := range [][2]string{{"directory", s.Directory}, {"ca", s.CA}, {"cert", s.Cert}, {"key", s.Key}} {
+			check(fmt.Sprintf("sources[%d].%s", i, one[0]), one[1])
+		}
+	}
+	check("trust.root", b.Trust.Root)
+	for i, pattern := range b.Manifests {
+		if found, err := filepath.Glob(p.beside(path.Clean(pattern))); err == nil && len(found) == 0 {
+			var list manifest.Problems
+			if errors.As(b.Problem(fmt.Sprintf("manifests[%d]", i), pattern+": no file and no directory matches"), &list) {
+				problems = append(problems, list...)
+			}
+		}
+	}
+	return problems.Err()
+}
+
+// IdleCharts returns the names of charts that the manifest lists and none of its clusters installs. Without a cluster there is none.
+func (p *Project) IdleCharts() []string {
+	if len(p.clusters) == 0 {
+		return nil
+	}
+	var idle []string
+	for _, c := range p.charts {
+		name := p.chartName(c)
+		if name != "" && !slices.ContainsFunc(p.Manifest.Uses, func(use manifest.ChartUse) bool { return use.Chart == name }) {
+			idle = append(idle, name)
+		}
+	}
+	return idle
+}
+
+// chartName returns the name of a chart, "" if only its archive has it.
+func (p *Project) chartName(c manifest.Chart) string {
+	if c.Name != "" || c.Path == "" {
+		return c.Name
+	}
+	data, err := ReadFile(filepath.Join(p.beside(c.Path), "Chart.yaml"))
+	var about struct{ Name string }
+	if err != nil || yaml.Unmarshal(data, &about) != nil {
+		return "" // an archive, or an error that resolving reports
+	}
+	return about.Name
 }

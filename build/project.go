@@ -35,6 +35,7 @@ type Project struct {
 	dir      string              // base of relative paths
 	extras   []bundle.Document   // manifest, cluster files and values, which the bundle carries for install
 	own      []manifest.Image    // images that the manifest itself lists
+	charts   []manifest.Chart    // likewise
 	clusters []*manifest.Cluster // with defaults, in the order of the manifest
 	below    []string            // for each cluster, the directory of its files in the bundle
 	applied  []string            // YAML files that the clusters apply, relative to the manifest
@@ -90,7 +91,7 @@ func load(file string, how loading) (*Project, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Project{File: file, Manifest: b, dir: filepath.Dir(file), hosts: fetch.NewHosts(), own: b.Images, loading: how, extras: []bundle.Document{{Kind: bundle.KindManifest, Ref: bundle.DocumentManifest, Data: data}}}
+	p := &Project{File: file, Manifest: b, dir: filepath.Dir(file), hosts: fetch.NewHosts(), own: b.Images, charts: b.Charts, loading: how, extras: []bundle.Document{{Kind: bundle.KindManifest, Ref: bundle.DocumentManifest, Data: data}}}
 	if err := discover.CheckRules(b.ImageRules); err != nil {
 		return nil, &InputError{fmt.Errorf("%s: %w", file, err)}
 	}
@@ -179,9 +180,9 @@ func (p *Project) addCluster(name, as, below string) error {
 		p.kubeadm[c.Kubernetes.Version] = one
 	}
 	c.Catalogs = append(c.Catalogs, &manifest.Catalog{Kubeadm: p.kubeadm})
-	more, err := catalog.Resolve(c, installer.Needed(c), catalog.Options{Platforms: p.Manifest.Platforms, Zone: p.Manifest.Zone})
+	more, err := CheckVersions(file, c, catalog.Options{Platforms: p.Manifest.Platforms, Zone: p.Manifest.Zone})
 	if err != nil {
-		return &InputError{fmt.Errorf("%s: %w", file, err)}
+		return err
 	}
 	p.Assumptions = append(p.Assumptions, more.Notes...)
 	if p.Manifest, err = more.AddTo(p.Manifest); err != nil {
@@ -192,6 +193,25 @@ func (p *Project) addCluster(name, as, below string) error {
 	}
 	p.extras, p.below = append(p.extras, bundle.Document{Kind: bundle.KindManifest, Ref: as, Data: data}), append(p.below, below)
 	return p.carry(file, below, c.CarriedFiles())
+}
+
+// CheckVersions returns what the catalog adds for a cluster with defaults, read from a file. The error is an *InputError: versions
+// that the catalog does not know, or that do not go together.
+func CheckVersions(file string, c *manifest.Cluster, o catalog.Options) (catalog.Additions, error) {
+	more, err := catalog.Resolve(c, installer.Needed(c), o)
+	if err == nil {
+		return more, nil
+	}
+	var lines []string
+	for line := range strings.SplitSeq(err.Error(), "\n") {
+		if !strings.HasPrefix(line, file+":") { // problems with a place name the file
+			line = file + ": " + line
+		}
+		if !slices.Contains(lines, line) {
+			lines = append(lines, line)
+		}
+	}
+	return more, &InputError{errors.New(strings.Join(lines, "\n"))}
 }
 
 // sameDocuments removes duplicate documents. Different documents with one name are an error.

@@ -43,11 +43,12 @@ type EventType int
 
 // The types of events.
 const (
-	EventBegan    EventType = iota + 1 // a phase began
-	EventProgress                      // Done of Total bytes are transferred
-	EventItem                          // an item is done, or failed: Err
-	EventEnded                         // a phase ended, successfully or not
-	EventNote                          // Text is worth showing to people
+	EventBegan     EventType = iota + 1 // a phase began
+	EventProgress                       // Done of Total bytes are transferred
+	EventItem                           // an item is done, or failed: Err
+	EventItemBegan                      // work on an item began
+	EventEnded                          // a phase ended, successfully or not
+	EventNote                           // Text is worth showing to people
 )
 
 // The phases of a build, in their order. Only one is under way at a time.
@@ -133,8 +134,12 @@ func (s *session) fetchOptions(m *phase) fetch.Options {
 		Logger:    s.Logger,
 		Progress: func(e fetch.Event) {
 			m.set(e.Done, e.Total)
-			if e.Type == fetch.EventFinished {
+			switch e.Type {
+			case fetch.EventStarted:
+				m.tell(Event{Type: EventItemBegan, Phase: m.name, Kind: e.Kind, Ref: e.Ref, Platform: e.Platform})
+			case fetch.EventFinished:
 				m.tell(Event{Type: EventItem, Phase: m.name, Kind: e.Kind, Ref: e.Ref, Platform: e.Platform, Err: e.Err})
+			case fetch.EventBytes:
 			}
 		},
 	}

@@ -142,6 +142,9 @@ func TestBitFlippedAnywhere(t *testing.T) {
 	data := tiny(t)
 	bad, want := bytes.Clone(data), contents(t, data)
 	for i := range data {
+		if testing.Short() && i%8 != 0 {
+			continue
+		}
 		for bit := i % 4; bit < 8; bit += 4 {
 			bad[i] ^= 1 << bit
 			err := check(t.Context(), bad)

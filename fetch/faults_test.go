@@ -445,6 +445,10 @@ func TestFaults(t *testing.T) {
 	if len(want.items) != 5 || len(requests) < 20 {
 		t.Fatalf("%d items, requests: %q", len(want.items), requests)
 	}
+	step := 1
+	if testing.Short() {
+		step = 5 // of the requests, one in five is disturbed
+	}
 	for name, f := range worldFaults() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -452,6 +456,9 @@ func TestFaults(t *testing.T) {
 			var right, named atomic.Int32
 			slots := make(chan struct{}, 16) // most of the time is spent waiting
 			for i := range 2 * len(requests) {
+				if i/2%step != 0 {
+					continue
+				}
 				slots <- struct{}{}
 				group.Go(func() {
 					defer func() { <-slots }()
@@ -465,7 +472,7 @@ func TestFaults(t *testing.T) {
 			}
 			group.Wait()
 			t.Logf("%d requests: %d builds ended right, %d named what was missing", len(requests), right.Load(), named.Load())
-			if right.Load() == 0 || named.Load() == 0 {
+			if step == 1 && (right.Load() == 0 || named.Load() == 0) {
 				t.Error("it makes no difference whether the fault lasts") // every fault has requests that matter, and some that do not
 			}
 		})

@@ -9,6 +9,7 @@ package fetch
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -131,15 +132,36 @@ type Errors struct {
 	Items  int // number of all items
 }
 
-// Error has a line for each failed item.
+// Error has a line for each cause: items with the same cause are below it, the first few of them.
 func (e *Errors) Error() string {
+	const most = 5
 	if len(e.Failed) == 1 {
 		return e.Failed[0].Error()
 	}
+	var causes []string
+	items := map[string][]*ItemError{}
+	for _, f := range e.Failed {
+		c := f.cause()
+		if items[c] == nil {
+			causes = append(causes, c)
+		}
+		items[c] = append(items[c], f)
+	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d of %d items could not be fetched:", len(e.Failed), e.Items)
-	for _, f := range e.Failed {
-		fmt.Fprintf(&b, "\n  %s", strings.ReplaceAll(f.Error(), "\n", "\n    "))
+	for _, c := range causes {
+		list := items[c]
+		if len(list) == 1 {
+			fmt.Fprintf(&b, "\n  %s", strings.ReplaceAll(list[0].Error(), "\n", "\n    "))
+			continue
+		}
+		fmt.Fprintf(&b, "\n  %d items: %s", len(list), strings.ReplaceAll(c, "\n", "\n    "))
+		for _, f := range list[:min(most, len(list))] {
+			fmt.Fprintf(&b, "\n    %s", f.item())
+		}
+		if more := len(list) - most; more > 0 {
+			fmt.Fprintf(&b, "\n    and %d more", more)
+		}
 	}
 	return b.String()
 }
@@ -161,14 +183,27 @@ type ItemError struct {
 
 // Error begins with the item.
 func (e *ItemError) Error() string {
-	item, text := e.Kind+" "+e.Ref, e.Err.Error()
-	if e.Platform != "" {
-		item += " (" + e.Platform + ")"
-	}
+	text := e.Err.Error()
 	if rest, same := strings.CutPrefix(text, e.Ref); same && (strings.HasPrefix(rest, ": ") || strings.HasPrefix(rest, " (")) {
-		return item + rest // the cause begins with the same address
+		return e.item() + rest // the cause begins with the same address
 	}
-	return item + ": " + text
+	return e.item() + ": " + text
+}
+
+// item names the item.
+func (e *ItemError) item() string {
+	if e.Platform != "" {
+		return e.Kind + " " + e.Ref + " (" + e.Platform + ")"
+	}
+	return e.Kind + " " + e.Ref
+}
+
+// cause returns the reason without the item: items of a host that cannot be reached have the same one.
+func (e *ItemError) cause() string {
+	if gone, ok := errors.AsType[*unreachableError](e.Err); ok {
+		return gone.Error()
+	}
+	return strings.TrimPrefix(strings.TrimPrefix(e.Err.Error(), e.Ref), ": ")
 }
 
 // Unwrap returns the reason.

@@ -497,3 +497,23 @@ func TestAllUnreachable(t *testing.T) {
 		t.Errorf("%T", err)
 	}
 }
+
+// TestImageOnThisMachine: as in docker, a registry on this machine needs no leave for plain HTTP. Settings for TLS rule it out.
+func TestImageOnThisMachine(t *testing.T) {
+	t.Parallel()
+	u := newUpstream(t, registrytest.Options{})
+	u.pushImage("team/app:1", platformImage(t, "linux/amd64"))
+	b := &manifest.Bundle{Platforms: []string{"linux/amd64"}, Images: []manifest.Image{{Name: u.Host + "/team/app:1"}}}
+	l, err := fetch.Resolve(t.Context(), b, options(newStore(t)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := fetch.All(t.Context(), l, options(newStore(t))); err != nil {
+		t.Error(err)
+	}
+	strict := options(newStore(t))
+	secure := newUpstream(t, registrytest.Options{TLS: true})
+	strict.Sources = []manifest.Source{{Host: u.Host, CA: secure.CAFile}}
+	_, err = fetch.Resolve(t.Context(), b, strict)
+	wantError(t, err, "plainHTTP: true")
+}

@@ -1,6 +1,8 @@
 package fetch
 
 import (
+	"errors"
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -431,4 +433,30 @@ func FuzzParseManifest(f *testing.F) {
 		}
 		doc.artifactType()
 	})
+}
+
+// TestErrorsByCause: items of a host that cannot be reached are one cause with one remedy.
+func TestErrorsByCause(t *testing.T) {
+	t.Parallel()
+	gone := func() error {
+		return fmt.Errorf("ask dl.example: %w (tried 3 times)", &unreachableError{"dl.example", errors.New("connection refused")})
+	}
+	e := &Errors{Items: 30}
+	for i := range 7 {
+		e.Failed = append(e.Failed, &ItemError{Kind: "file", Ref: fmt.Sprintf("https://dl.example/%d", i), Platform: "linux/amd64", Err: gone()})
+	}
+	e.Failed = append(e.Failed, &ItemError{Kind: "image", Ref: "a:1", Err: errors.New("a:1: 404 Not Found")}, &ItemError{Kind: "image", Ref: "b:1", Err: errors.New("not signed")})
+	got := e.Error()
+	want := "9 of 30 items could not be fetched:\n  7 items: " + gone().(interface{ Unwrap() error }).Unwrap().Error() + `
+    file https://dl.example/0 (linux/amd64)
+    file https://dl.example/1 (linux/amd64)
+    file https://dl.example/2 (linux/amd64)
+    file https://dl.example/3 (linux/amd64)
+    file https://dl.example/4 (linux/amd64)
+    and 2 more
+  image a:1: 404 Not Found
+  image b:1: not signed`
+	if got != want {
+		t.Errorf("got %s\nwant %s", got, want)
+	}
 }

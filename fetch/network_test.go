@@ -176,7 +176,7 @@ func TestUnreachable(t *testing.T) {
 	o := options(newStore(t))
 	o.Jobs, o.Logger, o.Retry.Attempts = 1, said.logger(), 9
 	_, err := fetch.All(t.Context(), lock(pins...), o)
-	wantError(t, err, "6 of 6", "127.0.0.1:1 cannot be reached", "refused", "check its name", "HTTPS_PROXY", "mirror", "tried 3 times")
+	wantError(t, err, "6 of 6", "6 items: 127.0.0.1:1 cannot be reached", "refused", "check its name", "HTTPS_PROXY", "mirror")
 	if n := said.count("trying again"); n != 2 {
 		t.Errorf("tried again %d times", n)
 	}

@@ -149,8 +149,11 @@ func isTLS(err error) bool {
 	return errors.As(err, &verify) || errors.As(err, &record) || errors.As(err, &host) || notTLS(err)
 }
 
-// notTLS recognizes a server that speaks HTTP on a TLS port; net/http has no error type for it.
+// notTLS recognizes a server that speaks HTTP on a TLS port: the transport's error, and that of net/http's client, which has no type.
 func notTLS(err error) bool {
+	if record, ok := errors.AsType[tls.RecordHeaderError](err); ok {
+		return string(record.RecordHeader[:]) == "HTTP/"
+	}
 	return err != nil && strings.Contains(err.Error(), "server gave HTTP response to HTTPS client")
 }
 

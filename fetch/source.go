@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/kkbundle/kkbundle/manifest"
@@ -40,6 +41,7 @@ type peer struct {
 	host     string // host[:port] to contact
 	prefix   string // path prefix, without slashes at its ends
 	plain    bool
+	local    bool // this machine, without settings for TLS: plain HTTP is allowed where it speaks nothing else
 	spare    bool // another peer is tried if this one fails
 	server   *server
 	trip     http.RoundTripper // the connections, behind a guard
@@ -149,6 +151,7 @@ func (n *network) newPeers(host string) ([]*peer, error) {
 		return list, nil
 	}
 	p := &peer{upstream: host, host: host, plain: source.PlainHTTP && len(list) == 0}
+	p.local = !p.plain && len(list) == 0 && manifest.IsLoopback(host) && source.CA+source.Cert == ""
 	list = append(list, p)
 	return list, n.connect(p, source)
 }
@@ -175,7 +178,7 @@ func (n *network) connect(p *peer, source manifest.Source) error {
 	if err != nil {
 		return err
 	}
-	p.trip = &guard{next: transport, server: p.server, host: p.host, scheme: p.scheme(), plain: n.sources.plainHost, elsewhere: func(host string) (http.RoundTripper, error) {
+	p.trip = &guard{next: transport, server: p.server, host: p.host, scheme: p.scheme(), local: p.local, log: n.log, plain: n.sources.plainHost, elsewhere: func(host string) (http.RoundTripper, error) {
 		n.mu.Lock()
 		defer n.mu.Unlock()
 		other := n.sources.of(canonicalHost(host))
@@ -375,7 +378,7 @@ func (n *network) route(raw string) ([]place, error) {
 	}
 	var list []place
 	for _, p := range peers {
-		if u.Scheme == "http" && !p.isMirror() && !p.plain {
+		if u.Scheme == "http" && !p.isMirror() && !p.plain && !p.local {
 			if len(peers) > 1 {
 				continue // only mirrors have it
 			}
@@ -390,7 +393,9 @@ func (n *network) route(raw string) ([]place, error) {
 func (p *peer) at(u *url.URL) *url.URL {
 	to := *u
 	to.Fragment, to.RawFragment = "", ""
-	to.Scheme, to.Host = p.scheme(), p.host
+	if to.Host = p.host; !p.local || u.Scheme != "http" {
+		to.Scheme = p.scheme()
+	}
 	if p.prefix != "" {
 		to.Path = "/" + p.prefix + u.Path
 		if u.RawPath != "" {
@@ -407,6 +412,9 @@ type guard struct {
 	host   string // this host is contacted with this scheme only: registries would be tried with both
 	scheme string
 	plain  func(host string) bool // reports whether a host may be contacted without TLS
+	local  bool                   // see peer; references of images have no scheme
+	isHTTP atomic.Bool            // the registry speaks nothing else
+	log    *slog.Logger
 	// elsewhere returns the connections to other hosts, reached by redirects and token services.
 	elsewhere func(host string) (http.RoundTripper, error)
 }
@@ -414,19 +422,30 @@ type guard struct {
 func (g *guard) RoundTrip(req *http.Request) (*http.Response, error) {
 	req = req.Clone(req.Context())
 	next, here := g.next, req.URL.Host == g.host
-	if here {
+	isRegistry := strings.HasPrefix(req.URL.Path, "/v2/")
+	switch {
+	case here && g.local && (!isRegistry && req.URL.Scheme == "http" || isRegistry && g.isHTTP.Load()):
+		req.URL.Scheme = "http"
+	case here:
 		req.URL.Scheme = g.scheme
-	} else {
+	default:
 		var err error
 		if next, err = g.elsewhere(req.URL.Host); err != nil {
 			return nil, &permanentError{fmt.Errorf("source %s: %w", req.URL.Host, err)}
 		}
 	}
-	if req.URL.Scheme != "https" && !g.plain(req.URL.Host) {
+	if req.URL.Scheme != "https" && !g.plain(req.URL.Host) && !(here && g.local) {
 		return nil, fmt.Errorf("%s: %w", req.URL.Host, errPlainHTTP)
 	}
 	req.Header.Set("User-Agent", userAgent)
 	resp, err := next.RoundTrip(req)
+	if here && g.local && isRegistry && notTLS(err) && req.Body == nil {
+		if g.isHTTP.CompareAndSwap(false, true) {
+			g.log.Warn("plain HTTP is used, because the host is this machine and speaks nothing else", "host", g.host)
+		}
+		req.URL.Scheme = "http"
+		resp, err = next.RoundTrip(req)
+	}
 	if err != nil {
 		return nil, unreachable(req.URL.Host, err)
 	}

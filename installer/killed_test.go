@@ -88,10 +88,14 @@ func killedSite(t *testing.T, workDir string) *site {
 	return s
 }
 
-// oneOf is how far apart the commands are after which a run is killed: each has its turn with KKBUNDLE_BIG=1, one of n without.
+// oneOf is how far apart the commands are after which a run is killed: each has its turn with KKBUNDLE_BIG=1, one of n without, and one
+// of 4n with -short.
 func oneOf(n int) int {
-	if os.Getenv("KKBUNDLE_BIG") == "1" {
+	switch {
+	case os.Getenv("KKBUNDLE_BIG") == "1":
 		return 1
+	case testing.Short():
+		return 4 * n
 	}
 	return n
 }

@@ -1,6 +1,8 @@
 package manifest
 
 import (
+	"net"
+	"net/netip"
 	"net/url"
 	"slices"
 	"strings"
@@ -227,4 +229,16 @@ func (c sourceChecker) overrides(list []Override) {
 		c.sums(path, &f)
 		o.SHA256 = f.SHA256
 	}
+}
+
+// IsLoopback reports whether host, with or without a port, is this machine.
+func IsLoopback(host string) bool {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	if strings.EqualFold(host, "localhost") {
+		return true
+	}
+	a, err := netip.ParseAddr(strings.Trim(host, "[]"))
+	return err == nil && a.Unmap().IsLoopback()
 }

@@ -198,7 +198,7 @@ func (s *session) explainNetwork(err error) *plainError {
 
 // isHTTPAnswer recognises net/http's error when a TLS handshake reaches a plain HTTP server; it has no type.
 func isHTTPAnswer(err error) bool {
-	return strings.Contains(err.Error(), "server gave HTTP response to HTTPS client")
+	return err != nil && strings.Contains(err.Error(), "server gave HTTP response to HTTPS client")
 }
 
 // reason returns the registry's own message, in brackets.

@@ -63,6 +63,9 @@ func (s Selection) Plan(ctx context.Context, from []Source) (Plan, error) {
 
 // plan returns the index of the result.
 func (c *selector) plan(ctx context.Context) (bundle.Index, error) {
+	if err := c.checkPlatforms(); err != nil {
+		return bundle.Index{}, err
+	}
 	if err := c.choose(ctx); err != nil {
 		return bundle.Index{}, err
 	}
@@ -135,6 +138,33 @@ func (c *selector) head() (bundle.Index, error) {
 	slices.Sort(x.Platforms)
 	x.Platforms = slices.Compact(x.Platforms)
 	return x, nil
+}
+
+// checkPlatforms returns an error for a platform that no source has. Named items have their own errors.
+func (c *selector) checkPlatforms() error {
+	if len(c.Platforms) == 0 || len(c.Items) > 0 {
+		return nil
+	}
+	var have Platforms
+	var names []string
+	for _, f := range c.from {
+		names = append(names, f.Name)
+		have = append(have, f.Index().Platforms...)
+		for _, it := range f.Index().Items {
+			if it.Descriptor.Platform != nil {
+				have = append(have, bundle.PlatformString(it.Descriptor.Platform))
+			}
+		}
+	}
+	slices.Sort(have)
+	have = slices.Compact(have)
+	var errs []error
+	for _, p := range c.Platforms {
+		if len(have) > 0 && !have.Has(p) {
+			errs = append(errs, fmt.Errorf("%s: no content for %s; the platforms are %s", strings.Join(names, ", "), p, have))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // choose fills in chosen.

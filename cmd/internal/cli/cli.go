@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"sync/atomic"
 
 	"github.com/spf13/cobra"
 
@@ -20,7 +21,8 @@ import (
 // globals are the flags that every command has.
 type globals struct {
 	*terminal.Console
-	started bool // arguments and flags are valid
+	started bool         // arguments and flags are valid
+	fetched atomic.Int64 // bytes of a build that were downloaded in this run
 	trust   trustOptions
 	keys    keyOptions
 }
@@ -35,7 +37,7 @@ func Main(ctx context.Context, args []string, streams terminal.Streams) int {
 	case err != nil && !g.started:
 		err = &usage.Error{Err: err}
 	case err != nil && ctx.Err() != nil:
-		err = interrupted(ctx, err)
+		err = interrupted(ctx, err, g.fetched.Load())
 	}
 	switch {
 	case errors.Is(err, errDiffers): // the differences were printed
@@ -88,7 +90,7 @@ That file is carried across; push seeds a registry from it, install makes a clus
 		&cobra.Group{ID: "site", Title: "At the site:"},
 	)
 	for group, cmds := range map[string][]*cobra.Command{
-		"connected": {newBuildCmd(g), newLockCmd(g), newImagesCmd(g), newOutdatedCmd(g), newCacheCmd(g), newConvertCmd(g)},
+		"connected": {newInitCmd(g), newCheckCmd(g), newBuildCmd(g), newLockCmd(g), newImagesCmd(g), newOutdatedCmd(g), newCacheCmd(g), newConvertCmd(g)},
 		"bundle": {
 			newInspectCmd(g), newVerifyCmd(g), newExtractCmd(g), newCopyCmd(g), newDiffCmd(g), newDeltaCmd(g), newPatchCmd(g), newPackCmd(g), newUnpackCmd(g), newPartsCmd(g), newPublishCmd(g), newPullCmd(g),
 			newSignCmd(g), newKeygenCmd(g),
@@ -97,13 +99,15 @@ That file is carried across; push seeds a registry from it, install makes a clus
 			newPushCmd(g), newServeCmd(g), newRegistryCmd(g), newMirrorConfigCmd(g), newInventoryCmd(g), newConfigCmd(g), newPrecheckCmd(g), newInstallCmd(g), newProvisionCmd(g),
 			newNodesCmd(g), newEndpointCmd(g), newUpgradeCmd(g), newEtcdCmd(g), newCertsCmd(g), newSecretsCmd(g), newStatusCmd(g), newSupportBundleCmd(g), newResetCmd(g),
 		},
-		"": {newSchemaCmd(g), newCompletionCmd(g), newVersionCmd(g), newFindCmd(g)},
+		"": {newLoginCmd(g), newLogoutCmd(g), newSchemaCmd(g), newCompletionCmd(g), newVersionCmd(g), newFindCmd(g)},
 	} {
 		for _, c := range cmds {
 			c.GroupID = group
 			cmd.AddCommand(c)
 		}
 	}
+	groupFlags(cmd)
+	g.completeAll(cmd)
 	return cmd
 }
 

@@ -22,24 +22,23 @@ Precedence, lowest first: default, cluster file, the inventory's vars, its group
 		Args: takes(),
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newInitCmd(g, bundle.DocumentCluster, "a cluster file"), newConfigCheckCmd(g), newConfigShowCmd(g))
+	cmd.AddCommand(newStarterCmd(g, bundle.DocumentCluster, "a cluster file"), newConfigCheckCmd(g), newConfigShowCmd(g))
 	return cmd
 }
 
 func newConfigCheckCmd(g *globals) *cobra.Command {
 	var settings []string
 	cmd := &cobra.Command{
-		Use:     "check CLUSTER",
-		Short:   "Check a cluster file",
-		Long:    "Lists all errors of a cluster file with file, line and column, and features that this version cannot install. Connects to no host.",
+		Use:   "check CLUSTER",
+		Short: "Check a cluster file",
+		Long: "Lists all errors of a cluster file with file, line and column, versions that the catalog does not know or that do not go together, missing\n" +
+			"files, and features that this version cannot install. Connects to no host. kkbundle check looks at all files together.",
 		Example: "  kkbundle config check cluster.yaml",
 		Args:    takes("CLUSTER"),
 		RunE: func(_ *cobra.Command, args []string) error {
-			c, err := site.ReadCluster(g.Console, args[0], settings)
-			if err != nil {
+			if _, err := g.checkCluster(args[0], settings); err != nil {
 				return err
 			}
-			g.noteGaps(c.CheckInstall())
 			if g.JSON {
 				return g.PrintJSON(checkResult{Version: 1, File: args[0]})
 			}

@@ -162,6 +162,25 @@ func complete(r *convert.Result, first string, o convertOptions) {
 		}
 	}
 	together(r, filepath.ToSlash(first))
+	defaultRegistry(r, filepath.ToSlash(first))
+}
+
+// defaultRegistry puts the registry that a cluster installs on the first control plane unless the inventory says otherwise.
+func defaultRegistry(r *convert.Result, file string) {
+	inv := r.Inventory
+	if inv == nil || len(inv.Groups.Registry) > 0 || len(inv.Groups.ControlPlane) == 0 || len(r.Clusters) == 0 {
+		return
+	}
+	if c := r.Clusters[0].WithDefaults(); !c.ImageRegistry.Type.Installed() || c.ImageRegistry.VIP != "" {
+		return
+	}
+	for _, h := range inv.Hosts() {
+		if h.Is(manifest.RoleControlPlane) {
+			inv.Groups.Registry = []string{h.Name}
+			r.Notes = append(r.Notes, convert.Note{File: file, Text: "the inventory has no group image_registry; the registry is installed on " + h.Name})
+			return
+		}
+	}
 }
 
 // together removes clusters with incompatible versions unless no other cluster is left. Each is a note.
@@ -174,8 +193,13 @@ func together(r *convert.Result, file string) {
 			good = append(good, c)
 			continue
 		}
-		r.Notes = append(r.Notes, convert.Note{File: file, Text: fmt.Sprintf("the cluster of Kubernetes %s with %s, %s and the registry %s does not go together: %s",
-			d.Kubernetes.Version, d.CNI.Type, d.CRI.Type, d.ImageRegistry.Type, strings.ReplaceAll(err.Error(), "\n", "; "))})
+		causes := strings.Split(err.Error(), "\n")
+		text := fmt.Sprintf("the cluster of Kubernetes %s with %s, %s and the registry %s does not go together: %s",
+			d.Kubernetes.Version, d.CNI.Type, d.CRI.Type, d.ImageRegistry.Type, causes[0])
+		if more := len(causes) - 1; more > 0 {
+			text += fmt.Sprintf(" (and %s)", plain.Count(more, "further cause"))
+		}
+		r.Notes = append(r.Notes, convert.Note{File: file, Text: text})
 	}
 	if len(good) > 0 {
 		r.Clusters = good

@@ -38,15 +38,27 @@ func (*interruptedOverError) Error() string {
 
 func (*interruptedOverError) Is(target error) bool { return target == errInterrupted }
 
+// An interruptedFetchError is errInterrupted for a build with a cache.
+type interruptedFetchError struct{ fetched int64 }
+
+func (e *interruptedFetchError) Error() string {
+	return fmt.Sprintf("interrupted; the cache keeps what was downloaded (%s in this run): run the same command again to continue", plain.Size(e.fetched))
+}
+
+func (*interruptedFetchError) Is(target error) bool { return target == errInterrupted }
+
 // interrupted returns the error of an interrupted run. It keeps failed items and drops the error of ctx.
-func interrupted(ctx context.Context, err error) error {
+func interrupted(ctx context.Context, err error, fetched int64) error {
 	var (
 		failed *fetch.Errors
 		over   *build.NoCacheError
 		what   = errInterrupted
 	)
-	if errors.As(err, &over) {
+	switch {
+	case errors.As(err, &over):
 		what = &interruptedOverError{}
+	case fetched > 0:
+		what = &interruptedFetchError{fetched}
 	}
 	switch {
 	case errors.As(err, &failed):

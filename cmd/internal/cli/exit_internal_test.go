@@ -67,11 +67,11 @@ func TestInterrupted(t *testing.T) {
 		line + "\nfile a: not there":       errors.Join(cause, failed),
 		line + "\ncould not tidy up after": errors.New("could not tidy up after"),
 	} {
-		if got := interrupted(ctx, err); got.Error() != want || exitCode(got) != 130 {
+		if got := interrupted(ctx, err, 0); got.Error() != want || exitCode(got) != 130 {
 			t.Errorf("got %q, want %q", got, want)
 		}
 	}
-	if got := interrupted(ctx, fmt.Errorf("ask: %w", context.Canceled)); got.Error() != line {
+	if got := interrupted(ctx, fmt.Errorf("ask: %w", context.Canceled), 0); got.Error() != line {
 		t.Errorf("got %q, want %q", got, line)
 	}
 }

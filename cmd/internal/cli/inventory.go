@@ -2,6 +2,7 @@ package cli
 
 import (
 	"cmp"
+	"errors"
 	"net"
 	"net/netip"
 	"strconv"
@@ -23,7 +24,7 @@ KKClusters are read directly; keys that cannot be carried over are reported with
 		Args: takes(),
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newInitCmd(g, "inventory.yaml", "an inventory"), newInventoryCheckCmd(g), newInventoryShowCmd(g))
+	cmd.AddCommand(newStarterCmd(g, site.DefaultInventory, "an inventory"), newInventoryCheckCmd(g), newInventoryShowCmd(g))
 	return cmd
 }
 
@@ -42,7 +43,11 @@ func newInventoryCheckCmd(g *globals) *cobra.Command {
 			}
 			hosts := inv.Hosts()
 			if cluster != "" {
-				if err := g.checkFit(inv, hosts, cluster); err != nil {
+				c, err := site.ReadCluster(g.Console, cluster, nil)
+				if err != nil {
+					return err
+				}
+				if err := fit(inv, c); err != nil {
 					return err
 				}
 			}
@@ -58,18 +63,23 @@ func newInventoryCheckCmd(g *globals) *cobra.Command {
 	return cmd
 }
 
-// checkFit checks hosts, with the inventory's settings for each, against a cluster file.
-func (g *globals) checkFit(inv *manifest.Inventory, hosts []manifest.Host, file string) error {
-	c, err := site.ReadCluster(g.Console, file, nil)
-	if err != nil {
-		return err
-	}
-	for _, h := range hosts {
-		if _, err := c.ForHost(inv, h); err != nil {
+// fit checks hosts, with the inventory's settings for each, against a cluster. The error joins all problems.
+func fit(inv *manifest.Inventory, c *manifest.Cluster) error {
+	var all manifest.Problems
+	for _, h := range inv.Hosts() {
+		_, err := c.ForHost(inv, h)
+		list, ok := errors.AsType[manifest.Problems](err)
+		if err != nil && !ok {
 			return err
 		}
+		all = append(all, list...)
 	}
-	return inv.Check(c)
+	err := inv.Check(c)
+	list, ok := errors.AsType[manifest.Problems](err)
+	if err != nil && !ok {
+		return err
+	}
+	return append(all, list...).Err()
 }
 
 func newInventoryShowCmd(g *globals) *cobra.Command {

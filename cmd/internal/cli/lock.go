@@ -94,6 +94,7 @@ func (g *globals) loadProject(file string, f projectFlags) (*build.Project, erro
 	}
 	g.NoteProblems(p.Notes)
 	g.assumed(p.Assumptions)
+	g.noteIdleCharts(p)
 	return p, nil
 }
 
@@ -107,7 +108,13 @@ func (g *globals) showBuild() func(build.Event) {
 			current.Store(g.NewMeter(e.Phase))
 		case build.EventProgress:
 			m.Set(e.Done, e.Total)
+			if e.Phase == build.PhaseFetch && e.Done > g.fetched.Load() { // it shrinks where a transfer ends
+				g.fetched.Store(e.Done)
+			}
+		case build.EventItemBegan:
+			m.Begin(e.Ref)
 		case build.EventItem:
+			m.Finish(e.Ref)
 			g.Item(e.Phase, terminal.ItemName{Kind: e.Kind, Ref: e.Ref, Platform: e.Platform}, e.Err)
 		case build.EventEnded:
 			m.Stop()

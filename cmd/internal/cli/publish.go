@@ -63,7 +63,7 @@ func runPublish(ctx context.Context, g *globals, path, address string, o publish
 	if err != nil {
 		return err
 	}
-	options, err := o.library(g, to)
+	options, err := o.library(ctx, g, to)
 	if err != nil {
 		return err
 	}
@@ -103,9 +103,9 @@ func runPublish(ctx context.Context, g *globals, path, address string, o publish
 }
 
 // library returns the options of registry.Publish.
-func (o *publishOptions) library(g *globals, to usage.Address) (registry.PublishOptions, error) {
+func (o *publishOptions) library(ctx context.Context, g *globals, to usage.Address) (registry.PublishOptions, error) {
 	options := registry.PublishOptions{
-		Repository: to.Repository, Tags: o.tags, PlainHTTP: o.plainHTTP, Jobs: int(o.jobs), Logger: g.Logger(),
+		Repository: to.Repository, Tags: o.tags, Jobs: int(o.jobs), Logger: g.Logger(),
 	}
 	if to.Digest != "" {
 		return options, usage.Errorf("publish computes the digest: name a tag instead")
@@ -122,7 +122,7 @@ func (o *publishOptions) library(g *globals, to usage.Address) (registry.Publish
 	if options.Auth, err = o.keychain(g.In); err != nil {
 		return options, err
 	}
-	options.Transport, err = o.transport()
+	options.Transport, options.PlainHTTP, err = o.transport(ctx, g, to.Repository)
 	return options, err
 }
 

@@ -73,7 +73,7 @@ func runPush(ctx context.Context, g *globals, path string, o pushOptions) error 
 	if err := errors.Join(o.check(), o.checkPipe(path)); err != nil {
 		return err
 	}
-	options, err := o.library(g)
+	options, err := o.library(ctx, g)
 	if err != nil {
 		return err
 	}
@@ -127,9 +127,9 @@ func (o *pushOptions) check() error {
 }
 
 // library returns the options of registry.Push that do not depend on the bundle.
-func (o *pushOptions) library(g *globals) (registry.PushOptions, error) {
+func (o *pushOptions) library(ctx context.Context, g *globals) (registry.PushOptions, error) {
 	options := registry.PushOptions{
-		Registry: o.registry, PlainHTTP: o.plainHTTP, Jobs: int(o.jobs), DryRun: o.dryRun, Recheck: o.recheck, Harbor: o.harbor.options(), Logger: g.Logger(),
+		Registry: o.registry, Jobs: int(o.jobs), DryRun: o.dryRun, Recheck: o.recheck, Harbor: o.harbor.options(), Logger: g.Logger(),
 	}
 	var errs []error
 	for _, text := range o.renames {
@@ -147,7 +147,7 @@ func (o *pushOptions) library(g *globals) (registry.PushOptions, error) {
 	if options.Auth, err = o.keychain(g.In); err != nil {
 		return options, err
 	}
-	options.Transport, err = o.transport()
+	options.Transport, options.PlainHTTP, err = o.transport(ctx, g, o.registry)
 	return options, err
 }
 

@@ -17,6 +17,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/fetch"
+	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/plain"
 	"github.com/kkbundle/kkbundle/registry"
 	"github.com/kkbundle/kkbundle/registry/embedded"
@@ -226,13 +227,19 @@ func (f *loginFlags) check() error {
 	return nil
 }
 
-// transport returns a transport with the flags.
-func (f *registryFlags) transport() (*http.Transport, error) {
-	t, err := registry.NewTransport(f.ca)
+// transport returns a transport with the flags, and reports whether requests are plain HTTP: with --plain-http, or on this machine where
+// the registry speaks nothing else, as in docker.
+func (f *loginFlags) transport(ctx context.Context, g *globals, registryName string) (t *http.Transport, plainHTTP bool, err error) {
+	t, err = registry.NewTransport(f.ca)
 	if err == nil && f.cert != "" {
 		err = registry.UseCertificate(t, f.cert, f.key)
 	}
-	return t, err
+	host, _, _ := strings.Cut(registryName, "/")
+	if err != nil || f.plainHTTP || f.ca+f.cert != "" || !manifest.IsLoopback(host) || !registry.SpeaksPlainHTTP(ctx, host, t) {
+		return t, f.plainHTTP, err
+	}
+	g.Note("note: %s is this machine and speaks plain HTTP, which is used", plain.Line(host))
+	return t, true, nil
 }
 
 // keychain returns docker's configuration, or the login of the flags.

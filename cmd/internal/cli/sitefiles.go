@@ -1,56 +1,14 @@
 package cli
 
 import (
-	"bytes"
-	"embed"
 	"errors"
-	"fmt"
 	"slices"
 
-	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
 
-	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
-	"github.com/kkbundle/kkbundle/disk"
 	"github.com/kkbundle/kkbundle/manifest"
 )
-
-//go:embed starters
-var starters embed.FS
-
-// newInitCmd returns a command that writes a template.
-func newInitCmd(g *globals, name, what string) *cobra.Command {
-	return &cobra.Command{
-		Use:     "init [FILE]",
-		Short:   "Write " + what + " as a starting point",
-		Long:    "Writes " + what + " with the most common keys and comments, to edit: " + name + " by default. An existing file is never replaced.",
-		Example: "  kkbundle " + parentOf(name) + " init",
-		Args:    takes("[FILE]"),
-		RunE: func(_ *cobra.Command, args []string) error {
-			file := slices.Concat(args, []string{name})[0]
-			data, err := starters.ReadFile("starters/" + name)
-			if err != nil {
-				return err
-			}
-			if exists(file) {
-				return fmt.Errorf("%s exists and is not replaced: name another file", file)
-			}
-			if err := disk.WriteFile(file, 0o644, bytes.NewReader(data)); err != nil {
-				return err
-			}
-			g.Note("wrote %s; change it, then: kkbundle %s check %s", file, parentOf(name), file)
-			return nil
-		},
-	}
-}
-
-func parentOf(starter string) string {
-	if starter == bundle.DocumentCluster {
-		return "config"
-	}
-	return "inventory"
-}
 
 // Formats of show.
 const (

@@ -13,6 +13,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/build"
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/trust"
 )
 
@@ -45,7 +46,9 @@ func (o *trustOptions) at() trustPlaces {
 }
 
 // addTrust adds the flags of commands that open bundles.
-func (g *globals) addTrust(f *pflag.FlagSet) {
+func (g *globals) addTrust(fs *pflag.FlagSet) { usage.Group(fs, usage.GroupTrust, g.trustFlags) }
+
+func (g *globals) trustFlags(f *pflag.FlagSet) {
 	g.addKeys(f)
 	o := &g.trust
 	f.StringArrayVar(&o.keys, "trust", nil, "`file` of public keys (PEM, such as cosign.pub, or kind Trust), one of which must have signed the bundle (repeated; default "+machineTrust+" with $"+envTrust+" or kkbundle/trust.yaml in the user's configuration)")
@@ -56,7 +59,9 @@ func (g *globals) addTrust(f *pflag.FlagSet) {
 // addAccept adds the flags of commands that put a bundle to use, see openAccepted.
 func (g *globals) addAccept(f *pflag.FlagSet) {
 	g.addTrust(f)
-	f.BoolVar(&g.trust.allowOlder, "allow-older", false, "accept a signed bundle that is older than one of its name accepted here before")
+	usage.Group(f, usage.GroupTrust, func(f *pflag.FlagSet) {
+		f.BoolVar(&g.trust.allowOlder, "allow-older", false, "accept a signed bundle that is older than one of its name accepted here before")
+	})
 }
 
 // A signatureError means that no trusted key signed a bundle.

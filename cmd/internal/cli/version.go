@@ -4,15 +4,18 @@ import (
 	"fmt"
 	"runtime"
 	"runtime/debug"
+	"strings"
 
 	"github.com/spf13/cobra"
 )
 
-// version is set by the Makefile from git; a plain `go install` takes the module's version.
+// version is VERSION,COMMIT,DATE (of the commit), set by the Makefile from git. Without it, Go's own record counts.
 var version string
 
 type versionInfo struct {
 	Version  string `json:"version"`
+	Commit   string `json:"commit,omitempty"`
+	Date     string `json:"date,omitempty"` // of the commit, RFC 3339
 	Go       string `json:"go"`
 	Platform string `json:"platform"`
 }
@@ -23,7 +26,7 @@ func newVersionCmd(g *globals) *cobra.Command {
 		Short: "Print the version",
 		Args:  takes(),
 		RunE: func(*cobra.Command, []string) error {
-			v := versionInfo{Version: programVersion(), Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+			v := versionInfo{Version: programVersion(), Commit: builtFrom(1, "vcs.revision"), Date: builtFrom(2, "vcs.time"), Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
 			if g.JSON {
 				return g.PrintJSON(v)
 			}
@@ -34,12 +37,35 @@ func newVersionCmd(g *globals) *cobra.Command {
 }
 
 func versionLine() string {
-	return fmt.Sprintf("kkbundle %s %s/%s %s", programVersion(), runtime.GOOS, runtime.GOARCH, runtime.Version())
+	const digits = 12
+	from := ""
+	if c := builtFrom(1, "vcs.revision"); c != "" {
+		day, _, _ := strings.Cut(builtFrom(2, "vcs.time"), "T")
+		from = fmt.Sprintf("(%s %s) ", c[:min(digits, len(c))], day)
+	}
+	return fmt.Sprintf("kkbundle %s %s%s/%s %s", programVersion(), from, runtime.GOOS, runtime.GOARCH, runtime.Version())
+}
+
+// builtFrom returns a field of version, or else Go's record of it.
+func builtFrom(field int, key string) string {
+	if fields := strings.Split(version, ","); field < len(fields) {
+		return fields[field]
+	}
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return ""
+	}
+	for _, s := range info.Settings {
+		if s.Key == key {
+			return s.Value
+		}
+	}
+	return ""
 }
 
 func programVersion() string {
-	if version != "" {
-		return version
+	if own, _, _ := strings.Cut(version, ","); own != "" {
+		return own
 	}
 	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
 		return info.Main.Version

@@ -63,11 +63,16 @@ func (f *Flags) Add(fs *pflag.FlagSet) {
 	fs.StringVarP(&f.ClusterFile, "cluster", "c", "", "the cluster `file` (default the one in the bundle, which must name no files or variables of this machine)")
 	AddSet(fs, &f.settings)
 	fs.StringVar(&f.workDir, "work-dir", "", "`directory` for certificates, credentials, admin.conf and install.log (default INVENTORY.work beside the inventory)")
+	f.flags = fs
+	usage.Group(fs, usage.GroupHosts, f.connection)
+}
+
+// connection adds the flags for the connection to hosts.
+func (f *Flags) connection(fs *pflag.FlagSet) {
 	fs.StringArrayVar(&f.knownHosts, "known-hosts", nil, "`file` of SSH host keys that are trusted; can be repeated, and --accept-new adds to the first (default ~/.ssh/known_hosts and /etc/ssh/ssh_known_hosts)")
 	fs.BoolVar(&f.acceptNew, "accept-new", false, "trust hosts that are not known yet, and remember their keys; changed keys are refused all the same")
 	fs.BoolVarP(&f.askPassword, "ask-pass", "k", false, "ask for the SSH password")
 	fs.BoolVarP(&f.askSudo, "ask-sudo-pass", "K", false, "ask for the sudo password")
-	f.flags = fs
 	fs.IntVar(&f.parallel, "parallel", 0, "`number` of hosts worked on at the same time (default 20; 100 for precheck)")
 	fs.DurationVar(&f.stallLimit, "stall-limit", engine.StallLimit, "end a command on a host that has printed nothing and not ended for so long")
 }

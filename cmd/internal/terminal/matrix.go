@@ -90,7 +90,7 @@ func (m *matrix) write(p []byte) error {
 	defer m.mu.Unlock()
 	var b bytes.Buffer
 	if m.drawn > 0 {
-		fmt.Fprintf(&b, "\x1b[%dA", m.drawn) // overwrite the old picture: clearing it first flickers
+		fmt.Fprintf(&b, "\r\x1b[%dA", m.drawn) // Ctrl-C moved the cursor; overwrite the old picture: clearing it first flickers
 	}
 	if len(p) > 0 {
 		b.WriteString("\x1b[J")

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path"
+	"slices"
 	"sync"
 	"time"
 
@@ -27,6 +29,11 @@ type Meter struct {
 	out   io.Writer // for plain lines; nil prints none
 	watch *events   // nil emits none
 
+	items struct {
+		sync.Mutex // the bar reads while it is drawn
+		names      []string
+	}
+
 	mu       sync.Mutex // guards plain lines; the bar has its own locks and calls back while it is updated
 	last     time.Time
 	lastDone int64
@@ -46,11 +53,11 @@ func (c *Console) NewMeter(name string) *Meter {
 		m.out = c.Err
 		return m
 	}
-	m.bar, m.end = c.live(f, 0, mpb.PrependDecorators(decor.Name(name+" "), decor.Percentage(decor.WCSyncSpace)),
+	m.bar, m.end = c.live(f, 0, mpb.PrependDecorators(decor.Name("\r"+name+" "), decor.Percentage(decor.WCSyncSpace)),
 		mpb.AppendDecorators(
 			decor.CountersKibiByte("% .1f / % .1f "),
 			decor.AverageSpeed(decor.SizeB1024(0), "% .1f "),
-			decor.Any(func(s decor.Statistics) string { return "ETA " + m.eta(s.Current, s.Total) }),
+			decor.Any(func(s decor.Statistics) string { return "ETA " + m.eta(s.Current, s.Total) + m.doing(" ") }),
 		))
 	return m
 }
@@ -63,6 +70,7 @@ func (c *Console) live(f *os.File, total int64, options ...mpb.BarOption) (bar *
 	return bar, sync.OnceFunc(func() {
 		bar.Abort(true)
 		pool.Wait()
+		_, _ = io.WriteString(f, "\r\x1b[J") // Ctrl-C moved the cursor: the terminal shows ^C
 		c.screen.live.Store(nil)
 	})
 }
@@ -103,7 +111,39 @@ func (m *Meter) plain(done, total int64) {
 	}
 	speed := float64(max(done-m.lastDone, 0)) / now.Sub(m.last).Seconds()
 	m.last, m.lastDone = now, done
-	_, _ = fmt.Fprintf(m.out, "%s: %s of %s, %s/s, ETA %s\n", m.Name, plain.Size(done), plain.Size(total), plain.Size(int64(speed)), m.eta(done, total))
+	_, _ = fmt.Fprintf(m.out, "%s: %s of %s, %s/s, ETA %s%s\n", m.Name, plain.Size(done), plain.Size(total), plain.Size(int64(speed)), m.eta(done, total), m.doing(": "))
+}
+
+// Begin notes that work on an item began.
+func (m *Meter) Begin(name string) {
+	m.items.Lock()
+	defer m.items.Unlock()
+	m.items.names = append(m.items.names, name)
+}
+
+// Finish notes that work on an item ended.
+func (m *Meter) Finish(name string) {
+	m.items.Lock()
+	defer m.items.Unlock()
+	if i := slices.Index(m.items.names, name); i >= 0 {
+		m.items.names = slices.Delete(m.items.names, i, i+1)
+	}
+}
+
+// doing returns the item that was begun first, and the number of others, after a separator; "" without items.
+func (m *Meter) doing(separator string) string {
+	const most = 32
+	m.items.Lock()
+	defer m.items.Unlock()
+	n := len(m.items.names)
+	if n == 0 {
+		return ""
+	}
+	text := separator + plain.Clip(plain.Line(path.Base(m.items.names[0])), most)
+	if n > 1 {
+		text += fmt.Sprintf(" +%d", n-1)
+	}
+	return text
 }
 
 // eta extrapolates from the whole run, so that a stalled or cached item distorts it little.

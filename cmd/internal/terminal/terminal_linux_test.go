@@ -7,6 +7,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"unicode"
+	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
 )
@@ -93,4 +95,93 @@ func TestMeterOnTerminal(t *testing.T) {
 	if rest := got[strings.LastIndex(got, "line after"):]; strings.Contains(rest, "ETA") {
 		t.Errorf("the bar is still there: %q", rest)
 	}
+}
+
+// TestMeterAfterInterrupt: the terminal shows ^C where its cursor is, and moves it. The bar leaves nothing of itself on a narrow terminal.
+func TestMeterAfterInterrupt(t *testing.T) {
+	t.Parallel()
+	const columns = 60
+	screen, terminal := openTerminal(t)
+	if err := unix.IoctlSetWinsize(int(terminal.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: columns}); err != nil {
+		t.Fatal(err)
+	}
+	all, drawn := make(chan string, 1), make(chan struct{})
+	go func() {
+		var seen strings.Builder
+		buf := make([]byte, 4096)
+		for first := true; ; {
+			n, err := screen.Read(buf)
+			seen.Write(buf[:n])
+			if first && strings.Contains(seen.String(), "%") {
+				first = false
+				close(drawn)
+			}
+			if err != nil || strings.Contains(seen.String(), "the end") {
+				all <- seen.String()
+				return
+			}
+		}
+	}()
+	g := NewConsole(Streams{Err: terminal})
+	m := g.NewMeter("fetch")
+	m.Begin("docker.io/library/nginx:1.29")
+	m.Set(1<<20, 1<<30)
+	<-drawn
+	_, _ = io.WriteString(terminal, "^C") // as the terminal echoes it
+	m.Stop()
+	g.Note("kkbundle: interrupted")
+	_, _ = io.WriteString(terminal, "the end")
+	if got := shown(<-all, columns); got != "kkbundle: interrupted\nthe end" {
+		t.Errorf("the terminal shows %q", got)
+	}
+}
+
+// shown returns what a terminal of so many columns shows of an output: the cursor goes to the first column, up, and on; text after it is
+// erased.
+func shown(out string, columns int) string {
+	lines, row, column := [][]rune{nil}, 0, 0
+	down := func() {
+		if row++; row == len(lines) {
+			lines = append(lines, nil)
+		}
+	}
+	for rest := out; rest != ""; {
+		var up int
+		switch {
+		case strings.HasPrefix(rest, "\x1b[J"):
+			lines = lines[:row+1]
+			lines[row] = lines[row][:min(column, len(lines[row]))]
+			rest = rest[3:]
+			continue
+		case strings.HasPrefix(rest, "\x1b["):
+			if n, _ := fmt.Sscanf(rest, "\x1b[%dA", &up); n == 1 {
+				row = max(row-up, 0)
+			}
+			rest = rest[strings.IndexFunc(rest[2:], unicode.IsLetter)+3:]
+			continue
+		}
+		r, size := utf8.DecodeRuneInString(rest)
+		rest = rest[size:]
+		switch r {
+		case '\r':
+			column = 0
+		case '\n':
+			down()
+		default:
+			if column == columns {
+				down()
+				column = 0
+			}
+			for len(lines[row]) <= column {
+				lines[row] = append(lines[row], ' ')
+			}
+			lines[row][column] = r
+			column++
+		}
+	}
+	var text []string
+	for _, line := range lines {
+		text = append(text, strings.TrimRight(string(line), " "))
+	}
+	return strings.Join(text, "\n")
 }

@@ -1,0 +1,293 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kkbundle/kkbundle/build"
+	"github.com/kkbundle/kkbundle/cmd/internal/site"
+	"github.com/kkbundle/kkbundle/cmd/internal/usage"
+	"github.com/kkbundle/kkbundle/installer/precheck"
+	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/catalog"
+	"github.com/kkbundle/kkbundle/plain"
+)
+
+func newCheckCmd(g *globals) *cobra.Command {
+	return &cobra.Command{
+		Use:   "check [DIR|FILE...]",
+		Short: "Check manifests, cluster files and inventories together, without network",
+		Long: `Checks all files of kkbundle and KubeKey in a directory, the current one by default, or the named files: each by itself, and all
+together. The catalog must know the clusters' versions, hosts must fit the cluster, named files must exist, and a lock must match its
+manifest. Connects to nothing, and lists all errors. Other YAML files are skipped.`,
+		Example: "  kkbundle check\n  kkbundle check site\n  kkbundle check manifest.yaml inventory.yaml",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			files, err := filesToCheck(args)
+			if err != nil {
+				return err
+			}
+			list, err := g.checkFiles(cmd.Context(), files)
+			if err != nil {
+				return err
+			}
+			if g.JSON {
+				return g.PrintJSON(filesResult{Version: 1, Files: list})
+			}
+			for _, f := range list {
+				g.Note("%s: %s", f.File, f.Kind)
+			}
+			g.Note("%s, nothing wrong", plain.Count(len(list), "file"))
+			return nil
+		},
+	}
+}
+
+// filesResult is the JSON output of check.
+type filesResult struct {
+	Version int           `json:"version"` // 1
+	Files   []checkedFile `json:"files"`
+}
+
+// A checkedFile is a file and its kind; files of KubeKey have theirs.
+type checkedFile struct {
+	File string `json:"file"`
+	Kind string `json:"kind"`
+
+	api string
+}
+
+var (
+	apiGrammar  = regexp.MustCompile(`(?m)^apiVersion:[ \t]*["']?([^\s"'#]+)`)
+	kindGrammar = regexp.MustCompile(`(?m)^kind:[ \t]*["']?([^\s"'#]+)`)
+)
+
+// filesToCheck returns named files, and the files of kkbundle and KubeKey in named directories.
+func filesToCheck(args []string) ([]string, error) {
+	if len(args) == 0 {
+		args = []string{"."}
+	}
+	var files []string
+	for _, arg := range args {
+		if info, err := os.Stat(arg); err != nil || !info.IsDir() {
+			files = append(files, arg)
+			continue
+		}
+		entries, err := os.ReadDir(arg)
+		if err != nil {
+			return nil, err
+		}
+		n := len(files)
+		for _, e := range entries {
+			path := filepath.Join(arg, e.Name())
+			if !e.Type().IsRegular() || !usage.IsYAML(path) {
+				continue
+			}
+			data, err := build.ReadFile(path)
+			if err == nil && fileKind(path, data).Kind != "" {
+				files = append(files, path)
+			}
+		}
+		if len(files) == n {
+			return nil, &build.InputError{Err: fmt.Errorf("%s has no file of kkbundle: write some with kkbundle init", arg)}
+		}
+	}
+	return files, nil
+}
+
+// fileKind returns the kind that a file says it has, "" if it is not for kkbundle.
+func fileKind(path string, data []byte) checkedFile {
+	f := checkedFile{File: path}
+	if m := apiGrammar.FindSubmatch(data); m != nil {
+		f.api = string(m[1])
+	}
+	if !strings.HasPrefix(f.api, "kkbundle.io/") && !strings.HasPrefix(f.api, "kubekey.kubesphere.io/") && !bytes.Contains(data, []byte("kind: KKCluster")) {
+		return f
+	}
+	if m := kindGrammar.FindSubmatch(data); m != nil {
+		f.Kind = string(m[1])
+	}
+	return f
+}
+
+// A fileChecker collects the problems of files that belong together.
+type fileChecker struct {
+	g           *globals
+	said        map[string]bool // problems
+	errs        []error
+	manifests   []checkedFile
+	clusters    map[string]*manifest.Cluster // by path; nil if it is wrong
+	inventories map[string]*manifest.Inventory
+}
+
+// checkFiles checks files, each by itself and all together. The error joins all problems.
+func (g *globals) checkFiles(ctx context.Context, files []string) ([]checkedFile, error) {
+	c := &fileChecker{g: g, said: map[string]bool{}, clusters: map[string]*manifest.Cluster{}, inventories: map[string]*manifest.Inventory{}}
+	var list []checkedFile
+	for _, file := range files {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		data, err := build.ReadFile(file)
+		if err != nil {
+			c.add(err)
+			continue
+		}
+		f := fileKind(file, data)
+		list = append(list, f)
+		c.file(f, data)
+	}
+	for _, f := range c.manifests {
+		c.project(f.File)
+	}
+	c.fit()
+	return list, errors.Join(c.errs...)
+}
+
+// add adds an error without the lines that were said before.
+func (c *fileChecker) add(err error) {
+	if err == nil {
+		return
+	}
+	var lines []string
+	all := strings.Split(err.Error(), "\n")
+	for _, line := range all {
+		if !c.said[line] {
+			c.said[line] = true
+			lines = append(lines, line)
+		}
+	}
+	switch {
+	case len(lines) == len(all):
+		c.errs = append(c.errs, err)
+	case len(lines) > 0:
+		c.errs = append(c.errs, &build.InputError{Err: errors.New(strings.Join(lines, "\n"))})
+	}
+}
+
+// file checks a file by itself.
+func (c *fileChecker) file(f checkedFile, data []byte) {
+	foreign := !strings.HasPrefix(f.api, "kkbundle.io/")
+	var err error
+	switch {
+	case f.Kind == manifest.KindBundle:
+		c.manifests = append(c.manifests, f)
+		var b *manifest.Bundle
+		if b, err = manifest.ParseBundle(f.File, data); err == nil {
+			err = build.CheckFiles(f.File, b)
+		}
+	case f.Kind == manifest.KindLock:
+		_, err = manifest.ParseLock(f.File, data)
+	case f.Kind == manifest.KindCatalog:
+		_, err = manifest.ParseCatalog(f.File, data)
+	case f.Kind == manifest.KindTrust:
+		_, err = manifest.ParseTrust(f.File, data)
+	case f.Kind == manifest.KindPrecheckRules:
+		_, err = manifest.ParsePrecheckRules(f.File, data, precheck.IDs())
+	case f.Kind == "Config" || f.Kind == manifest.KindCluster && !foreign:
+		c.clusters[f.File], err = c.g.checkCluster(f.File, nil)
+	case f.Kind == manifest.KindInventory:
+		c.inventories[f.File], err = site.ReadInventory(c.g.Console, f.File)
+	case f.Kind == manifest.KindCluster || f.Kind == "KKCluster": // hosts and cluster in one
+		c.clusters[f.File], err = c.g.checkCluster(f.File, nil)
+		c.add(err)
+		c.inventories[f.File], err = site.ReadInventory(c.g.Console, f.File)
+	case foreign && f.Kind == "Manifest":
+		err = &build.InputError{Err: fmt.Errorf("%s is a manifest of KubeKey: kkbundle convert %s makes one of kkbundle", f.File, f.File)}
+	default:
+		err = &build.InputError{Err: fmt.Errorf("%s is no file of kkbundle (%s)", f.File, strings.Join(manifest.Kinds(), ", "))}
+	}
+	c.add(err)
+}
+
+// project checks a manifest with everything it names, and its lock.
+func (c *fileChecker) project(file string) {
+	p, err := build.Load(file)
+	if err != nil {
+		c.add(err)
+		return
+	}
+	c.g.assumed(p.Assumptions)
+	c.g.noteIdleCharts(p)
+	lock, err := p.Lock()
+	if err == nil && lock != nil {
+		if err = lock.Covers(p.Manifest); err != nil {
+			err = fmt.Errorf("%s: %w", build.LockFile(file), err)
+		}
+	}
+	c.add(err)
+}
+
+// fit checks inventories with the cluster, if it is clear which.
+func (c *fileChecker) fit() {
+	file := ""
+	for _, f := range c.manifests {
+		if data, err := build.ReadFile(f.File); err == nil {
+			if b, err := manifest.ParseBundle(f.File, data); err == nil && b.Cluster != "" {
+				file = filepath.Join(filepath.Dir(f.File), b.Cluster)
+			}
+		}
+	}
+	if _, known := c.clusters[file]; !known {
+		file = ""
+		for name := range c.clusters {
+			file = name
+		}
+		if len(c.clusters) > 1 {
+			c.g.Note("note: %d cluster files and no manifest that names one as its cluster: inventories were not checked with them", len(c.clusters))
+			return
+		}
+	}
+	k := c.clusters[file]
+	if k == nil {
+		return
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.inventories)) {
+		if inv := c.inventories[name]; inv != nil {
+			c.g.noteGaps(inv.CheckInstall())
+			c.add(fit(inv, k))
+		}
+	}
+}
+
+// checkCluster reads a cluster file and checks its versions against the catalog.
+func (g *globals) checkCluster(file string, settings []string) (*manifest.Cluster, error) {
+	c, err := site.ReadCluster(g.Console, file, settings)
+	if err != nil {
+		return nil, err
+	}
+	g.noteGaps(c.CheckInstall())
+	d := c.WithDefaults()
+	var errs []error
+	if d.Catalogs, err = build.ReadCatalogs(c, build.ReadFile, filepath.Dir(file)); err != nil {
+		return nil, err
+	}
+	for _, name := range c.CarriedFiles() {
+		if _, err := build.ReadFile(filepath.Join(filepath.Dir(file), name)); err != nil {
+			errs = append(errs, fmt.Errorf("%s names %s: %w", file, name, err))
+		}
+	}
+	return c, errors.Join(append(errs, checkVersions(file, d, exampleStarter().Platforms))...)
+}
+
+// checkVersions checks that the catalog has the versions of a cluster with defaults, and that they go together.
+func checkVersions(file string, c *manifest.Cluster, platforms []string) error {
+	_, err := build.CheckVersions(file, c, catalog.Options{Platforms: platforms})
+	return err
+}
+
+// noteIdleCharts names charts that travel in the bundle, and that install will not install.
+func (g *globals) noteIdleCharts(p *build.Project) {
+	for _, name := range p.IdleCharts() {
+		g.Note("note: chart %s travels in the bundle and nothing installs it; addons in %s would", plain.Line(name), plain.Line(p.Manifest.ClusterFiles()[0]))
+	}
+}

@@ -1,0 +1,178 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/docker/cli/cli/config"
+	"github.com/docker/cli/cli/config/configfile"
+	"github.com/docker/cli/cli/config/types"
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/spf13/cobra"
+
+	"github.com/kkbundle/kkbundle/build"
+	"github.com/kkbundle/kkbundle/cmd/internal/terminal"
+	"github.com/kkbundle/kkbundle/cmd/internal/usage"
+	"github.com/kkbundle/kkbundle/plain"
+	"github.com/kkbundle/kkbundle/registry"
+)
+
+func newLoginCmd(g *globals) *cobra.Command {
+	var o loginFlags
+	cmd := &cobra.Command{
+		Use:   "login HOST[:PORT]",
+		Short: "Log in to a registry",
+		Long: `Checks a login with a registry, and keeps it in docker's configuration ($DOCKER_CONFIG, else ~/.docker/config.json), where build, push,
+publish and pull find it, as do docker, helm and crane. A credential helper of that configuration (credsStore, credHelpers) keeps the
+password; without one the file has it, which only you can read.
+
+User and password are asked for on a terminal; scripts give --username and --password-stdin.`,
+		Example: "  kkbundle login harbor.site\n  kkbundle login harbor.site -u robot --password-stdin < password",
+		Args:    takes("HOST[:PORT]"),
+		RunE:    func(cmd *cobra.Command, args []string) error { return runLogin(cmd.Context(), g, args[0], o) },
+	}
+	o.add(cmd.Flags())
+	return cmd
+}
+
+func newLogoutCmd(g *globals) *cobra.Command {
+	return &cobra.Command{
+		Use:     "logout HOST[:PORT]",
+		Short:   "Remove the login of a registry",
+		Long:    "Removes the login of a registry from docker's configuration, or from the credential helper that keeps it.",
+		Example: "  kkbundle logout harbor.site",
+		Args:    takes("HOST[:PORT]"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			_, key, err := registryKey(args[0])
+			if err != nil {
+				return err
+			}
+			file, err := dockerConfig()
+			if err != nil {
+				return err
+			}
+			if have, err := file.GetAuthConfig(key); err != nil || have.Username+have.IdentityToken+have.RegistryToken == "" {
+				return errors.Join(err, fmt.Errorf("%s has no login of %s", file.Filename, plain.Line(args[0])))
+			}
+			if err := file.GetCredentialsStore(key).Erase(key); err != nil {
+				return err
+			}
+			g.Note("removed the login of %s", plain.Line(args[0]))
+			return nil
+		},
+	}
+}
+
+// loginResult is the JSON output of login.
+type loginResult struct {
+	Version  int    `json:"version"` // 1
+	Registry string `json:"registry"`
+	Username string `json:"username"`
+	// Store is the credential helper, or the file that has the password.
+	Store string `json:"store"`
+}
+
+func runLogin(ctx context.Context, g *globals, host string, o loginFlags) error {
+	if err := o.check(); err != nil {
+		return err
+	}
+	address, key, err := registryKey(host)
+	if err != nil {
+		return err
+	}
+	file, err := dockerConfig()
+	if err != nil {
+		return err
+	}
+	account, err := o.account(ctx, g)
+	if err != nil {
+		return err
+	}
+	transport, plainHTTP, err := o.transport(ctx, g, address)
+	if err != nil {
+		return err
+	}
+	err = registry.CheckLogin(ctx, registry.PushOptions{
+		Registry: address, Auth: login{&authn.Basic{Username: account.Username, Password: account.Password}}, Transport: transport, PlainHTTP: plainHTTP,
+		Logger: g.Logger(),
+	})
+	if err != nil {
+		return &pushError{fmt.Errorf("login to %s: %w", host, err)}
+	}
+	account.ServerAddress = key
+	if err := file.GetCredentialsStore(key).Store(account); err != nil {
+		return fmt.Errorf("keep the login: %w", err)
+	}
+	r := loginResult{Version: 1, Registry: address, Username: account.Username, Store: file.Filename}
+	if helper := helperOf(file, key); helper != "" {
+		r.Store = "docker-credential-" + helper
+	}
+	if g.JSON {
+		return g.PrintJSON(r)
+	}
+	g.Note("logged in to %s as %s; the password is in %s", plain.Line(host), plain.Line(account.Username), plain.Line(r.Store))
+	return nil
+}
+
+// account returns user and password: those of the flags, or those that the terminal is asked for.
+func (f *loginFlags) account(ctx context.Context, g *globals) (a types.AuthConfig, err error) {
+	switch {
+	case f.passwordStdin && f.username == "":
+		return a, usage.Errorf("--password-stdin needs --username")
+	case f.passwordStdin:
+		a.Username = f.username
+		a.Password, err = readPassword(g.In)
+		return a, err
+	case !terminal.IsTerminal(g.In):
+		return a, usage.Errorf("without a terminal to ask on, give --username and --password-stdin; passwords are never taken from the command line")
+	}
+	if a.Username = f.username; a.Username == "" {
+		_, _ = fmt.Fprint(g.Err, "user: ")
+		text, err := bufio.NewReader(g.In).ReadString('\n')
+		if err != nil {
+			return a, err
+		}
+		a.Username = strings.TrimSpace(text)
+	}
+	a.Password, err = g.AskSecret(ctx, "password")
+	if err == nil && (a.Username == "" || a.Password == "") {
+		err = errors.New("user or password is empty: nothing was kept")
+	}
+	return a, err
+}
+
+// registryKey returns a registry's address, and its key in docker's configuration.
+func registryKey(host string) (address, key string, err error) {
+	if strings.Contains(host, "/") {
+		return "", "", usage.Errorf("%s: a login is for a whole registry: write HOST[:PORT]", plain.Line(host))
+	}
+	r, err := name.NewRegistry(host, name.StrictValidation)
+	if err != nil {
+		return "", "", &usage.Error{Err: err}
+	}
+	if address = r.RegistryStr(); address == name.DefaultRegistry {
+		return address, authn.DefaultAuthKey, nil
+	}
+	return address, address, nil
+}
+
+// dockerConfig reads docker's configuration.
+func dockerConfig() (*configfile.ConfigFile, error) {
+	file, err := config.Load(config.Dir())
+	if err != nil {
+		return nil, &build.InputError{Err: fmt.Errorf("docker's configuration: %w", err)}
+	}
+	return file, nil
+}
+
+// helperOf returns the credential helper of a registry, "" for the file itself.
+func helperOf(file *configfile.ConfigFile, key string) string {
+	if helper := file.CredentialHelpers[key]; helper != "" {
+		return helper
+	}
+	return file.CredentialsStore
+}
