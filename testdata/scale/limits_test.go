@@ -21,6 +21,31 @@ import (
 	kkbuild "github.com/kkbundle/kkbundle/build"
 )
 
+// wideManifest returns a manifest with layers that no other has.
+func wideManifest(t *testing.T, number, layers int) []byte {
+	t.Helper()
+	type desc struct {
+		MediaType string `json:"mediaType"`
+		Digest    string `json:"digest"`
+		Size      int    `json:"size"`
+	}
+	doc := struct {
+		SchemaVersion int    `json:"schemaVersion"`
+		MediaType     string `json:"mediaType"`
+		ArtifactType  string `json:"artifactType"`
+		Config        desc   `json:"config"`
+		Layers        []desc `json:"layers"`
+	}{2, "application/vnd.oci.image.manifest.v1+json", "application/x", desc{"application/x", digest.FromString("{}").String(), 2}, nil}
+	for l := range layers {
+		doc.Layers = append(doc.Layers, desc{"application/x", fmt.Sprintf("sha256:%x", sha256.Sum256(fmt.Append(nil, number, l))), 1000})
+	}
+	data, err := json.Marshal(doc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
 // TestTooManyBlobs: what no bundle can hold is an error before the first layer is requested. The registry is a stand-in
 // with manifests of 20,000 layers each.
 func TestTooManyBlobs(t *testing.T) {
@@ -29,25 +54,7 @@ func TestTooManyBlobs(t *testing.T) {
 	manifests := map[string][]byte{}
 	var lines strings.Builder
 	for i := range images {
-		type desc struct {
-			MediaType string `json:"mediaType"`
-			Digest    string `json:"digest"`
-			Size      int    `json:"size"`
-		}
-		doc := struct {
-			SchemaVersion int    `json:"schemaVersion"`
-			MediaType     string `json:"mediaType"`
-			ArtifactType  string `json:"artifactType"`
-			Config        desc   `json:"config"`
-			Layers        []desc `json:"layers"`
-		}{2, "application/vnd.oci.image.manifest.v1+json", "application/x", desc{"application/x", digest.FromString("{}").String(), 2}, nil}
-		for l := range layers {
-			doc.Layers = append(doc.Layers, desc{"application/x", fmt.Sprintf("sha256:%x", sha256.Sum256(fmt.Append(nil, i, l))), 1000})
-		}
-		data, err := json.Marshal(doc)
-		if err != nil {
-			t.Fatal(err)
-		}
+		data := wideManifest(t, i, layers)
 		manifests[fmt.Sprintf("app%d", i)], manifests[digest.FromBytes(data).String()] = data, data
 		fmt.Fprintf(&lines, "  - REGISTRY/app%d:1\n", i)
 	}
