@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"os"
 	"path/filepath"
 
@@ -84,8 +85,32 @@ func (b *builder) scratchNeed(job *fetch.Job) int64 {
 	return first + min(later, max(streamWindow, largest))
 }
 
-// announce reports the size of the downloads. It is an error if a disk is too small.
+// blobSizes yields the size of each blob that the bundle will have; -1 is unknown.
+func (b *builder) blobSizes(job *fetch.Job) iter.Seq[int64] {
+	return func(yield func(int64) bool) {
+		for range b.lock.Items { // at least one manifest each
+			if !yield(-1) {
+				return
+			}
+		}
+		for _, size := range job.Cached() {
+			if !yield(size) {
+				return
+			}
+		}
+		for size := range job.Missing() {
+			if !yield(size) {
+				return
+			}
+		}
+	}
+}
+
+// announce reports the size of the downloads. It is an error if a disk is too small, or if no bundle can hold the blobs.
 func (b *builder) announce(job *fetch.Job) error {
+	if err := bundle.CheckDirectory(b.blobSizes(job)); err != nil {
+		return &InputError{err}
+	}
 	needs, err := b.needs(job)
 	if err != nil {
 		return err

@@ -10,9 +10,11 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"iter"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -148,6 +150,24 @@ func Estimate(ctx context.Context, src Source, x Index) (int64, error) {
 	}
 	return p.most(ctx, src)
 }
+
+// CheckDirectory returns an error if no bundle can hold blobs of these sizes, -1 for an unknown one, because
+// kkbundle.json would be too large: above about 540,000 blobs. It is for checks before anything is downloaded. Create
+// checks again, because positions in the file, which are not known yet, count too.
+func CheckDirectory(sizes iter.Seq[int64]) error {
+	n, blobs := 0, 0
+	for size := range sizes {
+		n, blobs = n+format.MinBlobRecord+len(strconv.FormatInt(max(size, 0), 10))-1, blobs+1
+	}
+	n += blobs * likelyPosition
+	if n > format.MaxIndexSize {
+		return fmt.Errorf("the bundle would have %d blobs, and their directory %d bytes of at most %d: split the content into several bundles", blobs, n, format.MaxIndexSize)
+	}
+	return nil
+}
+
+// likelyPosition is the number of digits of a blob's position beyond the two of the shortest, where there are many.
+const likelyPosition = 5
 
 // A plan is everything about a bundle except the contents of its blobs.
 type plan struct {

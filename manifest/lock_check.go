@@ -114,6 +114,7 @@ type TooLargeError struct {
 	Bytes, Limit int
 }
 
+// Error names the size and the remedy.
 func (e *TooLargeError) Error() string {
 	return fmt.Sprintf("the lock has %d pins in %d bytes, and at most %d bytes are read: split the manifest into several bundles", e.Pins, e.Bytes, e.Limit)
 }

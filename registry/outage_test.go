@@ -215,6 +215,7 @@ func TestPushOutageRequests(t *testing.T) {
 			t.Errorf("%d requests for %s", n, path)
 		}
 	}
+	t.Logf("%d requests failed", failed)
 	if most := 4 * 5 * 2; failed > most { // each job's blob, and the repetitions of each
 		t.Errorf("%d requests failed, want at most %d", failed, most)
 	}
