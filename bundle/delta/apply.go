@@ -70,8 +70,12 @@ func Apply(ctx context.Context, path string, o Options) (Result, error) {
 	if err := disk.CheckOutput(o.Output); err != nil {
 		return Result{}, err
 	}
+	need := f.Store + f.Content + f.Size
+	if o.Old != nil && !f.copies(o.Old) {
+		need += f.Size
+	}
 	_, err = disk.CheckSpace(disk.Need{
-		Dir: filepath.Dir(o.Output), What: "unpacked files, new blobs and the bundle", Bytes: f.Store + f.Content + f.Size,
+		Dir: filepath.Dir(o.Output), What: "unpacked files, new blobs and the bundle", Bytes: need,
 		Remedy: "free space there, or name another directory with -o",
 	})
 	if err != nil {
@@ -161,16 +165,21 @@ type applier struct {
 	index   []byte // NEW's index.json
 }
 
+// copies reports whether frames of OLD can be copied, because the same encoder made them.
+func (f *file) copies(old *bundle.From) bool {
+	return old.Encoder() == f.Encoder && old.FrameSize() == f.FrameSize
+}
+
 // source returns the source of NEW's blobs. Frames of OLD are copied if they are of the same encoder.
 func (a *applier) source(ctx context.Context) (bundle.Source, error) {
 	old := a.o.Old
 	if old == nil {
 		return a.scratch, nil
 	}
-	if old.Encoder() == a.Encoder && old.FrameSize() == a.FrameSize {
+	if a.copies(old) {
 		return bundle.Combine(a.scratch.Cache, *old)
 	}
-	for _, b := range old.Blobs() {
+	for _, b := range old.Blobs() { // those that NEW lacks are few
 		rc, err := old.Blob(ctx, b.Digest, 0)
 		if err != nil {
 			return nil, err
@@ -322,6 +331,7 @@ func openBlob(ctx context.Context, r *bundle.Reader, d digest.Digest) (io.ReadCl
 // make appends the entries to the store.
 func (a *applier) make(ctx context.Context) error {
 	in := &scanner{in: bufio.NewReaderSize(a.section(sectionMade), 64<<10)}
+	dicts := dictRatio*(a.Store-a.Base) + freeDicts
 	for a.store.size < a.Store {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -331,6 +341,9 @@ func (a *applier) make(ctx context.Context) error {
 		length := in.number(a.Sections[sectionMade])
 		if err := errors.Join(err, in.err); err != nil {
 			return err
+		}
+		if dicts -= int64(len(dict)); dicts < 0 {
+			return damaged("its dictionaries are too large together")
 		}
 		if size == 0 {
 			return damaged("an entry is empty")

@@ -55,15 +55,11 @@ func Create(ctx context.Context, next bundle.From, o Options) (_ Created, err er
 			return Created{}, err
 		}
 	}
+	if err := c.prove(ctx); err != nil {
+		return Created{}, err
+	}
 	err = disk.WriteFileWith(o.Output, 0o644, func(w io.Writer) error {
-		written, ok := w.(*os.File)
-		if !ok {
-			return errors.New("the output is not a file")
-		}
-		if err := c.write(w); err != nil {
-			return err
-		}
-		return c.prove(ctx, written)
+		return c.whole.copyTo(w, span{0, c.whole.size}, make([]byte, 1<<20))
 	})
 	return c.Created, err
 }
@@ -76,6 +72,7 @@ type creator struct {
 	old   *scan
 	added *scan
 	parts [numSection]*spool // the sections
+	whole *spool             // the delta, until it is proved
 }
 
 func (c *creator) close() (err error) {
@@ -84,7 +81,7 @@ func (c *creator) close() (err error) {
 			err = errors.Join(err, s.Close())
 		}
 	}
-	for _, s := range c.parts {
+	for _, s := range append(c.parts[:], c.whole) {
 		if s != nil {
 			err = errors.Join(err, s.Close())
 		}
@@ -530,13 +527,14 @@ func (c *creator) write(w io.Writer) error {
 }
 
 // prove applies the delta and compares the result with NEW.
-func (c *creator) prove(ctx context.Context, written *os.File) error {
-	in, err := os.Open(written.Name())
-	if err != nil {
+func (c *creator) prove(ctx context.Context) (err error) {
+	if c.whole, err = newSpool(filepath.Dir(c.o.Output)); err != nil {
 		return err
 	}
-	defer in.Close()
-	f, err := parse(in, c.Bytes)
+	if err := c.write(c.whole); err != nil {
+		return err
+	}
+	f, err := parse(c.whole, c.whole.size)
 	if err == nil {
 		err = f.verify()
 	}

@@ -117,9 +117,26 @@ func create(t testing.TB, old, next *bundletest.Bundle) (string, delta.Created) 
 	return o.Output, c
 }
 
-func TestPatchMakesTheSameBytes(t *testing.T) {
+// A fixture is a delta that several tests share.
+type fixture struct {
+	old, next *bundletest.Bundle
+	delta     string
+}
+
+func TestPatch(t *testing.T) {
 	old, next := pairOf(t)
 	path, c := create(t, old, next)
+	f := fixture{old, next, path}
+	t.Run("the result has the same bytes", func(t *testing.T) { f.sameBytes(t, c) })
+	t.Run("old bundle may be compressed differently", f.compressedDifferently)
+	t.Run("another base is named before anything is written", f.anotherBase)
+	t.Run("damage leaves nothing", f.damage)
+	t.Run("an interrupted patch leaves nothing", f.interrupted)
+	t.Run("an existing result stays on error", f.existing)
+}
+
+func (f fixture) sameBytes(t *testing.T, c delta.Created) {
+	old, next, path := f.old, f.next, f.delta
 	out := filepath.Join(t.TempDir(), "new.kkb")
 	r, err := delta.Apply(t.Context(), path, delta.Options{Old: from(old), Output: out})
 	check(t, err)
@@ -151,9 +168,65 @@ func TestUnpackMakesTheSameBytes(t *testing.T) {
 	}
 }
 
-func TestAnotherBaseIsNamedBeforeAnythingIsWritten(t *testing.T) {
+// atLevel returns the bundle with all blobs compressed again.
+func atLevel(t testing.TB, b *bundletest.Bundle, level bundle.Level) *bundletest.Bundle {
+	t.Helper()
+	c, err := bundle.OpenCache(t.TempDir(), level)
+	check(t, err)
+	for _, d := range b.Reader.Blobs() {
+		rc, err := b.Reader.Blob(t.Context(), d.Digest, 0)
+		check(t, err)
+		w, _, err := c.Begin(t.Context(), d.Digest.String())
+		check(t, err)
+		_, err = io.Copy(w, rc)
+		check(t, err)
+		_, err = w.Commit(t.Context(), d.Size, d.Digest)
+		check(t, errors.Join(err, w.Close(), rc.Close()))
+	}
+	path := filepath.Join(t.TempDir(), "other.kkb")
+	_, err = bundle.Create(t.Context(), path, c, b.Reader.Index(), bundle.WriteOptions{})
+	check(t, err)
+	r, err := bundle.Open(path)
+	check(t, err)
+	t.Cleanup(func() { check(t, r.Close()) })
+	return &bundletest.Bundle{Path: path, Reader: r, Cache: c}
+}
+
+func (f fixture) compressedDifferently(t *testing.T) {
+	old, next, path := f.old, f.next, f.delta
+	out := filepath.Join(t.TempDir(), "new.kkb")
+	for _, level := range []bundle.Level{bundle.LevelDefault, bundle.LevelBest} {
+		other := atLevel(t, old, level)
+		if other.Reader.Encoder() == old.Reader.Encoder() {
+			t.Fatal("the encoders are the same")
+		}
+		_, err := delta.Apply(t.Context(), path, delta.Options{Old: from(other), Output: out})
+		check(t, err)
+		sameFile(t, out, next.Path)
+	}
+}
+
+func TestABundleOfTwoEncodersIsRefused(t *testing.T) {
 	old, next := pairOf(t)
-	path, _ := create(t, old, next)
+	other := atLevel(t, next, bundle.LevelDefault)
+	src, err := bundle.Combine(nil, *from(old), *from(other))
+	check(t, err)
+	path := filepath.Join(t.TempDir(), "mixed.kkb")
+	_, err = bundle.Create(t.Context(), path, src, next.Reader.Index(), bundle.WriteOptions{})
+	check(t, err)
+	mixed, err := bundle.Open(path)
+	check(t, err)
+	defer mixed.Close()
+	out := filepath.Join(t.TempDir(), "x.kkd")
+	_, err = delta.Create(t.Context(), bundle.From{Name: "mixed.kkb", Reader: mixed}, delta.Options{Old: from(old), Output: out})
+	if err == nil || !strings.Contains(err.Error(), "could not make it again") {
+		t.Errorf("error %v", err)
+	}
+	nothing(t, filepath.Dir(out))
+}
+
+func (f fixture) anotherBase(t *testing.T) {
+	old, next, path := f.old, f.next, f.delta
 	packed, _ := create(t, nil, next)
 	for name, c := range map[string]struct {
 		path string
@@ -176,9 +249,8 @@ func TestAnotherBaseIsNamedBeforeAnythingIsWritten(t *testing.T) {
 	}
 }
 
-func TestDamageLeavesNothing(t *testing.T) {
-	old, next := pairOf(t)
-	path, _ := create(t, old, next)
+func (f fixture) damage(t *testing.T) {
+	old, path := f.old, f.delta
 	whole, err := os.ReadFile(path)
 	check(t, err)
 	for i := range 20 {
@@ -196,9 +268,8 @@ func TestDamageLeavesNothing(t *testing.T) {
 	}
 }
 
-func TestAnInterruptedPatchLeavesNothing(t *testing.T) {
-	old, next := pairOf(t)
-	path, _ := create(t, old, next)
+func (f fixture) interrupted(t *testing.T) {
+	old, next, path := f.old, f.next, f.delta
 	out := filepath.Join(t.TempDir(), "new.kkb")
 	for _, phase := range []string{"unpack", "restore files", "rebuild blobs", "write"} {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -217,9 +288,8 @@ func TestAnInterruptedPatchLeavesNothing(t *testing.T) {
 	sameFile(t, out, next.Path)
 }
 
-func TestAnExistingResultStaysOnError(t *testing.T) {
-	old, next := pairOf(t)
-	path, _ := create(t, old, next)
+func (f fixture) existing(t *testing.T) {
+	next, path := f.next, f.delta
 	out := filepath.Join(t.TempDir(), "new.kkb")
 	check(t, os.WriteFile(out, []byte("before"), 0o600))
 	if _, err := delta.Apply(t.Context(), path, delta.Options{Old: from(next), Output: out}); err == nil {

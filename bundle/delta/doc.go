@@ -46,7 +46,8 @@
 //
 // Entries to the end of the section. Each is: one byte, the kind; a varint, the bytes that the entry appends to the store; a varint, the
 // number of ranges of its dictionary; for each, its address and length as varints; a varint, the length of the data; the data. A
-// dictionary is the concatenation of its ranges, at most 48 MiB. All of them must lie in the store as it is.
+// dictionary is the concatenation of its ranges, at most 48 MiB. All of them must lie in the store as it is. All dictionaries together
+// have at most 16 times the bytes that the entries append, and 1 GiB.
 //
 //	kind 0   zstd: one frame, whose window is at most 64 MiB, made with the dictionary as raw content under the id 1
 //	kind 1   edits: the new bytes are the dictionary's, edited. The data is one zstd frame with three parts, each preceded by its

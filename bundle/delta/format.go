@@ -22,6 +22,8 @@ const (
 	maxHead    = 1 << 20
 	maxWindow  = 64 << 20
 	maxDict    = 48 << 20
+	dictRatio  = 16      // all dictionaries together: so many bytes for each made byte of the store,
+	freeDicts  = 1 << 30 // and these
 	maxText    = 256 << 10
 	maxRanges  = 4 << 20 // of one blob
 	maxSize    = 1 << 50

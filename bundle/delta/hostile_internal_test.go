@@ -120,7 +120,7 @@ func FuzzApply(f *testing.F) {
 	old, next, h, plain := small(f)
 	f.Add(plain[0], plain[1], plain[2])
 	for _, s := range plain {
-		for at := 0; at < len(s); at += 1 + len(s)/20 {
+		for at := 0; at < len(s); at += 1 + len(s)/6 {
 			flipped := bytes.Clone(s)
 			flipped[at] ^= 0x81
 			f.Add(plain[0], plain[1], flipped)
@@ -159,6 +159,25 @@ func TestABombIsRefused(t *testing.T) {
 	if err := applied(t, forge(t, h, sections), old, next); err == nil {
 		t.Error("a section that is a bomb: no error")
 	}
+}
+
+// FuzzEdits checks that any data makes the promised number of bytes or an error.
+func FuzzEdits(f *testing.F) {
+	old := bytes.Repeat([]byte("0123456789"), 100)
+	e := &editor{old: old, new: append(bytes.Clone(old[300:]), "and more"...)}
+	e.index()
+	e.run()
+	f.Add(e.steps, e.differences, e.insertions, uint16(len(e.new)))
+	f.Fuzz(func(t *testing.T, steps, differences, insertions []byte, size uint16) {
+		var plain []byte
+		for _, part := range [][]byte{steps, differences, insertions} {
+			plain = append(binary.AppendUvarint(plain, uint64(len(part))), part...)
+		}
+		var out bytes.Buffer
+		if err := applyEdits(&out, bytes.NewReader(packed(t, plain)), old, int64(size)); err == nil && out.Len() != int(size) {
+			t.Errorf("%d bytes; %d were promised", out.Len(), size)
+		}
+	})
 }
 
 func TestEditsMakeTheNewBytes(t *testing.T) {

@@ -130,7 +130,22 @@ func plan(added, old *scan) []entry {
 		}
 	}
 	entries = append(entries, together(small, groupSize)...)
-	return append(entries, together(fresh, freshGroup)...)
+	return frugal(append(entries, together(fresh, freshGroup)...))
+}
+
+// frugal drops dictionaries beyond what a reader accepts.
+func frugal(entries []entry) []entry {
+	left := int64(freeDicts)
+	for _, e := range entries {
+		left += dictRatio * sizeOf(e.parts)
+	}
+	for i := range entries {
+		if left -= sizeOf(entries[i].dict); left < 0 {
+			left += sizeOf(entries[i].dict)
+			entries[i].dict = nil
+		}
+	}
+	return entries
 }
 
 // chunks cuts a large piece into entries, each with the part of its older version that lies at about the same place.
