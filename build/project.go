@@ -36,6 +36,7 @@ type Project struct {
 	own      []manifest.Image    // images that the manifest itself lists
 	clusters []*manifest.Cluster // with defaults, in the order of the manifest
 	below    []string            // for each cluster, the directory of its files in the bundle
+	catalogs []string            // catalogs that the clusters name, relative to the manifest
 	applied  []string            // YAML files that the clusters apply, relative to the manifest
 	hosts    *fetch.Hosts        // facts about upstream hosts, learnt while fetching
 }
@@ -128,6 +129,9 @@ func (p *Project) addCluster(name, as, below string) error {
 	c = c.WithDefaults()
 	if c.Catalogs, err = ReadCatalogs(c, ReadFile, filepath.Dir(file)); err != nil {
 		return err
+	}
+	for _, f := range c.Catalog {
+		p.catalogs = append(p.catalogs, path.Join(path.Dir(filepath.ToSlash(name)), filepath.ToSlash(f)))
 	}
 	more, err := catalog.Resolve(c, installer.Needed(c), catalog.Options{Platforms: p.Manifest.Platforms, Zone: p.Manifest.Zone})
 	if err != nil {
