@@ -59,8 +59,11 @@ func (p *Project) Resolve(ctx context.Context, o Options) (l *manifest.Lock, err
 	}
 	defer func() { err = errors.Join(err, s.cache.Close()) }()
 	s.memory = memoryDir(s.Cache)
-	f := &finder{session: s}
-	l, err = bundle.Mend(s.cache, s.dropped, func() (*manifest.Lock, error) { return f.resolve(ctx) })
+	var f *finder
+	l, err = bundle.Mend(s.cache, s.dropped, func() (l *manifest.Lock, err error) {
+		f, l, err = s.resolve(ctx)
+		return l, err
+	})
 	if err == nil {
 		err = s.judge(l.Undecided)
 	}
@@ -165,6 +168,9 @@ func (b *builder) settle(ctx context.Context) error {
 		if len(lock.Items) == 0 && len(lock.Inputs) == 0 {
 			return &InputError{fmt.Errorf("%s names no content: add images, charts, files, packages or a cluster", b.File)}
 		}
+		if _, err := lock.Marshal(); err != nil { // one that is too large, before anything is downloaded
+			return &InputError{err}
+		}
 		if err := b.judge(lock.Undecided); err != nil {
 			return err
 		}
@@ -245,9 +251,9 @@ func (b *builder) lockFor(ctx context.Context) (*manifest.Lock, error) {
 }
 
 // resolve makes a new lock.
-func (b *builder) resolve(ctx context.Context) (*manifest.Lock, error) {
-	b.finder = &finder{session: b.session}
-	return b.finder.resolve(ctx)
+func (b *builder) resolve(ctx context.Context) (l *manifest.Lock, err error) {
+	b.finder, l, err = b.session.resolve(ctx)
+	return l, err
 }
 
 // fetch downloads everything into the cache, or only manifests without a cache, and returns the bundle's index. Items that fail do

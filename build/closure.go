@@ -131,6 +131,11 @@ func (b *builder) closure(ctx context.Context, x bundle.Index) (bundle.Document,
 	if err != nil {
 		return bundle.Document{}, err
 	}
+	programs, err := b.programNeeds(ctx)
+	if err != nil {
+		return bundle.Document{}, err
+	}
+	needs = append(needs, programs...)
 	record, err := closure.Check(needs, there)
 	if err := missing(b.File, hintManifest, err); err != nil {
 		return bundle.Document{}, err
@@ -246,6 +251,10 @@ func bundleNeeds(ctx context.Context, c *bundle.Catalog) ([]closure.Need, error)
 		return nil, err
 	}
 	b.Platforms = c.Index().Platforms
+	listed, err := LockedKubeadm(ctx, c)
+	if err != nil {
+		return nil, err
+	}
 	base, err := CarriedCatalog(ctx, c)
 	if err != nil {
 		return nil, err
@@ -263,6 +272,7 @@ func bundleNeeds(ctx context.Context, c *bundle.Catalog) ([]closure.Need, error)
 		if cluster.Catalogs, err = ReadCatalogs(cluster, read, below); err != nil {
 			return nil, err
 		}
+		cluster.Catalogs = append(cluster.Catalogs, listed)
 		cluster.Base = base
 		more, err := clusterNeeds(cluster, b, below)
 		if err != nil {

@@ -24,6 +24,23 @@ func separateNetwork(cmd *exec.Cmd) {
 // isolate takes from this process whatever rendering does not need: it reads only below readable ("" is nothing), writes no file,
 // and has no network and no other program. It returns the barriers that this kernel lacks.
 func isolate(readable string) (missing []string) {
+	return confineTo(readable, "execve", "execveat")
+}
+
+// isolateProgram does the same before this process becomes a program of a directory that has nothing else.
+func isolateProgram(dir string) {
+	confineTo(dir)
+	_ = unix.Setrlimit(unix.RLIMIT_CPU, &unix.Rlimit{Cur: programSeconds, Max: programSeconds}) // its parent may be gone
+}
+
+// programSeconds bounds the processor time of a program.
+const programSeconds = 30
+
+// execute replaces this process by a program without an environment.
+func execute(program string, args []string) error { return syscall.Exec(program, args, nil) }
+
+// confineTo sets up the barriers, and forbids further system calls.
+func confineTo(readable string, forbidden ...string) (missing []string) {
 	if links, err := net.Interfaces(); err != nil || len(links) != 1 || links[0].Flags&net.FlagUp != 0 {
 		missing = append(missing, "network namespace")
 	}
@@ -44,16 +61,16 @@ func isolate(readable string) (missing []string) {
 	} else {
 		_ = landlock.V6.BestEffort().Restrict(rules...)
 	}
-	if filterCalls() != nil {
+	if filterCalls(forbidden) != nil {
 		missing = append(missing, "seccomp")
 	}
 	return missing
 }
 
-// filterCalls refuses the system calls of programs that leave their process, for all threads: sockets, other programs, other
-// processes, namespaces, the kernel's configuration. A thread is made by clone, which is refused for anything but threads; clone3
+// filterCalls refuses the system calls of programs that leave their process, for all threads: sockets, other processes,
+// namespaces, the kernel's configuration, and more by name. A thread is made by clone, which is refused for anything but threads; clone3
 // does not show its flags to a filter.
-func filterCalls() error {
+func filterCalls(more []string) error {
 	runtime.LockOSThread() // NoNewPrivs is of the thread, and the filter's installation wants it there
 	defer runtime.UnlockOSThread()
 	return seccomp.LoadFilter(seccomp.Filter{
@@ -63,12 +80,12 @@ func filterCalls() error {
 			DefaultAction: seccomp.ActionAllow,
 			Syscalls: []seccomp.SyscallGroup{{
 				Action: seccomp.ActionErrno,
-				Names: []string{
+				Names: append([]string{
 					"socket", "socketpair", "connect", "bind", "listen", "accept", "accept4", "sendto", "sendmsg",
-					"execve", "execveat", "ptrace", "process_vm_readv", "process_vm_writev", "pidfd_getfd", "memfd_create",
+					"ptrace", "process_vm_readv", "process_vm_writev", "pidfd_getfd", "memfd_create",
 					"unshare", "setns", "mount", "umount2", "pivot_root", "chroot", "open_by_handle_at", "io_uring_setup", "userfaultfd",
 					"bpf", "perf_event_open", "keyctl", "add_key", "request_key", "init_module", "finit_module", "kexec_load", "reboot",
-				},
+				}, more...),
 				NamesWithCondtions: []seccomp.NameWithConditions{{
 					Name:       "clone",
 					Conditions: []seccomp.Condition{{Argument: 0, Operation: seccomp.BitsNotSet, Value: unix.CLONE_THREAD}},

@@ -2,7 +2,10 @@
 
 package build
 
-import "os/exec"
+import (
+	"errors"
+	"os/exec"
+)
 
 // separateNetwork does nothing: only Linux has network namespaces.
 func separateNetwork(*exec.Cmd) {}
@@ -11,3 +14,9 @@ func separateNetwork(*exec.Cmd) {}
 func isolate(string) []string {
 	return []string{"network namespace", "resource limits", "Landlock", "seccomp"}
 }
+
+// isolateProgram does nothing: execute fails.
+func isolateProgram(string) {}
+
+// execute fails: kubeadm is a program of Linux.
+func execute(string, []string) error { return errors.ErrUnsupported }

@@ -7,6 +7,7 @@ import (
 	"os"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/plain"
 )
 
@@ -21,7 +22,12 @@ func (e *InputError) Unwrap() error { return e.Err }
 
 // ReadFile reads a file that a user wrote: a regular file of at most bundle.MaxDocument bytes. The error is an *InputError that
 // names the file.
-func ReadFile(path string) ([]byte, error) {
+func ReadFile(path string) ([]byte, error) { return readFile(path, bundle.MaxDocument) }
+
+// ReadLock reads a lock file, or a file that may be one, like ReadFile, with the limit of locks.
+func ReadLock(path string) ([]byte, error) { return readFile(path, manifest.MaxLockSize) }
+
+func readFile(path string, limit int64) ([]byte, error) {
 	data, err := func() ([]byte, error) {
 		info, err := os.Stat(path)
 		switch {
@@ -33,8 +39,8 @@ func ReadFile(path string) ([]byte, error) {
 			return nil, fmt.Errorf("%s is a directory: name a file", path)
 		case !info.Mode().IsRegular():
 			return nil, fmt.Errorf("%s is not a regular file", path)
-		case info.Size() > bundle.MaxDocument:
-			return nil, fmt.Errorf("%s has %s; at most %s are read", path, plain.Size(info.Size()), plain.Size(bundle.MaxDocument))
+		case info.Size() > limit:
+			return nil, fmt.Errorf("%s has %s; at most %s are read", path, plain.Size(info.Size()), plain.Size(limit))
 		}
 		return os.ReadFile(path)
 	}()

@@ -92,6 +92,27 @@ type findings struct {
 	inputs   []manifest.Input
 }
 
+// resolve makes a lock. If kubeadm lists other images than the catalog does, it changes the project and resolves again.
+func (s *session) resolve(ctx context.Context) (*finder, *manifest.Lock, error) {
+	f := &finder{session: s}
+	l, err := f.resolve(ctx)
+	if err != nil {
+		return f, l, err
+	}
+	differs, err := s.learn(ctx, l)
+	if err != nil {
+		return f, nil, err
+	}
+	if differs {
+		f = &finder{session: s}
+		if l, err = f.resolve(ctx); err != nil {
+			return f, l, err
+		}
+	}
+	l.Kubeadm = s.listed()
+	return f, l, nil
+}
+
 // resolve makes a lock of the manifest and the images found.
 func (f *finder) resolve(ctx context.Context) (*manifest.Lock, error) {
 	m := f.begin(PhaseResolve)

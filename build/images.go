@@ -54,8 +54,12 @@ func (p *Project) Images(ctx context.Context, o Options) (r Images, err error) {
 		return r, err
 	}
 	defer func() { err = errors.Join(err, s.cache.Close()) }()
-	f := &finder{session: s}
-	r, err = bundle.Mend(s.cache, s.dropped, func() (Images, error) { return f.images(ctx) })
+	r, err = bundle.Mend(s.cache, s.dropped, func() (Images, error) {
+		if err := s.learnUnknown(ctx); err != nil {
+			return Images{}, err
+		}
+		return (&finder{session: s}).images(ctx)
+	})
 	if len(r.Undecided) > 0 && s.Strict && err == nil {
 		var texts []string
 		for _, u := range r.Undecided {

@@ -29,7 +29,7 @@ func Keeper(ctx context.Context, dir bundle.CacheDir, files []string, open func(
 			if isBundle {
 				return keepBundle(file, open, kept)
 			}
-			data, err := ReadFile(file)
+			data, err := ReadLock(file)
 			if err != nil {
 				return err
 			}

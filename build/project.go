@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -39,10 +40,49 @@ type Project struct {
 	catalogs []string            // catalogs that the clusters name, relative to the manifest
 	applied  []string            // YAML files that the clusters apply, relative to the manifest
 	hosts    *fetch.Hosts        // facts about upstream hosts, learnt while fetching
+	loading
 }
 
-// Load reads a manifest and everything it names. Problems of these files are manifest.Problems or an *InputError.
-func Load(file string) (*Project, error) {
+// loading is what a project is loaded with besides its files.
+type loading struct {
+	// kubeadm has the images that kubeadm listed, by release, and the releases that were assumed. It is nil if there are none.
+	kubeadm map[string]manifest.KubeadmImages
+	assume  bool // releases of minor releases that the catalog does not know
+}
+
+// Load reads a manifest and everything it names. Problems of these files are manifest.Problems or an *InputError. Images that kubeadm
+// listed for the lock beside the manifest are taken from there.
+func Load(file string) (*Project, error) { return load(file, loading{kubeadm: lockedKubeadm(file)}) }
+
+// LoadAssuming is Load that accepts minor releases of Kubernetes that the catalog does not know. The lock records them.
+func LoadAssuming(file string) (*Project, error) {
+	return load(file, loading{kubeadm: lockedKubeadm(file), assume: true})
+}
+
+// lockedKubeadm reads the lock beside a manifest. An unreadable lock has nothing here; Build reports it.
+func lockedKubeadm(file string) map[string]manifest.KubeadmImages {
+	data, err := ReadFile(LockFile(file))
+	if err != nil {
+		return nil
+	}
+	l, err := manifest.ParseLock(LockFile(file), data)
+	if err != nil {
+		return nil
+	}
+	return l.Kubeadm
+}
+
+// again loads the project's files anew, with the images that kubeadm listed.
+func (p *Project) again() (*Project, error) {
+	q, err := load(p.File, p.loading)
+	if err != nil {
+		return nil, err
+	}
+	q.hosts = p.hosts
+	return q, nil
+}
+
+func load(file string, how loading) (*Project, error) {
 	data, err := ReadFile(file)
 	if err != nil {
 		return nil, err
@@ -51,7 +91,7 @@ func Load(file string) (*Project, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Project{File: file, Manifest: b, dir: filepath.Dir(file), hosts: fetch.NewHosts(), own: b.Images, extras: []bundle.Document{{Kind: bundle.KindManifest, Ref: bundle.DocumentManifest, Data: data}}}
+	p := &Project{File: file, Manifest: b, dir: filepath.Dir(file), hosts: fetch.NewHosts(), own: b.Images, loading: how, extras: []bundle.Document{{Kind: bundle.KindManifest, Ref: bundle.DocumentManifest, Data: data}}}
 	if err := discover.CheckRules(b.ImageRules); err != nil {
 		return nil, &InputError{fmt.Errorf("%s: %w", file, err)}
 	}
@@ -133,6 +173,16 @@ func (p *Project) addCluster(name, as, below string) error {
 	for _, f := range c.Catalog {
 		p.catalogs = append(p.catalogs, path.Join(path.Dir(filepath.ToSlash(name)), filepath.ToSlash(f)))
 	}
+	if p.assume && catalog.IsUnknown(c) {
+		p.kubeadm = maps.Clone(p.kubeadm)
+		if p.kubeadm == nil {
+			p.kubeadm = map[string]manifest.KubeadmImages{}
+		}
+		one := p.kubeadm[c.Kubernetes.Version]
+		one.Assumed = true
+		p.kubeadm[c.Kubernetes.Version] = one
+	}
+	c.Catalogs = append(c.Catalogs, &manifest.Catalog{Kubeadm: p.kubeadm})
 	more, err := catalog.Resolve(c, installer.Needed(c), catalog.Options{Platforms: p.Manifest.Platforms, Zone: p.Manifest.Zone})
 	if err != nil {
 		return &InputError{fmt.Errorf("%s: %w", file, err)}
@@ -217,7 +267,7 @@ func (p *Project) Lock() (*manifest.Lock, error) {
 	if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) {
 		return nil, nil //nolint:nilnil // having no lock is a normal state
 	}
-	data, err := ReadFile(file)
+	data, err := ReadLock(file)
 	if err != nil {
 		return nil, err
 	}
@@ -232,7 +282,7 @@ type Question struct {
 
 // NewQuestion reads a manifest or a lock.
 func NewQuestion(path string) (*Question, error) {
-	data, err := ReadFile(path)
+	data, err := ReadLock(path)
 	if err != nil {
 		return nil, err
 	}

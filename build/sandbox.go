@@ -51,7 +51,7 @@ const (
 	exitOrphan = 4
 )
 
-// findRequest is the work of one child: a chart, whose archive follows, or files, or a kustomization.
+// findRequest is the work of one child: a chart, whose archive follows, or files, or a kustomization, or kubeadm.
 type findRequest struct {
 	// Source is the first part of the places of images.
 	Source    string
@@ -59,6 +59,7 @@ type findRequest struct {
 	Chart     *chartRequest       `json:",omitempty"`
 	YAML      []charts.ValuesFile `json:",omitempty"`
 	Kustomize *kustomizeRequest   `json:",omitempty"`
+	Kubeadm   *kubeadmRequest     `json:",omitempty"`
 }
 
 type chartRequest struct {
@@ -98,41 +99,58 @@ func (f *finder) ask(ctx context.Context, job findJob) (a findAnswer, err error)
 		defer func() { err = errors.Join(err, rc.Close()) }()
 		c.Size, archive = size, rc
 	}
-	exe, err := os.Executable()
-	if err != nil {
-		return a, err
-	}
 	limited, cancel := context.WithTimeout(ctx, f.RenderTimeout)
 	defer cancel()
-	stderr := &capped.Head{Most: 4096}
-	child := func() *exec.Cmd {
-		cmd := exec.CommandContext(limited, exe, FinderCommand)
-		cmd.Args[0] = os.Args[0]
-		cmd.Env = []string{"GOTRACEBACK=none"}
-		cmd.WaitDelay = time.Second
-		cmd.Stderr = stderr
-		return cmd
-	}
-	cmd := child()
-	separateNetwork(cmd)
-	answer, sent, err := converse(cmd, job.request, archive)
-	if cmd.Process == nil && limited.Err() == nil { // this system refuses namespaces
-		answer, sent, err = converse(child(), job.request, archive)
-	}
+	d := delegate(limited, job.request, archive)
 	switch {
 	case ctx.Err() != nil:
 		return a, context.Cause(ctx)
 	case limited.Err() != nil:
 		return a, job.problem("rendering took longer than %s: a template loops, or --render-timeout has to be longer", f.RenderTimeout)
-	case sent != nil: // the error of the child would mislead
-		return a, sent
-	case err != nil:
-		return a, job.problem("%s", explainExit(err, string(stderr.Bytes())))
+	case d.sent != nil: // the error of the child would mislead
+		return a, d.sent
+	case d.failed != nil:
+		return a, job.problem("%s", explainExit(d.failed, d.stderr))
 	}
-	if err := json.Unmarshal(answer, &a); err != nil {
+	if err := json.Unmarshal(d.answer, &a); err != nil {
 		return a, job.problem("unreadable answer of the finder process: %v", err)
 	}
 	return a, nil
+}
+
+// A delegation is the result of a child process.
+type delegation struct {
+	answer       []byte
+	sent, failed error // of sending the request's archive; of the child
+	stderr       string
+}
+
+// delegate has a child process answer a request.
+func delegate(ctx context.Context, request findRequest, archive io.Reader) delegation {
+	exe, err := os.Executable()
+	if err != nil {
+		return delegation{failed: err}
+	}
+	stderr := &capped.Head{Most: 4096}
+	cmd := childProcess(ctx, exe, stderr)
+	separateNetwork(cmd)
+	var d delegation
+	d.answer, d.sent, d.failed = converse(cmd, request, archive)
+	if cmd.Process == nil && ctx.Err() == nil { // this system refuses namespaces
+		d.answer, d.sent, d.failed = converse(childProcess(ctx, exe, stderr), request, archive)
+	}
+	d.stderr = string(stderr.Bytes())
+	return d
+}
+
+// childProcess returns this program as a child without an environment.
+func childProcess(ctx context.Context, exe string, stderr io.Writer) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, exe, FinderCommand)
+	cmd.Args[0] = os.Args[0]
+	cmd.Env = []string{"GOTRACEBACK=none"}
+	cmd.WaitDelay = time.Second
+	cmd.Stderr = stderr
+	return cmd
 }
 
 func (j findJob) problem(format string, args ...any) error {
@@ -216,6 +234,9 @@ func RunFinder(r io.Reader, w io.Writer) error {
 	var request findRequest
 	if err := json.Unmarshal(line, &request); err != nil {
 		return err
+	}
+	if request.Kubeadm != nil {
+		return request.Kubeadm.become()
 	}
 	var archive []byte
 	if request.Chart != nil {

@@ -282,13 +282,23 @@ func (w *cacheWriter) keep(s format.Sum) error {
 	})
 }
 
-// syncDir makes a rename in dir durable.
+// syncDir makes a rename in dir durable, as far as its file system can: CIFS, some FUSE file systems and directories
+// that may not be listed refuse it, and the file is there.
 func syncDir(dir string) error {
 	f, err := os.Open(dir)
+	if errors.Is(err, fs.ErrPermission) {
+		return nil
+	}
 	if err != nil {
 		return err
 	}
-	return errors.Join(f.Sync(), f.Close())
+	err = f.Sync()
+	for _, refused := range []error{unix.EINVAL, unix.ENOSYS, unix.ENOTSUP, unix.EOPNOTSUPP, unix.EBADF, unix.EACCES, unix.EPERM} {
+		if errors.Is(err, refused) {
+			err = nil
+		}
+	}
+	return errors.Join(err, f.Close())
 }
 
 // resume takes over the whole pieces at the start of the part file and truncates the rest: a torn write, a last piece

@@ -35,7 +35,14 @@
 //	          application/vnd.docker.distribution.manifest.v2+json
 //
 // It is a config if it is the config of a manifest, and content otherwise: layers, and descriptors in those two places
-// with any other media type, which are never parsed. So a reader of a pipe knows all names first, holds only manifests
+// with any other media type, which are never parsed. Three kinds of manifest are refused there, because nobody would
+// follow them to their blobs:
+//
+//	application/vnd.oci.artifact.manifest.v1+json
+//	application/vnd.docker.distribution.manifest.v1+json
+//	application/vnd.docker.distribution.manifest.v1+prettyjws
+//
+// So a reader of a pipe knows all names first, holds only manifests
 // in memory, and meets each blob after its referrers.
 //
 // Each entry is: header, content, zero bytes up to a multiple of 512. The header is one block of 512 bytes, POSIX

@@ -23,7 +23,7 @@ const (
 	DocumentCatalog = "kkbundle-catalog.yaml"
 )
 
-// Limits of documents in bytes: of a file that a user wrote, and of a closure or a bill of materials.
+// Limits of documents in bytes: of a file that a user wrote, and of a lock, a closure or a bill of materials.
 const (
 	MaxDocument = 4 << 20
 	MaxProof    = 64 << 20
@@ -87,7 +87,7 @@ func (c *Catalog) Document(ctx context.Context, kind, ref string) ([]byte, error
 		return nil, err
 	}
 	most := int64(MaxDocument)
-	if kind == KindClosure || kind == KindSBOM {
+	if kind == KindLock || kind == KindClosure || kind == KindSBOM {
 		most = MaxProof
 	}
 	data, err := c.ReadBlob(ctx, layer.Digest, most)

@@ -318,7 +318,7 @@ func (s *Stream) document(ctx context.Context, e *entry) error {
 	b := s.newBlob(e)
 	done := make(chan error, 1)
 	go func() { done <- s.send(ctx, e, b) }()
-	err := b.Copy(func(p []byte) error { data = append(data, p...); return nil })
+	err := b.Copy(ctx, func(p []byte) error { data = append(data, p...); return nil })
 	if sendErr := <-done; sendErr != nil {
 		return sendErr
 	}
@@ -364,10 +364,17 @@ func (s *Stream) newBlob(e *entry) *StreamBlob {
 
 // Copy passes the content to f, in pieces of at most 8 MiB, each valid until f returns. The last piece follows only
 // after the whole blob matched its digest; on a mismatch, the error matches ErrDamaged instead. An error of f ends
-// Copy. It can be called once.
-func (b *StreamBlob) Copy(f func(piece []byte) error) error {
-	for p := range b.pieces {
-		err := b.take(p, f)
+// Copy, and so does the end of ctx. It can be called once.
+func (b *StreamBlob) Copy(ctx context.Context, f func(piece []byte) error) error {
+	for {
+		p, err := b.next(ctx)
+		if err != nil {
+			return err
+		}
+		if p == nil {
+			break
+		}
+		err = b.take(p, f)
 		b.s.release(p)
 		if err != nil {
 			return err
@@ -380,6 +387,16 @@ func (b *StreamBlob) Copy(f func(piece []byte) error) error {
 		return b.wrong(-1)
 	}
 	return nil
+}
+
+// next waits for a piece; nil follows the last.
+func (b *StreamBlob) next(ctx context.Context) (*piece, error) {
+	select {
+	case p := <-b.pieces:
+		return p, nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
 }
 
 func (b *StreamBlob) wrong(off int64) error {
@@ -608,8 +625,8 @@ func VerifyStream(ctx context.Context, src io.Reader, o VerifyOptions) (Report, 
 		}
 		return nil
 	}
-	err = s.each(ctx, func(_ context.Context, b *StreamBlob) error {
-		if err := b.Copy(progress); err != nil && !errors.Is(err, errCut) {
+	err = s.each(ctx, func(ctx context.Context, b *StreamBlob) error {
+		if err := b.Copy(ctx, progress); err != nil && !errors.Is(err, errCut) {
 			s.found.add(b.sum, asDamage(err, -1))
 		}
 		return nil

@@ -118,10 +118,12 @@ func TestStreamBlobs(t *testing.T) {
 	stop := errors.New("stop")
 	for name, read := range map[string]func(b *bundle.StreamBlob, w io.Writer) error{
 		"all": func(b *bundle.StreamBlob, w io.Writer) error {
-			return b.Copy(func(p []byte) error { _, err := w.Write(p); return err })
+			return b.Copy(t.Context(), func(p []byte) error { _, err := w.Write(p); return err })
 		},
 		"none": func(*bundle.StreamBlob, io.Writer) error { return stop },
-		"some": func(b *bundle.StreamBlob, _ io.Writer) error { return b.Copy(func([]byte) error { return stop }) },
+		"some": func(b *bundle.StreamBlob, _ io.Writer) error {
+			return b.Copy(t.Context(), func([]byte) error { return stop })
+		},
 	} {
 		s, err := bundle.NewStream(t.Context(), bytes.NewReader(data), 3)
 		if err != nil {

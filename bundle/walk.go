@@ -46,6 +46,17 @@ func classOf(mediaType string) class {
 	}
 }
 
+// withdrawn reports whether a media type is that of a manifest whose references are not followed: no runtime and hardly
+// a registry accepts these kinds.
+func withdrawn(mediaType string) bool {
+	switch mediaType {
+	case "application/vnd.oci.artifact.manifest.v1+json",
+		"application/vnd.docker.distribution.manifest.v1+json", "application/vnd.docker.distribution.manifest.v1+prettyjws":
+		return true
+	}
+	return false
+}
+
 // A blobSource provides manifests to a walk; read checks the digest.
 type blobSource interface {
 	lookup(ctx context.Context, s format.Sum) (size int64, ok bool, err error)
@@ -58,10 +69,11 @@ func (c *Cache) lookup(ctx context.Context, s format.Sum) (int64, bool, error) {
 
 // A child is a reference inside an index or manifest.
 type child struct {
-	sum      format.Sum
-	size     int64
-	class    class
-	platform string // according to the index that refers to it, or ""
+	sum       format.Sum
+	size      int64
+	class     class
+	platform  string // according to the index that refers to it, or ""
+	withdrawn bool   // see withdrawn
 }
 
 // A document is an index or manifest, together with its class in the reference: it is read as that class only.
@@ -133,7 +145,8 @@ func (w *walk) item(ctx context.Context, it Item, number int) error {
 	if err != nil {
 		return err
 	}
-	stack := []step{{child: child{sum: root, size: it.Descriptor.Size, class: classOf(it.Descriptor.MediaType)}}}
+	of := it.Descriptor.MediaType
+	stack := []step{{child: child{sum: root, size: it.Descriptor.Size, class: classOf(of), withdrawn: withdrawn(of)}}}
 	for len(stack) > 0 {
 		s := stack[len(stack)-1]
 		stack = stack[:len(stack)-1]
@@ -203,6 +216,9 @@ func (w *walk) reach(ctx context.Context, it Item, s step, number int) (*node, e
 	if n.size != s.size {
 		return nil, w.report(s.sum, it, fmt.Errorf("blob %s has %d bytes; %s refers to it with %d", s.sum.Digest(), n.size, it, s.size))
 	}
+	if s.withdrawn {
+		return nil, w.report(s.sum, it, fmt.Errorf("manifest %s of %s has a withdrawn media type, so that its blobs are not in the bundle", s.sum.Digest(), it))
+	}
 	if s.class > classManifest {
 		return nil, nil
 	}
@@ -269,7 +285,7 @@ func parseChildren(data []byte, c class) ([]child, error) {
 		return nil, errors.New("a manifest with manifests, or without config")
 	}
 	children := make([]child, 0, len(doc.Manifests)+len(doc.Layers)+1)
-	add := func(r reference, c class) error {
+	add := func(r reference, c class, follow bool) error {
 		s, err := format.ParseDigest(r.Digest)
 		if err != nil {
 			return err
@@ -277,7 +293,7 @@ func parseChildren(data []byte, c class) ([]child, error) {
 		if r.Size < 0 || r.Size > format.MaxSize {
 			return fmt.Errorf("size %d of %s is out of range", r.Size, r.Digest)
 		}
-		one := child{sum: s, size: r.Size, class: c}
+		one := child{sum: s, size: r.Size, class: c, withdrawn: follow && withdrawn(r.MediaType)}
 		if p := r.Platform; p != nil {
 			one.platform = PlatformString(&ocispec.Platform{OS: p.OS, Architecture: p.Architecture, Variant: p.Variant})
 		}
@@ -285,17 +301,17 @@ func parseChildren(data []byte, c class) ([]child, error) {
 		return nil
 	}
 	for _, r := range doc.Manifests {
-		if err := add(r, classOf(r.MediaType)); err != nil {
+		if err := add(r, classOf(r.MediaType), true); err != nil {
 			return nil, err
 		}
 	}
 	if doc.Config != nil {
-		if err := add(*doc.Config, classConfig); err != nil {
+		if err := add(*doc.Config, classConfig, false); err != nil {
 			return nil, err
 		}
 	}
 	for _, r := range doc.Layers {
-		if err := add(r, classContent); err != nil {
+		if err := add(r, classContent, false); err != nil {
 			return nil, err
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -28,6 +29,8 @@ type WriteOptions struct {
 	PartSize int64
 	// Recipients, if any, make the output an age file around the bundle, encrypted to each of them.
 	Recipients []age.Recipient
+	// Want, if not "", is the sha256 that the bundle's own bytes must have. If they have another, writing fails at its end.
+	Want digest.Digest
 	// Progress, if not nil, receives the bytes of the bundle written so far, and their maximal total.
 	Progress func(done, total int64)
 }
@@ -206,13 +209,17 @@ func (p *plan) most(ctx context.Context, src Source) (int64, error) {
 
 // write writes the planned bundle.
 func (p *plan) write(ctx context.Context, w io.Writer, src Source, o WriteOptions) (Summary, error) {
-	counted := &counter{w: w}
+	counted, sum256 := &counter{w: w}, sha256.New()
 	out, err := o.output(counted)
 	if err != nil {
 		return Summary{}, err
 	}
 	defer out.stop()
-	bw := &bundleWriter{plan: p, src: src, w: bufio.NewWriterSize(out, 128<<10), buf: make([]byte, 1<<20)}
+	content := io.Writer(out)
+	if o.Want != "" {
+		content = io.MultiWriter(out, sum256)
+	}
+	bw := &bundleWriter{plan: p, src: src, w: bufio.NewWriterSize(content, 128<<10), buf: make([]byte, 1<<20)}
 	if o.Progress != nil {
 		most, err := p.most(ctx, src)
 		if err != nil {
@@ -230,6 +237,9 @@ func (p *plan) write(ctx context.Context, w io.Writer, src Source, o WriteOption
 	}
 	if err := bw.finish(); err != nil {
 		return Summary{}, err
+	}
+	if got := digest.NewDigest(digest.SHA256, sum256); o.Want != "" && got != o.Want {
+		return Summary{}, fmt.Errorf("the bundle written has %s; %s was expected", got, o.Want)
 	}
 	if err := out.finish(); err != nil {
 		return Summary{}, err

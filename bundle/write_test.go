@@ -305,6 +305,28 @@ func TestCreateLeavesNothing(t *testing.T) {
 	}
 }
 
+func TestABundleWithOtherBytesThanWantedIsNotNamed(t *testing.T) {
+	t.Parallel()
+	b := large(t)
+	path := filepath.Join(t.TempDir(), "b.kkb")
+	if _, err := bundle.Create(t.Context(), path, b.Cache, b.Index, bundle.WriteOptions{Want: digest.FromString("another")}); err == nil {
+		t.Error("no error")
+	}
+	if entries, err := os.ReadDir(filepath.Dir(path)); err != nil || len(entries) > 0 {
+		t.Errorf("left: %v, %v", entries, err)
+	}
+	if _, err := bundle.Create(t.Context(), path, b.Cache, b.Index, bundle.WriteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := bundle.Create(t.Context(), path, b.Cache, b.Index, bundle.WriteOptions{Want: digest.FromBytes(data)}); err != nil {
+		t.Errorf("the wanted bytes: %v", err)
+	}
+}
+
 func TestWriteDiskFull(t *testing.T) {
 	t.Parallel()
 	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)

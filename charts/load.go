@@ -161,12 +161,9 @@ func authors(maintainers []*chart.Maintainer) string {
 }
 
 // Archive writes the chart as a .tgz whose bytes depend only on the chart's files: sorted, mode 0644, without times.
-// The content is stored, not compressed, because compressor output may change between Go releases.
+// The content is stored, not compressed, because compressor output changes between Go releases.
 func (c *Chart) Archive(w io.Writer) error {
-	zw, err := gzip.NewWriterLevel(w, gzip.NoCompression)
-	if err != nil {
-		return fmt.Errorf("package chart %s: %w", c.Name(), err)
-	}
+	zw := newStored(w)
 	tw := tar.NewWriter(zw)
 	for _, f := range sortedFiles(c.helm.Raw) {
 		// The zero ModTime is written as 1970-01-01.

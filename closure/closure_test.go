@@ -195,14 +195,14 @@ func TestSentences(t *testing.T) {
 	}
 }
 
-// TestOwnVersions: kubeadm is not told of a version under components, and pulls its own.
+// TestOwnVersions: kubeadm is told of versions under components, but pulls its own pause image.
 func TestOwnVersions(t *testing.T) {
 	t.Parallel()
 	c := cluster(t)
-	c.Components = map[string]manifest.Component{"coredns": {Version: "v1.13.1"}}
+	c.Components = map[string]manifest.Component{"coredns": {Version: "v1.13.1"}, "pause": {Version: "3.10"}}
 	r := standIns(t, c).Reader
 	_, err := closure.Check(needs(t, c), contents(t, r, r.Index().Items))
-	if err == nil || err.Error() != "image registry.k8s.io/coredns/coredns:v1.12.1 is missing: kubeadm v1.34.3 on kube_control_plane needs it" {
+	if err == nil || err.Error() != "image registry.k8s.io/pause:3.10.1 is missing: kubeadm v1.34.3 on kube_control_plane needs it" {
 		t.Errorf("got %v", err)
 	}
 }

@@ -249,6 +249,11 @@ func (t *transfer) read(ctx context.Context) error {
 		if t.w != nil && t.total >= 0 && t.offset == t.total {
 			return nil
 		}
+		if t.offset > 0 && !t.provable() {
+			if err := t.reset(); err != nil {
+				return err
+			}
+		}
 		whole, err := t.request(ctx)
 		if err == nil && whole {
 			return nil
@@ -265,6 +270,10 @@ func (t *transfer) read(ctx context.Context) error {
 		}
 	}
 }
+
+// provable reports whether a rest can be proved to belong to the bytes in the writer: by the digest of the whole, or by
+// a validator of the file's version. Otherwise the download starts over: two versions would make one file.
+func (t *transfer) provable() bool { return t.d.want != "" || t.validator != "" }
 
 // request sends one request and writes the answer. It returns false without an error if another request is needed at
 // once.
@@ -341,6 +350,9 @@ func (t *transfer) check(resp *http.Response) error {
 		if err := t.learn(resp.ContentLength); err != nil {
 			return err
 		}
+		if t.d.want == "" && endsWithConnection(resp) {
+			return permanent("server sends no Content-Length, so that a broken connection looks like the end of the file: set its sha256")
+		}
 		t.validator = validator(resp.Header)
 		return nil
 	case http.StatusPartialContent:
@@ -366,6 +378,7 @@ func (t *transfer) checkPartial(resp *http.Response) error {
 		return permanent("the server answered with a part (206) to a request for the whole")
 	case !ok || start != t.offset,
 		t.validator != "" && v != "" && v != t.validator,
+		t.d.want == "" && !sameVersion(resp.Header, t.validator),
 		t.total >= 0 && total >= 0 && total != t.total:
 		if err := t.reset(); err != nil {
 			return err
@@ -378,6 +391,21 @@ func (t *transfer) checkPartial(resp *http.Response) error {
 		return nil // keep the known size
 	}
 	return t.learn(total)
+}
+
+// endsWithConnection reports whether only the end of the connection ends an answer's body (RFC 9112, 6.3).
+func endsWithConnection(resp *http.Response) bool {
+	return resp.ProtoMajor == 1 && resp.ContentLength < 0 && len(resp.TransferEncoding) == 0
+}
+
+// sameVersion reports whether a part is of the version with this validator. A part repeats the ETag of its file, and may
+// leave out its date (RFC 9110, 15.3.7).
+func sameVersion(h http.Header, validator string) bool {
+	if strings.HasPrefix(validator, `"`) {
+		return h.Get("ETag") == validator
+	}
+	changed := h.Get("Last-Modified")
+	return changed == "" || changed == validator
 }
 
 // decoded refuses an answer that may be a different encoding of the file. Servers that report an encoding for an

@@ -221,7 +221,6 @@ type manifestDoc struct {
 	Annotations  map[string]string    `json:"annotations"`
 	Config       *ocispec.Descriptor  `json:"config"`
 	Layers       []ocispec.Descriptor `json:"layers"`
-	Blobs        []ocispec.Descriptor `json:"blobs"`
 	Manifests    []ocispec.Descriptor `json:"manifests"`
 }
 
@@ -234,7 +233,7 @@ func parseManifest(desc ocispec.Descriptor, data []byte) (manifestDoc, error) {
 	if isIndex(desc.MediaType) && (doc.Config != nil || len(doc.Layers) > 0) || !isIndex(desc.MediaType) && len(doc.Manifests) > 0 {
 		return doc, fmt.Errorf("manifest %s is an index and an image at once, which is ambiguous and refused", desc.Digest)
 	}
-	for _, d := range slices.Concat(doc.Layers, doc.Blobs, doc.Manifests) {
+	for _, d := range slices.Concat(doc.Layers, doc.Manifests) {
 		if err := checkDescriptor(d); err != nil {
 			return doc, fmt.Errorf("manifest %s: %w", desc.Digest, err)
 		}
@@ -266,7 +265,7 @@ func (w *imageWalk) manifest(ctx context.Context, desc ocispec.Descriptor, depth
 	if err != nil {
 		return err
 	}
-	if w.parts += len(doc.Layers) + len(doc.Blobs) + len(doc.Manifests); w.parts > maxParts {
+	if w.parts += len(doc.Layers) + len(doc.Manifests); w.parts > maxParts {
 		return fmt.Errorf("image %s has more than %d layers and manifests", w.image.root.Digest, maxParts)
 	}
 	w.image.manifests = append(w.image.manifests, desc)
@@ -364,7 +363,7 @@ func (w *imageWalk) configPlatform(ctx context.Context, desc ocispec.Descriptor)
 
 // leaf adds the blobs of a manifest. If no index has the platform, the config must have it.
 func (w *imageWalk) leaf(ctx context.Context, doc manifestDoc, alone bool) error {
-	blobs := slices.Concat(doc.Layers, doc.Blobs)
+	blobs := slices.Clone(doc.Layers)
 	if doc.Config != nil {
 		blobs = append(blobs, *doc.Config)
 	}

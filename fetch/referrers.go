@@ -325,8 +325,8 @@ func (l *lookup) read(ctx context.Context, desc ocispec.Descriptor, subject dige
 	switch {
 	case tag == "" && (doc.Subject == nil || doc.Subject.Digest != subject):
 		return a, lied("the registry lists it, but it is attached to another manifest")
-	case !isIndex(desc.MediaType) && (doc.Config == nil || desc.MediaType == ociArtifact):
-		return a, fmt.Errorf("a manifest of the withdrawn type %s without a config is not carried: attach it anew", desc.MediaType)
+	case !isIndex(desc.MediaType) && doc.Config == nil:
+		return a, fmt.Errorf("a manifest of type %s without a config is not carried: attach it anew", desc.MediaType)
 	case a.size > maxReferrer:
 		return a, fmt.Errorf("%d bytes exceed the limit of %d (%s)", a.size, maxReferrer, printable(a.desc.ArtifactType))
 	}

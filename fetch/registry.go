@@ -43,7 +43,7 @@ func isIndex(mediaType string) bool {
 }
 
 func isManifest(mediaType string) bool {
-	return mediaType == ocispec.MediaTypeImageManifest || mediaType == dockerManifest || mediaType == ociArtifact
+	return mediaType == ocispec.MediaTypeImageManifest || mediaType == dockerManifest
 }
 
 func acceptedManifests() string {
@@ -262,11 +262,14 @@ func (r *repository) typed(desc ocispec.Descriptor, data []byte) (ocispec.Descri
 		return desc, nil, fmt.Errorf("manifest %s has docker schema 1, which registries no longer accept: ask its publisher to push the image again", desc.Digest)
 	case doc.MediaType != "":
 		desc.MediaType = doc.MediaType
-	case isIndex(desc.MediaType), isManifest(desc.MediaType):
+	case isIndex(desc.MediaType), isManifest(desc.MediaType), desc.MediaType == ociArtifact:
 	case len(doc.Manifests) > 0:
 		desc.MediaType = ocispec.MediaTypeImageIndex
 	default:
 		desc.MediaType = ocispec.MediaTypeImageManifest
+	}
+	if desc.MediaType == ociArtifact {
+		return desc, nil, fmt.Errorf("manifest %s has the withdrawn media type %s, which registries refuse: ask its publisher to push it again as an image manifest", desc.Digest, ociArtifact)
 	}
 	if !isIndex(desc.MediaType) && !isManifest(desc.MediaType) {
 		return desc, nil, fmt.Errorf("manifest %s has the unknown media type %q", desc.Digest, printable(desc.MediaType))

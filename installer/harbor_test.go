@@ -18,6 +18,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -78,6 +79,7 @@ groups: {kube_control_plane: [cp1], image_registry: [`+registryHosts+"]}\n"))
 		h.answer(host.HelperPath, func(ctx context.Context, cmd host.Cmd) error { return s.helper(ctx, h, cmd) })
 		h.answer("systemctl", func(_ context.Context, cmd host.Cmd) error {
 			if cmd.Args[1] == "restart" && cmd.Args[2] == siteregistry.HarborUnit {
+				s.prepare(t, h)
 				s.serve(t, h, target.IP.String())
 			}
 			return nil
@@ -98,7 +100,22 @@ func (s *harborSite) helper(ctx context.Context, h *rooted, cmd host.Cmd) error 
 	return h.helper(ctx, cmd)
 }
 
-// env is Docker and prepare.
+// prepare is what the unit runs before Harbor's start.
+func (s *harborSite) prepare(t *testing.T, h *rooted) {
+	if !strings.Contains(h.content("/etc/systemd/system/"+siteregistry.HarborUnit), "\nExecStartPre=/bin/bash "+siteregistry.HarborDir+"/prepare\n") {
+		t.Error("Harbor's unit does not prepare")
+	}
+	info, err := os.Stat(filepath.Join(h.root, siteregistry.HarborDir))
+	if err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("prepare copies harbor.yml into a directory with mode %v, %v", info.Mode(), err)
+	}
+	s.mu.Lock()
+	s.prepared[h.name]++
+	s.mu.Unlock()
+	h.put(t, siteregistry.HarborDir+"/docker-compose.yml", "services: {}\n")
+}
+
+// env is Docker.
 func (s *harborSite) env(t *testing.T, name string, cmd host.Cmd) error {
 	h := s.hosts[name]
 	switch {
@@ -106,15 +123,6 @@ func (s *harborSite) env(t *testing.T, name string, cmd host.Cmd) error {
 		if h.content(siteregistry.HarborDir+"/images.tar.gz") != "member harbor/harbor.v2.14.2.tar.gz\n" {
 			t.Error("the images that are loaded are not those of the archive")
 		}
-	case cmd.Args[len(cmd.Args)-1] == siteregistry.HarborDir+"/prepare":
-		info, err := os.Stat(filepath.Join(h.root, siteregistry.HarborDir))
-		if err != nil || info.Mode().Perm() != 0o700 {
-			t.Errorf("prepare copies harbor.yml into a directory with mode %v, %v", info.Mode(), err)
-		}
-		s.mu.Lock()
-		s.prepared[name]++
-		s.mu.Unlock()
-		h.put(t, siteregistry.HarborDir+"/docker-compose.yml", "services: {}\n")
 	default:
 		t.Errorf("asked for %q", cmd.Args)
 	}
@@ -242,6 +250,31 @@ func TestHarbor(t *testing.T) {
 		t.Errorf("after somebody has changed harbor.yml: %v, prepared %d times", err, s.prepared["reg1"])
 	}
 	s.quiet(t)
+}
+
+// TestHarborCertificate holds that Harbor's certificate is valid for a year, that its host renews it by a timer, and that certs renew
+// replaces it and has Harbor read it.
+func TestHarborCertificate(t *testing.T) {
+	t.Parallel()
+	s := newHarborSite(t, "reg1", "", "")
+	if err := s.install(t); err != nil {
+		t.Fatal(err)
+	}
+	file := siteregistry.CertificateFiles().Cert
+	first := certificateOn(t, s.hosts["reg1"], file)
+	if year := time.Now().AddDate(1, 0, 1).Format(time.DateOnly); first > year {
+		t.Errorf("Harbor's certificate is valid until %s", first)
+	}
+	cluster := s.options.Cluster
+	if err := s.r.Phases(t.Context(), []task.Phase{{Name: "timer", Tasks: leafTimerTasks(cluster)}, {Name: "certificates", Tasks: reissueTasks(cluster, 0)}}); err != nil {
+		t.Fatal(err)
+	}
+	if script := s.hosts["reg1"].content(leafScript); !strings.Contains(script, "--restart="+siteregistry.HarborUnit+" ") || !strings.Contains(script, file) {
+		t.Errorf("the timer runs:\n%s", script)
+	}
+	if now := certificateOn(t, s.hosts["reg1"], file); now == first || s.prepared["reg1"] != 2 {
+		t.Errorf("after certs renew: %s, before %s, prepared %d times", now, first, s.prepared["reg1"])
+	}
 }
 
 // Harbor keeps the password that it was begun with: another work directory has another.

@@ -27,7 +27,10 @@ func Run(ctx context.Context, o engine.Options) (engine.Report, error) {
 	}
 	r.Finish = r.KeepReport
 	return r.Start(ctx, func(ctx context.Context) error {
-		err := checkMembers(task.InTask(ctx, "connect"), r)
+		err := checkWithout(r)
+		if err == nil {
+			err = checkMembers(task.InTask(ctx, "connect"), r)
+		}
 		if err == nil {
 			err = checkForeign(task.InTask(ctx, "connect"), r)
 		}
@@ -35,7 +38,11 @@ func Run(ctx context.Context, o engine.Options) (engine.Report, error) {
 			err = checkNames(task.InTask(ctx, "connect"), r)
 		}
 		if err == nil {
+			err = checkChanges(task.InTask(ctx, "connect"), r, phases)
+		}
+		if err == nil {
 			err = r.Phases(ctx, phases)
+			tellLeft(r, hostNamesOf(r.Without()))
 		}
 		if r.DryRun {
 			err = errors.Join(err, r.OnAll(r.Connected(), func(_ int, t *task.Host) error { return forgetHelper(ctx, t) }))

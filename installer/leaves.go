@@ -47,8 +47,8 @@ func leafGroups(t *task.Host) []leafGroup {
 			groups = append(groups, leafGroup{authority: etcd.ClientAuthorityFiles(), pairs: etcd.LeafFiles(false)})
 		}
 	}
-	if c.ImageRegistry.Type == manifest.RegistryPlain && t.Site.IsRegistry(t) {
-		groups = append(groups, leafGroup{siteregistry.AuthorityFiles(), []task.PairFiles{siteregistry.CertificateFiles()}, []string{siteregistry.Unit, siteregistry.PushUnit}})
+	if c.ImageRegistry.Type.Installed() && t.Site.IsRegistry(t) {
+		groups = append(groups, leafGroup{siteregistry.AuthorityFiles(), []task.PairFiles{siteregistry.CertificateFiles()}, siteregistry.Of(c).Units})
 	}
 	return groups
 }
@@ -59,7 +59,7 @@ func leafRoles(c *manifest.Cluster) []manifest.Role {
 	if c.Etcd.Type == manifest.EtcdExternal {
 		roles = append(roles, manifest.RoleEtcd, manifest.RoleControlPlane)
 	}
-	if c.ImageRegistry.Type == manifest.RegistryPlain {
+	if c.ImageRegistry.Type.Installed() {
 		roles = append(roles, manifest.RoleRegistry)
 	}
 	return roles
@@ -167,7 +167,7 @@ WantedBy=timers.target
 // if one in the work directory ends within that time.
 func reissueTasks(c *manifest.Cluster, before time.Duration) []task.Task {
 	var tasks []task.Task
-	if len(leafRoles(c)) == 0 && !c.ImageRegistry.Type.Installed() {
+	if len(leafRoles(c)) == 0 {
 		return nil
 	}
 	tasks = append(tasks, task.Task{
@@ -186,8 +186,8 @@ func reissueTasks(c *manifest.Cluster, before time.Duration) []task.Task {
 			return err
 		},
 	})
-	if c.ImageRegistry.Type == manifest.RegistryPlain {
-		tasks = append(tasks, siteregistry.CertificatesTask(), siteregistry.ReissueTask())
+	if c.ImageRegistry.Type.Installed() {
+		tasks = append(tasks, siteregistry.CertificatesTask(), siteregistry.ReissueTask(c))
 	}
 	if c.Etcd.Type == manifest.EtcdExternal {
 		tasks = append(tasks, etcd.ReissueTasks()...)

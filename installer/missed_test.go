@@ -24,10 +24,10 @@ func TestMissed(t *testing.T) {
 	}{
 		"a control plane": {
 			"cp1 cp2 cp3 node1 node2", "cp1",
-			[]string{"cp1 is down", "nodes of cluster site, which is running: cp1", "nodes delete --unreachable cp1,", "--limit cp2,cp3,node1,node2", "!image_registry"},
+			[]string{"cp1 is down", "nodes of cluster site, which is running: cp1", "nodes delete --unreachable cp1,", "--limit cp2,cp3,node1,node2", "!image_registry", "!--without"},
 		},
 		"a worker": {
-			"cp1 cp2 cp3 node1 node2", "node2", []string{"nodes delete --unreachable node2,", "--limit cp1,cp2,cp3,node1 "},
+			"cp1 cp2 cp3 node1 node2", "node2", []string{"nodes delete --unreachable node2,", "--limit cp1,cp2,cp3,node1 ", "leave them as they are until then: --without node2"},
 		},
 		"the registry's host, which is a node": {
 			"cp1 cp2 cp3 node1 node2", "node1", []string{"pull from: node1", "another host under image_registry", "!nodes delete", "!--limit"},

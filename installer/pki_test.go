@@ -37,7 +37,7 @@ func TestCertificates(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	made, err := w.Pair(task.Leaf{Files: task.RegistryPair(), Names: names, Life: pki.Life}, ca, now)
+	made, err := w.Pair(task.Leaf{Files: task.RegistryPair(), Names: names}, ca, now)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,7 +64,7 @@ func TestCertificates(t *testing.T) {
 	}
 	step := func(what string, names pki.Names, now time.Time, same bool) {
 		t.Helper()
-		got, err := w.Pair(task.Leaf{Files: task.RegistryPair(), Names: names, Life: pki.Life}, again, now)
+		got, err := w.Pair(task.Leaf{Files: task.RegistryPair(), Names: names}, again, now)
 		if err != nil || (string(got.Cert) == string(cert)) != same {
 			t.Errorf("%s: same certificate %v, want %v; %v", what, string(got.Cert) == string(cert), same, err)
 		}

@@ -23,8 +23,8 @@ type Pull struct {
 // kubeadmTask is the task that runs kubeadm. Without it nothing is pulled this way (K3s).
 const kubeadmTask = "kubeadm-init"
 
-// Pulls returns the images that kubeadm and the container runtime pull by themselves. It derives them from their
-// configuration and kubeadm's built-in versions, not from the cluster's versions of components: kubeadm ignores those.
+// Pulls returns the images that kubeadm and the container runtime pull by themselves, by their configuration. kubeadm's
+// pause image is built in: the cluster's version of pause does not change it.
 func Pulls(c *manifest.Cluster) ([]Pull, error) {
 	c = c.WithDefaults()
 	if !slices.ContainsFunc(Plan(c), func(p task.Phase) bool {
@@ -44,11 +44,8 @@ func Pulls(c *manifest.Cluster) ([]Pull, error) {
 	return pulls, err
 }
 
-// Parts of kubeadm's default references.
-const (
-	kubeadmRepository = "registry.k8s.io"
-	kubeadmDNS        = "coredns"
-)
+// kubeadmDNS is the name of CoreDNS' image.
+const kubeadmDNS = "coredns"
 
 // kubeadmImages is `kubeadm config images list` for the cluster's configuration
 // (https://github.com/kubernetes/kubernetes/blob/v1.34.3/cmd/kubeadm/app/images/images.go, GetControlPlaneImages).
@@ -58,36 +55,34 @@ func kubeadmImages(c *manifest.Cluster) ([]string, error) {
 		return nil, err
 	}
 	config := kubeadmDocument(k.ClusterConfiguration())
-	own := *c // for kubeadm's built-in versions
+	own := *c // for the pause image that is built in
 	own.Components = nil
 	own.Kubernetes.Version = cmp.Or(config.text("kubernetesVersion"), c.Kubernetes.Version)
-	tags := map[string]string{}
-	for _, name := range []string{"etcd", "coredns", "pause"} {
-		if tags[name], err = catalog.Version(&own, name); err != nil {
-			return nil, err
-		}
+	pause, err := catalog.Version(&own, "pause")
+	if err != nil {
+		return nil, err
 	}
-	all := cmp.Or(config.text("imageRepository"), kubeadmRepository)
+	all := config.text("imageRepository")
 	refs := map[string]bool{}
 	for _, name := range []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler"} {
 		refs[all+"/"+name+":"+own.Kubernetes.Version] = true
 	}
-	refs[all+"/pause:"+tags["pause"]] = true
+	refs[all+"/pause:"+pause] = true
 	if disabled, _ := config.below("proxy")["disabled"].(bool); !disabled {
 		refs[all+"/kube-proxy:"+own.Kubernetes.Version] = true
 	}
 	dns := config.below("dns")
 	if disabled, _ := dns["disabled"].(bool); !disabled {
 		repository := cmp.Or(dns.text("imageRepository"), all)
-		if repository == kubeadmRepository {
+		if repository == kubeadm.ImageRepository {
 			repository += "/" + kubeadmDNS // the official image's place since 1.21
 		}
-		refs[repository+"/"+kubeadmDNS+":"+cmp.Or(dns.text("imageTag"), tags["coredns"])] = true
+		refs[repository+"/"+kubeadmDNS+":"+dns.text("imageTag")] = true
 	}
 	etcd := config.below("etcd")
 	if external := etcd.below("external"); external == nil && c.Etcd.Type == manifest.EtcdInternal {
 		local := etcd.below("local")
-		refs[cmp.Or(local.text("imageRepository"), all)+"/etcd:"+cmp.Or(local.text("imageTag"), tags["etcd"])] = true
+		refs[cmp.Or(local.text("imageRepository"), all)+"/etcd:"+local.text("imageTag")] = true
 	}
 	return fullyQualified(refs)
 }

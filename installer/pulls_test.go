@@ -1,10 +1,11 @@
 package installer
 
 import (
+	"cmp"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 
 	"github.com/kkbundle/kkbundle/manifest"
 )
@@ -26,10 +27,15 @@ registry.k8s.io/pause:3.10.1`
 		kubeadm    manifest.Config
 		components map[string]manifest.Component
 		want       string
+		sandbox    string
 	}{
 		"default": {want: list},
-		"kubeadm is not told of other versions": {
-			components: map[string]manifest.Component{"coredns": {Version: "v1.13.1"}}, want: list,
+		"kubeadm is told of other versions": {
+			components: map[string]manifest.Component{"coredns": {Version: "v1.13.1"}, "etcd": {Version: "3.5.32-0"}},
+			want:       replaced("v1.12.1", "v1.13.1", "3.6.5-0", "3.5.32-0"),
+		},
+		"its own pause image": {
+			components: map[string]manifest.Component{"pause": {Version: "3.10"}}, want: list, sandbox: "registry.k8s.io/pause:3.10",
 		},
 		"another repository": {
 			kubeadm: manifest.Config{"imageRepository": "k8s.site/mirror"},
@@ -63,10 +69,10 @@ registry.k8s.io/pause:3.10.1`
 		for ref := range strings.FieldsSeq(tc.want) {
 			want[ref] = true
 		}
-		if diff := cmp.Diff(want, got); diff != "" {
+		if diff := gocmp.Diff(want, got); diff != "" {
 			t.Errorf("%s: (-want +got)\n%s", name, diff)
 		}
-		if pulls[0].Ref != "registry.k8s.io/pause:3.10.1" {
+		if pulls[0].Ref != cmp.Or(tc.sandbox, "registry.k8s.io/pause:3.10.1") {
 			t.Errorf("%s: containerd's sandbox is %s", name, pulls[0].Ref)
 		}
 	}

@@ -59,7 +59,7 @@ func TestKubeletsReserveBySize(t *testing.T) {
 	}
 }
 
-// TestDryRunNamesReservations holds that a dry run says what the kubelet will reserve.
+// TestDryRunNamesReservations checks that a dry run names the reservations of the kubelet.
 func TestDryRunNamesReservations(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "cp1", "node1")

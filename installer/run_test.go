@@ -531,3 +531,61 @@ func TestJournal(t *testing.T) {
 		}
 	}
 }
+
+// A program that looks for a file at each use needs no restart for a new one, also on a host with the stamp of an earlier
+// release, which had such files in it.
+func TestSettleLiveNew(t *testing.T) {
+	t.Parallel()
+	for _, earlier := range []bool{false, true} {
+		s := newSite(t, "cp1")
+		h := s.hosts["cp1"]
+		h.answer("systemctl", func(context.Context, host.Cmd) error { return nil })
+		config, upstreams := "one\n", []string{"a"}
+		step := func(isNew bool) task.Task {
+			return task.Settle(task.Task{Name: "demo"}, func(context.Context, *task.Host) (task.Setting, error) {
+				files := []task.File{{Path: "/etc/demo.conf", Mode: 0o600, Data: []byte(config)}}
+				for _, name := range upstreams {
+					files = append(files, task.File{Path: "/etc/demo.d/" + name + "/hosts.toml", Mode: 0o600, Data: []byte(name), LiveNew: isNew})
+				}
+				return task.Setting{Files: files, Units: []string{"demo.service"}}, nil
+			})
+		}
+		at := func(what string, restart, otherwise bool) {
+			t.Helper()
+			h.said("")
+			r := s.run(t, nil)
+			if got, err := step(true).IsOtherwise(t.Context(), r.Hosts[0]); err != nil || got != otherwise {
+				t.Errorf("%s: IsOtherwise is %v, %v", what, got, err)
+			}
+			if err := r.Phases(t.Context(), []task.Phase{{Name: "one", Tasks: []task.Task{step(true)}}}); err != nil {
+				t.Errorf("%s: %v", what, err)
+			}
+			if ran := h.said("systemctl"); slices.Contains(ran, "systemctl restart demo.service") != restart {
+				t.Errorf("%s: ran %q", what, ran)
+			}
+			for _, name := range upstreams {
+				if h.content("/etc/demo.d/"+name+"/hosts.toml") != name {
+					t.Errorf("%s: %s is not as it should be", what, name)
+				}
+			}
+		}
+		if earlier {
+			if err := s.run(t, nil).Phases(t.Context(), []task.Phase{{Name: "one", Tasks: []task.Task{step(false)}}}); err != nil {
+				t.Fatal(err)
+			}
+			at("after an earlier release", false, false)
+		} else {
+			at("the first time", true, false)
+		}
+		s.states()
+		upstreams = []string{"a", "b", "c"}
+		at("new upstreams", false, false)
+		at("nothing to do", false, false)
+		upstreams = []string{"a"}
+		at("fewer upstreams", false, false)
+		h.put(t, "/etc/demo.conf", "by hand\n")
+		at("a file that was edited on the host", true, false)
+		config = "two\n"
+		at("another configuration", true, true)
+	}
+}

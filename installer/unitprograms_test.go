@@ -42,8 +42,8 @@ func wantExecutablePrograms(t *testing.T, h *rooted) {
 	}
 }
 
-// TestProgramsMoveFromEarlierDirectory has a host of an older release, with programs in a directory whose files have the type
-// lib_t. Install moves them, and reset removes what a release had there.
+// TestProgramsMoveFromEarlierDirectory has a host that an older release installed: its programs are in a directory whose files have the
+// SELinux type lib_t. An install moves the programs, and a reset removes those that are left in the old directory.
 func TestProgramsMoveFromEarlierDirectory(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "cp1")

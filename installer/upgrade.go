@@ -48,6 +48,8 @@ type upgrade struct {
 	// clusters has the cluster at each of the plan's steps, demands the needs of the steps between.
 	clusters map[string]*manifest.Cluster
 	demands  map[string][]manifest.Demand
+	// through has the versions of etcd that must not be skipped, by step.
+	through map[string]string
 }
 
 // Upgrade brings a cluster to the version of the bundle: minor release by minor release, control planes first and one
@@ -73,14 +75,20 @@ func Upgrade(ctx context.Context, o UpgradeOptions) (engine.Report, error) {
 	return r.Start(ctx, (&upgrade{Run: r, how: o}).work)
 }
 
-func (u *upgrade) work(ctx context.Context) error {
+func (u *upgrade) work(ctx context.Context) (err error) {
 	ctx = task.InTask(ctx, "look")
+	if err := u.checkWithout(); err != nil {
+		return err
+	}
 	if err := checkMembers(ctx, u.Run); err != nil {
 		return err
 	}
 	plan, err := u.look(ctx)
 	if err == nil {
 		err = u.complete(ctx, plan)
+	}
+	if err == nil {
+		plan.Changes, err = u.changes(ctx)
 	}
 	if err != nil {
 		return err
@@ -102,6 +110,11 @@ func (u *upgrade) work(ctx context.Context) error {
 			return err
 		}
 	}
+	defer func() {
+		if err == nil {
+			tellLeft(u.Run, plan.Left())
+		}
+	}()
 	before, after := around(u.Cluster)
 	if !plan.Empty() {
 		return u.phase(ctx, after)

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -292,7 +293,9 @@ func TestUpgradeSteps(t *testing.T) {
 		err   string
 	}{
 		"a patch":              {"v1.34.3", []UpgradeNode{cp("v1.34.1", "v1.34.1", "v1.34.1"), worker("v1.34.1")}, "v1.34.3", ""},
-		"a minor release":      {"v1.34.3", []UpgradeNode{cp("v1.33.2", "v1.33.2", "v1.33.2"), worker("v1.33.2")}, "v1.34.3", ""},
+		"a minor release":      {"v1.35.4", []UpgradeNode{cp("v1.34.2", "v1.34.2", "v1.34.2"), worker("v1.34.2")}, "v1.35.4", ""},
+		"an etcd on the way":   {"v1.34.3", []UpgradeNode{cp("v1.33.2", "v1.33.2", "v1.33.2"), worker("v1.33.2")}, "v1.33 v1.34.3", ""},
+		"the newest patch":     {"v1.34.3", []UpgradeNode{cp("v1.33.99", "v1.33.99", "v1.33.99")}, "v1.33.99 v1.34.3", ""},
 		"three minor releases": {"v1.34.3", []UpgradeNode{cp("v1.31.4", "v1.31.4", "v1.31.4"), worker("v1.31.4")}, "v1.32 v1.33 v1.34.3", ""},
 		"settings only":        {"v1.34.3", []UpgradeNode{cp("v1.34.3", "v1.34.3", "v1.34.3"), worker("v1.34.3")}, "v1.34.3", ""},
 		"interrupted in the middle of a control plane": {
@@ -301,12 +304,12 @@ func TestUpgradeSteps(t *testing.T) {
 		"interrupted in the middle of the way": {
 			"v1.35.0", []UpgradeNode{cp("v1.34.1", "v1.33.2", "v1.33.2"), worker("v1.33.2")}, "v1.34 v1.35.0", "",
 		},
-		"a kubelet that is behind as far as it may": {"v1.34.3", []UpgradeNode{cp("v1.33.2", "v1.33.2", "v1.33.2"), worker("v1.31.4")}, "v1.34.3", ""},
+		"a kubelet that is behind as far as it may": {"v1.34.3", []UpgradeNode{cp("v1.33.2", "v1.33.2", "v1.33.2"), worker("v1.30.4")}, "v1.33 v1.34.3", ""},
 		"a kubelet that is too far behind": {
 			"v1.34.3",
-			[]UpgradeNode{cp("v1.33.2", "v1.33.2", "v1.33.2"), worker("v1.30.4")},
+			[]UpgradeNode{cp("v1.33.2", "v1.33.2", "v1.33.2"), worker("v1.29.4")},
 			"",
-			"the kubelet of node1 is v1.30.4, more than 3 minor releases behind v1.34.3",
+			"the kubelet of node1 is v1.29.4, more than 3 minor releases behind v1.33.",
 		},
 		"a kubelet that is newer than the API": {
 			"v1.34.3",
@@ -364,7 +367,10 @@ func TestUpgradeNeedsWhatIsOnTheWay(t *testing.T) {
 		!errors.As(err, &hinted) || !strings.Contains(hinted.Hint(), "kubernetes.upgradeFrom: v1.32.4") {
 		t.Errorf("got %v", err)
 	}
-	u = s.upgradeTo(t, plan.Steps...)
+	if want := (map[string]string{plan.Steps[0]: "3.5.32-0"}); !maps.Equal(plan.Etcd, want) {
+		t.Errorf("the plan names etcd %v, want %v", plan.Etcd, want)
+	}
+	u = s.upgradeWith(t, bundleOf(t, slices.Collect(maps.Values(u.clusters))...))
 	if plan, err = u.look(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -116,8 +116,13 @@ func (u *upgrade) nodesReady(ctx context.Context, t *task.Host, _ UpgradePlan) [
 	var errs []error
 	for _, s := range states {
 		_, marked := s.Annotations[upgradeMark]
+		marked = marked || u.LeftOut(s.Name)
 		if !kube.IsNodeReady(&s) && !marked && u.Cluster.CNI.Type != manifest.NetworkNone {
-			errs = append(errs, fmt.Errorf("node %s is not ready: %s", s.Name, kube.NodeCondition(&s, corev1.NodeReady).Message))
+			reason := fmt.Sprintf("node %s is not ready: %s", s.Name, kube.NodeCondition(&s, corev1.NodeReady).Message)
+			if slices.ContainsFunc(u.workers(), func(t *task.Host) bool { return t.Name == s.Name }) {
+				reason += " (--without " + s.Name + " leaves it as it is)"
+			}
+			errs = append(errs, errors.New(reason))
 		}
 	}
 	return errs
@@ -168,7 +173,7 @@ func (u *upgrade) systemPods(ctx context.Context, t *task.Host, _ UpgradePlan) [
 	}
 	marked, resumed := map[string]bool{}, false
 	for _, s := range states {
-		if _, ok := s.Annotations[upgradeMark]; ok {
+		if _, ok := s.Annotations[upgradeMark]; ok || u.LeftOut(s.Name) {
 			marked[s.Name], resumed = true, true
 		}
 	}
@@ -216,7 +221,7 @@ func (u *upgrade) lonePods(ctx context.Context, t *task.Host, plan UpgradePlan) 
 	}
 	todo := map[string]bool{}
 	for _, n := range plan.Nodes {
-		todo[n.Name] = !n.Current
+		todo[n.Name] = !n.Current && !n.Left
 	}
 	var errs []error
 	for _, p := range pods {

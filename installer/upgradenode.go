@@ -8,6 +8,7 @@ import (
 	"maps"
 	"path"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -192,6 +193,9 @@ func kubeadmUpgrade(ctx context.Context, t *task.Host, args ...string) error {
 	}
 	if there {
 		args = append(args, "--patches="+kubeadm.PatchesDir)
+	}
+	if checks := kubeadm.IgnoredChecks(t.Site.Cluster); len(checks) > 0 {
+		args = append(args, "--ignore-preflight-errors="+strings.Join(checks, ","))
 	}
 	return t.Run(ctx, append([]string{"kubeadm", "upgrade"}, args...)...)
 }

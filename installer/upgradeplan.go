@@ -39,6 +39,12 @@ type UpgradePlan struct {
 	Batch int
 	// Settings are the cluster file's settings that differ from the cluster.
 	Settings []string
+	// Etcd has the versions of etcd that steps take because a later one must not be reached directly, by step.
+	Etcd map[string]string
+	// Changes are those of runtimes, of the kubelets' configuration and of the pod network.
+	Changes []Change
+
+	etcd []string // the running versions of kubeadm's etcd; none if they are not known
 }
 
 // An UpgradeNode is a node with its running versions.
@@ -49,14 +55,14 @@ type UpgradeNode struct {
 	Kubelet, APIServer string
 	// Recorded is the version of the node's last complete upgrade. After an interrupted one, programs may be newer.
 	Recorded string
-	// Current means that the node needs no upgrade, Cordoned that it is unschedulable.
-	Current, Cordoned bool
+	// Current means that the node needs no upgrade, Cordoned that it is unschedulable, and Left that the upgrade leaves it as it is.
+	Current, Cordoned, Left bool
 
 	marked bool // an upgrade of the node is in progress
 }
 
-// Empty reports whether no node needs an upgrade.
-func (p UpgradePlan) Empty() bool { return len(p.Steps) == 0 }
+// Empty reports whether nothing needs an upgrade.
+func (p UpgradePlan) Empty() bool { return len(p.Steps) == 0 && len(p.Changes) == 0 }
 
 // A RefusedError is an upgrade that is impossible, independent of the cluster's health.
 type RefusedError struct {
@@ -100,7 +106,14 @@ func (u *upgrade) look(ctx context.Context) (UpgradePlan, error) {
 		return p, err
 	}
 	p.Batch = u.how.Batch.of(len(u.workers()))
+	if err := u.checkExternalEtcd(ctx, p); err != nil {
+		return p, err
+	}
+	if u.Cluster.Etcd.Type == manifest.EtcdInternal {
+		p.etcd = u.etcdVersions(ctx)
+	}
 	p.Steps, err = u.steps(p)
+	p.Etcd = u.through
 	if err == nil {
 		p.From = p.oldest()
 	}
@@ -114,9 +127,11 @@ func (u *upgrade) controlPlanes() []*task.Host {
 	return append([]*task.Host{first}, others...)
 }
 
-// workers returns the nodes that are not control planes, in the order of the inventory.
+// workers returns the nodes to upgrade that are not control planes, in the order of the inventory.
 func (u *upgrade) workers() []*task.Host {
-	return slices.DeleteFunc(u.WithRole(manifest.RoleCluster), func(t *task.Host) bool { return t.Is(manifest.RoleControlPlane) })
+	return slices.DeleteFunc(u.WithRole(manifest.RoleCluster), func(t *task.Host) bool {
+		return t.Is(manifest.RoleControlPlane) || slices.Contains(u.Scope.Without, t.Name)
+	})
 }
 
 // nodesOf combines the hosts' records with the API's nodes. The inventory has to name exactly the cluster's nodes.
@@ -147,14 +162,14 @@ func (u *upgrade) nodesOf(ctx context.Context, states []corev1.Node) ([]UpgradeN
 		return err
 	})
 	for _, s := range states {
-		if !slices.ContainsFunc(targets, func(t *task.Host) bool { return t.Name == s.Name }) {
+		if !slices.ContainsFunc(u.WithRole(manifest.RoleCluster), func(t *task.Host) bool { return t.Name == s.Name }) {
 			err = errors.Join(err, &RefusedError{
 				u.Cluster.Metadata.Name, u.Cluster.Kubernetes.Version, "node " + s.Name + " is not in the inventory and would not be upgraded",
 				"add it to the inventory, or delete it from the cluster",
 			})
 		}
 	}
-	return nodes, err
+	return append(nodes, u.leftNodes(states)...), err
 }
 
 // from reads the node's state in the API.
@@ -215,18 +230,23 @@ func (u *upgrade) steps(p UpgradePlan) ([]string, error) {
 			}
 		}
 	}
-	if !slices.ContainsFunc(p.Nodes, func(n UpgradeNode) bool { return !n.Current }) {
+	if !slices.ContainsFunc(p.Nodes, func(n UpgradeNode) bool { return !n.Current && !n.Left }) {
 		return nil, nil
 	}
 	steps, err := u.way(p, to)
 	if err != nil {
 		return nil, err
 	}
-	firstStep := semver.MustParse(steps[0])
 	for _, n := range p.Nodes {
-		if is := semver.MustParse(n.Kubelet); firstStep.Minor() > is.Minor()+kubeletsBehind {
-			return nil, refuse("upgrade that node first, with a bundle of the version that the control plane has",
-				"the kubelet of %s is %s, more than %d minor releases behind %s", n.Name, n.Kubelet, kubeletsBehind, steps[0])
+		newest, do := steps[0], "upgrade that node first, with a bundle of the version that the control plane has"
+		if n.Left {
+			if n.Kubelet == "" {
+				continue // no node of the cluster
+			}
+			newest, do = p.To, "bring that node back and upgrade it, too, or delete it for good: kkbundle nodes delete --unreachable "+n.Name
+		}
+		if is := semver.MustParse(n.Kubelet); semver.MustParse(newest).Minor() > is.Minor()+kubeletsBehind {
+			return nil, refuse(do, "the kubelet of %s is %s, more than %d minor releases behind %s", n.Name, n.Kubelet, kubeletsBehind, newest)
 		}
 		if versionLess(p.newestServer(), n.Kubelet) {
 			return nil, refuse("put the kubelet of the control plane's version back on that node",
@@ -260,10 +280,20 @@ func (u *upgrade) way(p UpgradePlan, to *semver.Version) ([]string, error) {
 		return nil, err
 	}
 	u.clusters = map[string]*manifest.Cluster{p.To: u.Cluster}
-	u.demands = map[string][]manifest.Demand{}
+	u.demands, u.through = map[string][]manifest.Demand{}, map[string]string{}
 	var steps []string
 	for _, s := range between {
 		version := s.Cluster.Kubernetes.Version
+		if p.isOfRunningMinor(s) {
+			if pass, err := p.mustPass(s, u.Cluster); err != nil {
+				return nil, err
+			} else if !pass {
+				continue
+			}
+		}
+		if s.Etcd != "" {
+			u.through[version] = s.Etcd
+		}
 		u.clusters[version], u.demands[version] = s.Cluster, s.Demands
 		steps = append(steps, version)
 		if newest := p.newestServer(); semver.MustParse(newest).Minor() == semver.MustParse(version).Minor() && versionLess(version, newest) {
@@ -288,7 +318,7 @@ func (u *upgrade) complete(ctx context.Context, p UpgradePlan) error {
 			for _, platform := range platforms(u.Run, task.Task{Roles: d.Roles}, d.Need) {
 				if _, err := at.Components(d.Need, platform); err != nil {
 					errs = append(errs, plain.Advise(fmt.Errorf("for the intermediate release %s: %w", version, err),
-						"minor releases cannot be skipped: write kubernetes.upgradeFrom: "+p.From+" into the cluster file and build the bundle again, or upgrade with a bundle of each release in turn"))
+						"minor releases cannot be skipped, and neither can some versions of etcd: write kubernetes.upgradeFrom: "+p.From+" into the cluster file and build the bundle again, or upgrade with a bundle of each release in turn"))
 				}
 			}
 		}

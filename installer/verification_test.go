@@ -212,27 +212,16 @@ func TestManualRenewalIsWarnedOfEarly(t *testing.T) {
 	}
 }
 
-// TestHarborsCertificateIsWarnedOfEarly holds that status warns of Harbor's certificate 90 days before its end, as only install
-// renews it, and 30 days before the end of the one that a timer renews. The registry's host may be no node.
-func TestHarborsCertificateIsWarnedOfEarly(t *testing.T) {
+// TestRegistryCertificateIsWatched holds that status warns of the registry's certificate 30 days before its end: the timer has failed
+// then. The registry's host may be no node.
+func TestRegistryCertificateIsWatched(t *testing.T) {
 	t.Parallel()
-	for _, one := range []struct {
-		harbor bool
-		days   int
-		want   string
-	}{
-		{true, 89, "certificates reg1 warning"},
-		{true, 91, ""},
-		{true, -1, "certificates reg1 failed"},
-		{false, 31, ""},
-		{false, 29, "certificates reg1 warning"},
-	} {
+	for days, want := range map[int]string{31: "", 29: "certificates reg1 warning", -1: "certificates reg1 failed"} {
 		s := healthy()
-		s.Harbor = one.harbor
-		expires := s.Now.AddDate(0, 0, one.days)
+		expires := s.Now.AddDate(0, 0, days)
 		s.Registries = []health.RegistryState{{Name: "reg1", Certificates: []report.Certificate{{File: siteregistry.CertificateFiles().Cert, Expires: expires}}}}
-		if got := wrong(s.Findings()); got != one.want {
-			t.Errorf("Harbor %t, %d days left: got %q, want %q", one.harbor, one.days, got, one.want)
+		if got := wrong(s.Findings()); got != want {
+			t.Errorf("%d days left: got %q, want %q", days, got, want)
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/Masterminds/semver/v3"
+	"github.com/opencontainers/go-digest"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -20,6 +21,8 @@ type Catalog struct {
 	// Releases has, by minor release of Kubernetes, the newest patch release that the entries were checked against.
 	Releases   map[string]string       `yaml:"releases,omitempty" doc:"By minor release of Kubernetes, such as v1.34, the newest patch release that this catalog was checked against."`
 	Components map[string]CatalogEntry `yaml:"components,omitempty" doc:"The components, by name. An entry replaces kkbundle's entry of that name."`
+	// Kubeadm has, by release of Kubernetes, the images that its kubeadm asks for. They replace the versions of components.
+	Kubeadm map[string]KubeadmImages `yaml:"kubeadm,omitempty" doc:"By release of Kubernetes, such as v1.34.3, the tags of the images that its kubeadm asks for. They replace the versions under components."`
 	// Packages are operating system packages by purpose.
 	Packages map[string]CatalogPackage `yaml:"packages,omitempty" doc:"Operating system packages by purpose."`
 	// EndOfLife has the day from which upstream mends a release line no more, by component and line.
@@ -28,6 +31,26 @@ type Catalog struct {
 	Zones map[string][]Source `yaml:"zones,omitempty" doc:"Mirrors for manifests that name the zone."`
 
 	src *source
+}
+
+// KubeadmImages are tags of the images that kubeadm of one release asks for, besides those of the release itself. A
+// missing tag is that of the catalog.
+type KubeadmImages struct {
+	Etcd    string `yaml:"etcd,omitempty" doc:"Tag of registry.k8s.io/etcd."`
+	CoreDNS string `yaml:"coredns,omitempty" doc:"Tag of registry.k8s.io/coredns/coredns."`
+	Pause   string `yaml:"pause,omitempty" doc:"Tag of registry.k8s.io/pause."`
+	// Program is the digest of the kubeadm that listed them, "" if none was asked.
+	Program digest.Digest `yaml:"program,omitempty" doc:"Digest of the kubeadm that listed these images."`
+	// Assumed is set for a release of a minor release that the catalog does not know, accepted by --assume.
+	Assumed bool `yaml:"assumed,omitempty" doc:"The minor release is not known to the catalog, and was accepted with --assume."`
+}
+
+// KubeadmComponents returns the components of the catalog whose images kubeadm lists with a tag of its own.
+func KubeadmComponents() []string { return []string{"coredns", "etcd", "pause"} }
+
+// Tag returns the tag of one of KubeadmComponents, "" if it is not known.
+func (k KubeadmImages) Tag(component string) string {
+	return map[string]string{"coredns": k.CoreDNS, "etcd": k.Etcd, "pause": k.Pause}[component]
 }
 
 // CatalogEntry is one component: its addresses and its version. In addresses {version} is the version as written,
@@ -50,8 +73,19 @@ type CatalogEntry struct {
 	Fits []Fit `yaml:"fits,omitempty" doc:"Releases of Kubernetes for each release line."`
 	// Minimum has, like Since, the oldest version compatible with a Kubernetes.
 	Minimum map[string]string `yaml:"minimum,omitempty" doc:"The oldest version for Kubernetes, by its first release."`
+	// Through are versions that an upgrade must not skip.
+	Through []Through `yaml:"through,omitempty" doc:"Versions that an upgrade must not skip."`
 	// Skew is the largest allowed distance between its minor release and that of Kubernetes.
 	Skew *Skew `yaml:"skew,omitempty" doc:"Allowed distance to Kubernetes, in minor releases."`
+}
+
+// Through is a version that must run everywhere before a release line does.
+type Through struct {
+	// To is the release line, vMAJOR.MINOR; Least is the oldest version from which it may be reached.
+	To    string `yaml:"to" kk:"required" doc:"Release line of the component that must not be reached directly, such as v3.6."`
+	Least string `yaml:"least" kk:"required" doc:"The oldest version from which it may be reached."`
+	// Take is the version that an upgrade from an older one takes first.
+	Take string `yaml:"take" kk:"required" doc:"The version that an upgrade takes first."`
 }
 
 // CatalogFile is a file of a component.
@@ -175,6 +209,7 @@ func (c catalogChecker) check(k *Catalog) {
 			c.addKey(at, "want a minor release and a release of it, as in v1.34: v1.34.3")
 		}
 	}
+	c.kubeadmImages(k.Kubeadm)
 	for _, name := range sortedKeys(k.Components) {
 		one := k.Components[name]
 		c.catalogEntry(key("components", name), name, &one)
@@ -199,6 +234,22 @@ func (c catalogChecker) check(k *Catalog) {
 	}
 }
 
+// kubeadmImages checks the images of kubeadm, in a catalog and in a lock.
+func (c *checker) kubeadmImages(all map[string]KubeadmImages) {
+	for _, release := range sortedKeys(all) {
+		at, one := key("kubeadm", release), all[release]
+		if _, err := semver.StrictNewVersion(strings.TrimPrefix(release, "v")); err != nil || !strings.HasPrefix(release, "v") {
+			c.addKey(at, "%q is no release; write one such as v1.34.3", shorten(release))
+		}
+		for _, tag := range [][2]string{{"etcd", one.Etcd}, {"coredns", one.CoreDNS}, {"pause", one.Pause}} {
+			c.version(join(at, tag[0]), tag[1])
+		}
+		if one.Program != "" {
+			c.digest(join(at, "program"), one.Program.String())
+		}
+	}
+}
+
 func (c catalogChecker) catalogEntry(at, name string, one *CatalogEntry) {
 	if !isFileName(name) || len(name) > maxToken {
 		c.addKey(at, "%q is no name; use letters, digits and . _ + -", shorten(name))
@@ -213,6 +264,14 @@ func (c catalogChecker) catalogEntry(at, name string, one *CatalogEntry) {
 	c.platforms(join(at, "platforms"), one.Platforms)
 	c.versionTable(join(at, "since"), one.Since)
 	c.versionTable(join(at, "minimum"), one.Minimum)
+	for i, t := range one.Through {
+		path := index(join(at, "through"), i)
+		if !minorPattern().MatchString(t.To) {
+			c.add(join(path, "to"), "%q is no release line; write one such as v3.6", shorten(t.To))
+		}
+		c.version(join(path, "least"), t.Least)
+		c.version(join(path, "take"), t.Take)
+	}
 	for i, fit := range one.Fits {
 		path := index(join(at, "fits"), i)
 		for _, bound := range [][2]string{{"line", fit.Line}, {"from", fit.From}, {"to", fit.To}} {

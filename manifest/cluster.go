@@ -372,6 +372,13 @@ func (c *Cluster) WithDefaults() *Cluster {
 	return &d
 }
 
+// At returns the cluster with another release of Kubernetes, as a step of an upgrade.
+func (c *Cluster) At(release string) *Cluster {
+	d := *c
+	d.Kubernetes.Version, d.Kubernetes.UpgradeFrom = release, ""
+	return &d
+}
+
 func addonsWithDefaults(list []Addon) []Addon {
 	list = slices.Clone(list)
 	for i := range list {

@@ -40,8 +40,3 @@ func (d Document) Cluster(settings ...string) (*Cluster, error) {
 
 // IsForeign reports whether the cluster comes from another program's file, whose bytes may contain secrets.
 func (c *Cluster) IsForeign() bool { return c.src != nil && c.src.foreign }
-
-// Problem returns a problem with a node of the document.
-func (d Document) Problem(n *yaml.Node, message string) Problem {
-	return Problem{File: d.File, Line: n.Line, Column: n.Column, Message: message}
-}

@@ -58,6 +58,8 @@ type Lock struct {
 	// Manifest is the Bundle's Fingerprint.
 	Manifest string `yaml:"manifest" kk:"required" doc:"Fingerprint of the manifest's items."`
 	Items    []Pin  `yaml:"items,omitempty" doc:"The pinned items."`
+	// Kubeadm has, by release, the images that kubeadm itself listed when the lock was made.
+	Kubeadm map[string]KubeadmImages `yaml:"kubeadm,omitempty" doc:"By release of Kubernetes, the tags of the images that its kubeadm asks for."`
 	// Inputs are the files that were searched for images, or used in the search: YAML, values and local charts.
 	Inputs []Input `yaml:"inputs,omitempty" doc:"Files in which, or with which, images were found."`
 	// Undecided are texts in them that may be images, each with its place.

@@ -11,6 +11,8 @@ import (
 	"github.com/Masterminds/semver/v3"
 	"github.com/opencontainers/go-digest"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/kkbundle/kkbundle/capped"
 )
 
 // lockChecker makes a lock's checks beyond the types.
@@ -23,6 +25,7 @@ func (c lockChecker) check(l *Lock) {
 	for i, in := range l.Inputs {
 		c.pinnedDigest(join(index("inputs", i), "digest"), in.Digest.String())
 	}
+	c.kubeadmImages(l.Kubeadm)
 	first := map[[3]string]int{}
 	for i := range l.Items {
 		p := &l.Items[i]
@@ -105,7 +108,18 @@ const lockHeader = `# Written by kkbundle lock: what the manifest resolved to. K
 # build --locked puts exactly this into a bundle. Write it anew with kkbundle lock after changing the manifest.
 `
 
-// Marshal returns the lock as YAML, the items sorted: the same pins give the same bytes in any order.
+// A TooLargeError means that a lock has more than ParseLock reads.
+type TooLargeError struct {
+	Pins         int
+	Bytes, Limit int
+}
+
+func (e *TooLargeError) Error() string {
+	return fmt.Sprintf("the lock has %d pins in %d bytes, and at most %d bytes are read: split the manifest into several bundles", e.Pins, e.Bytes, e.Limit)
+}
+
+// Marshal returns the lock as YAML, the items sorted: the same pins give the same bytes in any order. A lock that
+// ParseLock would not read is a *TooLargeError.
 func (l *Lock) Marshal() ([]byte, error) {
 	out := *l
 	out.APIVersion, out.Kind = APIVersion, KindLock
@@ -114,7 +128,11 @@ func (l *Lock) Marshal() ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("write the lock: %w", err)
 	}
-	return append([]byte(lockHeader), body...), nil
+	data := append([]byte(lockHeader), body...)
+	if l := lockLimits(); len(data) > l.size || capped.Values(data) > l.values {
+		return nil, &TooLargeError{Pins: len(out.Items), Bytes: len(data), Limit: l.size}
+	}
+	return data, nil
 }
 
 func comparePins(a, b Pin) int {

@@ -133,6 +133,8 @@ func namesNothingLocal() []string {
 		"ImageRule.apiVersion", "ImageRule.images", "ImageRule.kind", "ImageRule.paths",
 		"Inventory.apiVersion", "Inventory.kind",
 		"InventoryMetadata.name",
+		"KubeadmImages.coredns", "KubeadmImages.etcd", "KubeadmImages.pause", "KubeadmImages.program",
+		"Through.least", "Through.take", "Through.to",
 		"Kubernetes.upgradeFrom", "Kubernetes.version",
 		"Metadata.name", "Metadata.version",
 		"Override.host", "Override.path", "Override.sha256", "Override.url", "Override.with",

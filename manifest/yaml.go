@@ -21,8 +21,8 @@ const (
 	// MaxFileSize is the maximal size of a Bundle, Cluster or Inventory: far above real files (20,000 image names are 2
 	// MiB).
 	MaxFileSize = 4 << 20
-	// MaxLockSize is the maximal size of a Lock; 20,000 pins are about 10 MiB.
-	MaxLockSize = 32 << 20
+	// MaxLockSize is the maximal size of a Lock; 100,000 pins are about 45 MiB.
+	MaxLockSize = 64 << 20
 
 	// maxDepth is the deepest nesting. Typed parts need six levels; the rest is for kubeadm's free-form parts.
 	maxDepth = 48
@@ -45,8 +45,8 @@ func limitsOf(kind string) limits {
 	return fileLimits()
 }
 
-// lockLimits allows for 50 values in each of 20,000 pins.
-func lockLimits() limits { return limits{size: MaxLockSize, values: 1_000_000} }
+// lockLimits allows for 20 values in each of 100,000 pins.
+func lockLimits() limits { return limits{size: MaxLockSize, values: 2_000_000} }
 
 // parse reads the one YAML document of a file.
 func parse(file string, data []byte, l limits) (*yaml.Node, Problems) {

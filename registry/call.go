@@ -7,9 +7,11 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"net/http/httptrace"
 	"net/url"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -78,7 +80,7 @@ func (r *repo) attempt(ctx context.Context, q request) (answer, error) {
 	if q.body != nil && q.size > 0 {
 		req.Body, req.GetBody, req.ContentLength = unused{}, src.body, q.size
 		if q.size >= expectFrom && !r.session.noExpect.Load() {
-			req.Header.Set("Expect", "100-continue") // so that a refusal arrives before gigabytes are sent
+			req = r.expect(req, src)
 		}
 		src.done = func() { dog.grant(time.Duration(q.size/commitSpeed) * time.Second) }
 	}
@@ -93,6 +95,21 @@ func (r *repo) attempt(ctx context.Context, q request) (answer, error) {
 		return a, fmt.Errorf("read from the bundle: %w", broken)
 	}
 	return a, err
+}
+
+// expect lets a request wait for the registry's consent, so that a refusal arrives before gigabytes are sent. If the
+// body is read without an answer, the transport has given up waiting, and later requests do not wait.
+func (r *repo) expect(req *http.Request, body *source) *http.Request {
+	req.Header.Set("Expect", "100-continue")
+	var heard atomic.Bool
+	moved := body.moved
+	body.moved = func() {
+		if !heard.Load() {
+			r.session.noExpect.Store(true)
+		}
+		moved()
+	}
+	return req.WithContext(httptrace.WithClientTrace(req.Context(), &httptrace.ClientTrace{Got100Continue: func() { heard.Store(true) }}))
 }
 
 func receive(client *http.Client, req *http.Request, want []int) (answer, error) {

@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 
@@ -59,13 +60,19 @@ func (s *session) explain(repo string, err error) error {
 	if _, done := errors.AsType[*plainError](err); done || err == nil || errors.Is(err, bundle.ErrDamaged) || errors.Is(err, context.Canceled) {
 		return err
 	}
+	var e *plainError
 	if te, ok := asRegistryError(err); ok {
-		return s.explainAnswer(repo, te)
+		e = s.explainAnswer(repo, te)
+	} else {
+		e = s.explainNetwork(err)
 	}
-	return s.explainNetwork(err)
+	if out, ok := errors.AsType[*outageError](err); ok {
+		e.fatal, e.text = true, fmt.Sprintf("%s; the registry has answered nothing for %s", e.text, out.lasted.Round(time.Second))
+	}
+	return e
 }
 
-func (s *session) explainAnswer(repo string, te *transport.Error) error {
+func (s *session) explainAnswer(repo string, te *transport.Error) *plainError {
 	where := s.host
 	if repo != "" {
 		where += "/" + repo
@@ -150,7 +157,7 @@ func (s *session) who() string {
 	return fmt.Sprintf("user %q", s.account.Username)
 }
 
-func (s *session) explainNetwork(err error) error {
+func (s *session) explainNetwork(err error) *plainError {
 	inner := err
 	if ue, ok := errors.AsType[*url.Error](err); ok {
 		inner = ue.Err // without the address, which contains the session's state

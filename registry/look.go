@@ -2,6 +2,7 @@ package registry
 
 import (
 	"context"
+	"errors"
 
 	"github.com/opencontainers/go-digest"
 	"golang.org/x/sync/errgroup"
@@ -35,7 +36,9 @@ func (p *pusher) lookAt(ctx context.Context, j *job, n *node) {
 	}
 	have, err := j.repo.manifest(ctx, reference, n.desc.MediaType)
 	if err != nil {
-		if _, answered := asRegistryError(err); !answered && ctx.Err() == nil {
+		_, answered := asRegistryError(err)
+		_, out := errors.AsType[*outageError](err)
+		if (!answered || out) && ctx.Err() == nil {
 			if err = p.session.explain(j.repo.name, err); isFatal(err) {
 				p.tally.abort(err)
 			}

@@ -70,7 +70,7 @@ func (p *pipe) Blob(ctx context.Context, d digest.Digest, offset int64) (io.Read
 		if b == nil {
 			return nil, errGone
 		}
-		content, err = b.read()
+		content, err = b.read(ctx)
 	}
 	if err != nil {
 		return nil, err
@@ -79,6 +79,19 @@ func (p *pipe) Blob(ctx context.Context, d digest.Digest, offset int64) (io.Read
 		return nil, fmt.Errorf("blob %s has no byte %d", d, offset)
 	}
 	return io.NopCloser(bytes.NewReader(content[offset:])), nil
+}
+
+// await reads a blob that fits into memory from the pipe. A request that opens the blob afterwards does not wait for the
+// pipe: while it has its turn with the registry, the pipe may be waiting for that turn.
+func (p *pipe) await(ctx context.Context, d digest.Digest) error {
+	p.mu.Lock()
+	b := p.passing[d]
+	p.mu.Unlock()
+	if b == nil {
+		return nil
+	}
+	_, err := b.read(ctx)
+	return err
 }
 
 func (p *pipe) pass(d digest.Digest, b *passingBlob) {
@@ -100,10 +113,10 @@ type passingBlob struct {
 	err     error
 }
 
-func (b *passingBlob) read() ([]byte, error) {
+func (b *passingBlob) read(ctx context.Context) ([]byte, error) {
 	b.once.Do(func() {
 		b.content = make([]byte, 0, b.blob.Size)
-		b.err = b.blob.Copy(func(piece []byte) error { b.content = append(b.content, piece...); return nil })
+		b.err = b.blob.Copy(ctx, func(piece []byte) error { b.content = append(b.content, piece...); return nil })
 	})
 	return b.content, b.err
 }
@@ -168,14 +181,9 @@ func (p *pusher) settleAll(ctx context.Context, places []*place, err error) {
 
 // placeLarge sends a blob to all places that lack it, reading it once.
 func (p *pusher) placeLarge(ctx context.Context, pipe *pipe, b *sharedBlob, sb *bundle.StreamBlob) {
-	from := ""
+	p.query(ctx, b)
+	from := b.from()
 	var lacking []*place
-	for _, pl := range b.places {
-		pl.have, pl.err = p.has(ctx, pl, b.desc)
-		if pl.have {
-			from = pl.repo.name
-		}
-	}
 	for _, pl := range b.places {
 		switch {
 		case !p.tally.wanted(pl):
@@ -197,12 +205,12 @@ func (p *pusher) placeLarge(ctx context.Context, pipe *pipe, b *sharedBlob, sb *
 	t := &tee{pusher: p, desc: b.desc, memory: pipe.memory}
 	t.begin(ctx, lacking, from)
 	t.copy(ctx, sb)
-	for _, pl := range later { // errGone if the registry does not mount it
-		if t.sent != "" {
-			from = t.sent
-		}
-		p.settleAll(ctx, []*place{pl}, p.sendFrom(ctx, pl, b.desc, from, func(int64) (io.ReadCloser, error) { return nil, errGone }))
+	if t.sent != "" {
+		from = t.sent
 	}
+	atOnce(later, func(pl *place) { // errGone if the registry does not mount it
+		p.settleAll(ctx, []*place{pl}, p.sendFrom(ctx, pl, b.desc, from, func(int64) (io.ReadCloser, error) { return nil, errGone }))
+	})
 }
 
 // mounts reports whether the registry has mounted a blob in this run.
@@ -293,7 +301,7 @@ func (t *tee) copy(ctx context.Context, sb *bundle.StreamBlob) {
 	}
 	if err == nil {
 		chunk = make([]byte, 0, size)
-		err = sb.Copy(func(piece []byte) error {
+		err = sb.Copy(ctx, func(piece []byte) error {
 			for len(piece) > 0 {
 				n := min(len(piece), cap(chunk)-len(chunk))
 				chunk, piece = append(chunk, piece[:n]...), piece[n:]
@@ -397,9 +405,14 @@ func (u *pipeUpload) again(ctx context.Context, at, end int64) error {
 func (t *tee) end(ctx context.Context, u *pipeUpload) error {
 	broken := false
 	err := u.retry.do(ctx, "upload of "+t.desc.Digest.String()+" to "+u.name, passingUpload, func() error {
-		if broken && u.upload.arrived(ctx) {
-			u.location = ""
-			return nil
+		if broken {
+			switch have, err := u.lookUp(ctx, t.desc); {
+			case err != nil:
+				return err
+			case have:
+				u.location = ""
+				return nil
+			}
 		}
 		broken = true
 		return u.finish(ctx, 0)

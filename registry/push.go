@@ -110,41 +110,77 @@ func (p *pusher) run(ctx context.Context) (broken error) {
 	return broken
 }
 
-// place sends a blob to all repositories that need it, one after the other, so that later ones can mount it from one
-// that has it.
+// place sends a blob to all repositories that need it: to one after the other until one has it, from which the others
+// can mount it, side by side.
 func (p *pusher) place(ctx context.Context, b *sharedBlob) {
-	var broken error // the blob itself is damaged
-	from := ""
-	for _, pl := range b.places {
-		if pl.have, pl.err = p.has(ctx, pl, b.desc); pl.have {
+	p.query(ctx, b)
+	from, broken := b.from(), error(nil) // broken: the blob itself is damaged
+	rest := b.places
+	for len(rest) > 0 && broken == nil && (from == "" || p.session.mountsUnknown()) {
+		pl := rest[0]
+		rest = rest[1:]
+		has, err := p.placeOne(ctx, pl, b.desc, from)
+		if has && from == "" {
 			from = pl.repo.name
 		}
-	}
-	for _, pl := range b.places {
-		if !p.tally.wanted(pl) {
-			p.tally.advance(b.desc.Size)
-			continue
-		}
-		err := pl.err
-		switch {
-		case err != nil:
-		case pl.have:
-			p.tally.count(func(c *PushSummary) { c.BlobsPresent++ })
-			p.tally.advance(b.desc.Size)
-		case p.options.DryRun:
-			p.tally.miss(pl, b.desc, from)
-		case broken != nil:
-			err = broken
-		default:
-			err = p.send(ctx, pl, b.desc, from)
-		}
-		if err == nil {
-			from = pl.repo.name
-		} else if errors.Is(err, bundle.ErrDamaged) {
+		if errors.Is(err, bundle.ErrDamaged) {
 			broken = err
 		}
-		p.settleAll(ctx, []*place{pl}, err)
 	}
+	atOnce(rest, func(pl *place) {
+		if broken != nil && pl.err == nil {
+			pl.err = broken
+		}
+		_, _ = p.placeOne(ctx, pl, b.desc, from) // the error is in the jobs
+	})
+}
+
+// query asks all repositories that need a blob whether they have it.
+func (p *pusher) query(ctx context.Context, b *sharedBlob) {
+	atOnce(b.places, func(pl *place) { pl.have, pl.err = p.has(ctx, pl, b.desc) })
+}
+
+// from returns a repository that had the blob before the push, "" if none had.
+func (b *sharedBlob) from() string {
+	for _, pl := range b.places {
+		if pl.have {
+			return pl.repo.name
+		}
+	}
+	return ""
+}
+
+// maxPlaces bounds the repositories that one blob goes to at a time; the throttle bounds their requests.
+const maxPlaces = 64
+
+func atOnce(places []*place, f func(*place)) {
+	var g errgroup.Group
+	g.SetLimit(maxPlaces)
+	for _, pl := range places {
+		g.Go(func() error { f(pl); return nil })
+	}
+	_ = g.Wait() // there are none
+}
+
+// placeOne makes sure that a repository has a blob, after query.
+func (p *pusher) placeOne(ctx context.Context, pl *place, d ocispec.Descriptor, from string) (has bool, err error) {
+	if !p.tally.wanted(pl) {
+		p.tally.advance(d.Size)
+		return false, nil
+	}
+	err = pl.err
+	switch {
+	case err != nil:
+	case pl.have:
+		p.tally.count(func(c *PushSummary) { c.BlobsPresent++ })
+		p.tally.advance(d.Size)
+	case p.options.DryRun:
+		p.tally.miss(pl, d, from)
+	default:
+		err = p.send(ctx, pl, d, from)
+	}
+	p.settleAll(ctx, []*place{pl}, err)
+	return err == nil, err
 }
 
 // has reports whether a place has the blob.
@@ -183,6 +219,11 @@ func (t *tally) wanted(pl *place) bool {
 }
 
 func (p *pusher) send(ctx context.Context, pl *place, d ocispec.Descriptor, from string) error {
+	if pipe, ok := p.bundle.(*pipe); ok {
+		if err := pipe.await(ctx, d.Digest); err != nil {
+			return fmt.Errorf("blob %s: read from the pipe: %w", d.Digest, err)
+		}
+	}
 	return p.sendFrom(ctx, pl, d, from, func(offset int64) (io.ReadCloser, error) { return p.bundle.Blob(ctx, d.Digest, offset) })
 }
 

@@ -111,9 +111,23 @@ func listing(d ocispec.Descriptor, doc document) ocispec.Descriptor {
 
 // A referrersAPI is the known state of a registry's referrers API.
 type referrersAPI struct {
-	mu   sync.Mutex // also serializes changes of a list
-	has  bool
-	asks bool // the registry was queried
+	mu    sync.Mutex
+	has   bool
+	asks  bool                   // the registry was queried
+	lists map[string]*sync.Mutex // serializes changes of a list, by its address
+}
+
+// list returns the lock of a list.
+func (api *referrersAPI) list(address string) *sync.Mutex {
+	api.mu.Lock()
+	defer api.mu.Unlock()
+	if api.lists == nil {
+		api.lists = map[string]*sync.Mutex{}
+	}
+	if api.lists[address] == nil {
+		api.lists[address] = &sync.Mutex{}
+	}
+	return api.lists[address]
 }
 
 // list makes sure that clients find n by its subject. A registry with the referrers API reports so when it accepts n.
@@ -127,22 +141,32 @@ func (m manifestPusher) list(ctx context.Context, n *node, kept bool) error {
 		return fmt.Errorf("manifest %s is attached to %q, which is not a digest", n.desc.Digest, clean(n.subject.String()))
 	}
 	api := &m.session.referrers
+	has, err := m.hasReferrers(ctx, n)
+	if err != nil || has {
+		return err
+	}
+	list := api.list(m.job.repo.name + "@" + n.subject.String())
+	list.Lock()
+	defer list.Unlock()
+	if err := m.addToList(ctx, n); err != nil {
+		return fmt.Errorf("list of referrers of %s: %w", n.subject, m.session.explain(m.job.repo.name, err))
+	}
+	return nil
+}
+
+// hasReferrers reports whether the registry has the referrers API. It is asked once.
+func (m manifestPusher) hasReferrers(ctx context.Context, n *node) (bool, error) {
+	api := &m.session.referrers
 	api.mu.Lock()
 	defer api.mu.Unlock()
 	if !api.asks {
 		a, err := m.job.repo.ask(ctx, request{method: http.MethodGet, url: m.job.repo.path("/referrers/%s", n.subject), want: []int{http.StatusOK}})
 		if _, answered := asRegistryError(err); err != nil && !answered {
-			return err
+			return false, err
 		}
 		api.asks, api.has = true, err == nil && strings.HasPrefix(a.header.Get("Content-Type"), ocispec.MediaTypeImageIndex)
 	}
-	if api.has {
-		return nil
-	}
-	if err := m.addToList(ctx, n); err != nil {
-		return fmt.Errorf("list of referrers of %s: %w", n.subject, m.session.explain(m.job.repo.name, err))
-	}
-	return nil
+	return api.has, nil
 }
 
 // addToList adds n to the index of its subject's referrers and keeps the others.

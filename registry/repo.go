@@ -29,11 +29,20 @@ func (r *repo) path(format string, args ...any) string {
 	return r.url("/v2/" + r.name + fmt.Sprintf(format, args...))
 }
 
-// hasBlob queries whether the repository has the blob. Unclear answers count as no: an attempt to send it gives an
+// hasBlob is lookUp, with retries.
+func (r *repo) hasBlob(ctx context.Context, d ocispec.Descriptor) (have bool, err error) {
+	err = r.retry.do(ctx, "HEAD "+r.name, passing, func() error {
+		have, err = r.lookUp(ctx, d)
+		return err
+	})
+	return have, err
+}
+
+// lookUp queries once whether the repository has the blob. Unclear answers count as no: an attempt to send it gives an
 // answer with a reason, which a HEAD cannot have.
-func (r *repo) hasBlob(ctx context.Context, d ocispec.Descriptor) (bool, error) {
+func (r *repo) lookUp(ctx context.Context, d ocispec.Descriptor) (bool, error) {
 	q := request{method: http.MethodHead, url: r.path("/blobs/%s", d.Digest), want: []int{http.StatusOK}}
-	a, err := r.ask(ctx, q)
+	a, err := r.call(ctx, q)
 	if err == nil {
 		return a.length < 0 || a.length == d.Size, nil
 	}

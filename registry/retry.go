@@ -30,24 +30,56 @@ const (
 type retrier struct {
 	again  int // number of repetitions
 	logger *slog.Logger
-	words  func(error) error // explains an error without secrets
+	words  func(error) error               // explains an error without secrets
+	alive  func(ctx context.Context) error // asks the registry itself for an answer; nil is not asked
 }
 
-// do calls f until it succeeds, fails permanently or too often, or ctx ends. It returns f's last error.
+// An outageError means that the registry answers nothing: every other operation would fail the same way.
+type outageError struct {
+	lasted time.Duration
+	err    error
+}
+
+func (e *outageError) Error() string { return e.err.Error() }
+func (e *outageError) Unwrap() error { return e.err }
+
+// do calls f until it succeeds, fails permanently or too often, or ctx ends. Its error is ctx's cause, or f's last,
+// in an *outageError if the registry itself does not answer either. Operations are not nested: attempts would multiply.
 func (r retrier) do(ctx context.Context, what string, passing func(error) bool, f func() error) error {
+	began := time.Now()
 	for attempt := 0; ; attempt++ {
 		err := f()
-		if err == nil || attempt >= r.again || ctx.Err() != nil || !passing(err) {
+		switch {
+		case err == nil || !passing(err):
 			return err
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case attempt >= r.again:
+			return r.final(ctx, err, attempt, time.Since(began))
 		}
 		wait := delay(attempt, err)
 		r.logger.WarnContext(ctx, "request failed; retrying", "request", what, "error", r.words(err), "wait", wait.String(), "attempt", attempt+1)
 		select {
 		case <-ctx.Done():
-			return err
+			return context.Cause(ctx)
 		case <-time.After(wait):
 		}
 	}
+}
+
+// final returns the error of an operation that has used up its attempts.
+func (r retrier) final(ctx context.Context, err error, attempts int, lasted time.Duration) error {
+	if attempts == 0 || r.alive == nil {
+		return err
+	}
+	answer := r.alive(ctx)
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case answer != nil && passing(answer):
+		return &outageError{lasted, err}
+	}
+	return err
 }
 
 // delay returns the pause requested by the registry, or else doubles with each attempt. Jitter keeps workers from

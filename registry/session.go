@@ -35,6 +35,9 @@ type session struct {
 	harbor    *harborSite // nil if the registry is not Harbor, or HarborOptions are nil
 	noExpect  atomic.Bool // the registry (or its proxy) does not support Expect: 100-continue
 
+	mounts        atomic.Bool  // the registry has mounted a blob
+	mountsRefused atomic.Int32 // times that it has not
+
 	mu    sync.Mutex
 	repos map[string]*repo
 }
@@ -53,6 +56,7 @@ func newSession(ctx context.Context, t target, o PushOptions) (*session, error) 
 		retry: retrier{again: o.Retries, logger: o.Logger}, repos: map[string]*repo{}, throttle: newThrottle(o.Jobs),
 	}
 	s.retry.words = func(err error) error { return s.explain("", err) }
+	s.retry.alive = s.alive
 	s.rt = &authTransport{inner: inner, host: s.host, plain: o.PlainHTTP}
 	if o.PlainHTTP {
 		insecure, err := name.NewRegistry(s.host, name.Insecure)
@@ -88,6 +92,14 @@ func (s *session) login(ctx context.Context, first *repo) error {
 	return s.explain("", err)
 }
 
+// alive asks the registry for any answer. It is not the question that authTransport answers from memory.
+func (s *session) alive(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, goodbye, errStalled)
+	defer cancel()
+	_, err := (&repo{session: s, client: &http.Client{Transport: s.rt}}).callOnce(ctx, request{method: http.MethodHead, url: s.url(pingPath), want: []int{http.StatusOK}})
+	return err
+}
+
 func (s *session) url(path string) string { return s.rt.scheme() + "://" + s.host + path }
 
 // repo returns the only repo of that name.
@@ -101,6 +113,18 @@ func (s *session) repo(name string) *repo {
 	}
 	return r
 }
+
+// maxRefusedMounts is the number of refusals after which a registry that never mounted a blob is not asked again. A
+// refusal may be about one pair of repositories.
+const maxRefusedMounts = 4
+
+// mayMount reports whether it is worth asking the registry to mount a blob.
+func (s *session) mayMount() bool {
+	return s.mounts.Load() || s.mountsRefused.Load() < maxRefusedMounts
+}
+
+// mountsUnknown reports whether the next answer about a mount decides if more are asked for.
+func (s *session) mountsUnknown() bool { return !s.mounts.Load() && s.mayMount() }
 
 // limitChunk bounds the size of blob requests for all uploads.
 func (s *session) limitChunk(size int64) {

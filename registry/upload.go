@@ -23,6 +23,7 @@ const (
 	smallChunk   = 1 << 20 // nginx's default of client_max_body_size
 	firstChunk   = 64 << 20
 	chunkDivisor = 4
+	maxUnknown   = 4 // answers of 500 about an upload's offset, before a new upload
 )
 
 // An opener opens a blob's content from an offset on.
@@ -37,8 +38,13 @@ func (r *repo) sendBlob(ctx context.Context, d ocispec.Descriptor, from string, 
 	again := false
 	err = r.retry.do(ctx, "upload of "+d.Digest.String()+" to "+r.name, passingUpload, func() error {
 		resumed, err := u.resume(ctx)
-		if err != nil || !resumed && again && u.arrived(ctx) {
+		if err != nil {
 			return err
+		}
+		if !resumed && again {
+			if have, err := u.lookUp(ctx, d); err != nil || have {
+				return err
+			}
 		}
 		again = true
 		if !resumed {
@@ -64,12 +70,16 @@ type upload struct {
 	offset   int64  // bytes received by the registry
 	minChunk int64  // bytes; the registry's OCI-Chunk-Min-Length
 	whole    bool   // the last attempt was one request without PATCH
+	unknown  int    // consecutive answers of 500 to the question for the offset
 }
 
 // start opens a session, unless the blob was mounted.
 func (u *upload) start(ctx context.Context, from string) (mounted bool, err error) {
 	u.offset = 0
 	q := request{method: http.MethodPost, url: u.path("/blobs/uploads/"), want: []int{http.StatusAccepted}}
+	if from != "" && !u.session.mayMount() {
+		from = ""
+	}
 	if from != "" {
 		u.mayPull(from)
 		q.url += "?" + url.Values{"mount": {u.desc.Digest.String()}, "from": {from}}.Encode()
@@ -77,13 +87,18 @@ func (u *upload) start(ctx context.Context, from string) (mounted bool, err erro
 	}
 	a, err := u.call(ctx, q)
 	if te, ok := asRegistryError(err); ok && from != "" && !passingStatus(te.StatusCode) {
+		u.session.mountsRefused.Add(1)
 		return u.start(ctx, "") // some registries refuse a mount instead of opening a session
 	}
 	if err != nil {
 		return false, err
 	}
 	if a.status == http.StatusCreated {
+		u.session.mounts.Store(true)
 		return true, nil
+	}
+	if from != "" {
+		u.session.mountsRefused.Add(1)
 	}
 	u.minChunk, _ = strconv.ParseInt(a.header.Get("OCI-Chunk-Min-Length"), 10, 64) // 0 if missing
 	u.location, err = location(a)
@@ -91,13 +106,20 @@ func (u *upload) start(ctx context.Context, from string) (mounted bool, err erro
 }
 
 // resume asks for the registry's offset of a broken upload. It returns false if a new session is better, and cancels
-// the old one.
+// the old one. An answer that is about the registry and not about the session (429, 502, 503, 504) keeps the session; so
+// do a few of 500, with which some registries say that they have lost it.
 func (u *upload) resume(ctx context.Context) (bool, error) {
 	if u.location == "" {
 		return false, nil
 	}
 	a, err := u.call(ctx, request{method: http.MethodGet, url: u.location, want: []int{http.StatusNoContent, http.StatusOK, http.StatusAccepted}})
-	if _, answered := asRegistryError(err); err != nil && !answered {
+	te, answered := asRegistryError(err)
+	if answered && te.StatusCode == http.StatusInternalServerError {
+		u.unknown++
+	} else {
+		u.unknown = 0
+	}
+	if err != nil && (!answered || passingStatus(te.StatusCode) && !isFull(te) && u.unknown < maxUnknown) {
 		return false, err
 	}
 	have := received(a.header)
@@ -111,12 +133,6 @@ func (u *upload) resume(ctx context.Context) (bool, error) {
 	u.offset = have
 	u.logger.DebugContext(ctx, "upload continues", "repository", u.name, "digest", u.desc.Digest.String(), "offset", have)
 	return true, nil
-}
-
-// arrived reports whether the registry has the blob after an upload with an unknown end.
-func (u *upload) arrived(ctx context.Context) bool {
-	have, err := u.hasBlob(ctx, u.desc)
-	return have && err == nil
 }
 
 // received parses the registry's offset of an upload. "0-0" means one byte or, with the CNCF distribution, none.

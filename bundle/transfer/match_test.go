@@ -12,7 +12,8 @@ import (
 	"github.com/kkbundle/kkbundle/bundle/transfer"
 )
 
-// TestMatching holds what a short name means: an exact name first, then Docker's short names, then ends of names and beginnings of digests.
+// TestMatching checks the order in which a name selects an item: the exact name, Docker's short names, the end of a name, the beginning of a
+// digest.
 func TestMatching(t *testing.T) {
 	t.Parallel()
 	item := func(kind, ref, name, version, digits string) bundle.Item {

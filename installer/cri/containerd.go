@@ -99,7 +99,7 @@ func containerdSetting(_ context.Context, t *task.Host) (task.Setting, error) {
 		return task.Setting{}, err
 	}
 	if len(access.CA) > 0 {
-		files = append(files, task.File{Path: RegistryCAPath, Mode: 0o644, Data: access.CA})
+		files = append(files, task.File{Path: RegistryCAPath, Mode: 0o644, Data: access.CA, LiveNew: true})
 	}
 	s.Files = append(files, HostsFiles(access, t.Site.Upstreams())...)
 	return s, nil
@@ -203,7 +203,7 @@ func HostsFiles(r task.RegistryAccess, upstreams []string) []task.File {
 	to := mirror.Registry{Host: r.Address, Prefix: r.Prefix, Username: r.Username, Password: r.Password}
 	var files []task.File
 	for _, h := range mirror.Hosts(to, upstreams, ca) {
-		files = append(files, task.File{Path: path.Join(CertsDir, h.Name, "hosts.toml"), Mode: 0o600, Data: h.TOML, Live: true})
+		files = append(files, task.File{Path: path.Join(CertsDir, h.Name, "hosts.toml"), Mode: 0o600, Data: h.TOML, LiveNew: true})
 	}
 	slices.SortFunc(files, func(a, b task.File) int { return strings.Compare(a.Path, b.Path) })
 	return files

@@ -85,7 +85,7 @@ COMMIT
 }
 
 // TestContainerdReadsConfig gives the configuration with a drop-in to a real containerd, in PATH or as the lab built it, and
-// looks at what it makes of both. containerd 1.x replaces the whole section of a plugin by that of a drop-in.
+// reads the configuration that containerd prints. containerd 1.x replaces the whole section of a plugin by that of a drop-in.
 func TestContainerdReadsConfig(t *testing.T) {
 	t.Parallel()
 	for _, program := range containerds(t) {

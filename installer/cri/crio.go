@@ -94,7 +94,7 @@ func MirrorFiles(runtime mirror.Runtime, access task.RegistryAccess, upstreams [
 	}
 	var files []task.File
 	for _, f := range config.Files {
-		files = append(files, task.File{Path: f.Path, Mode: f.Mode, Data: f.Data, Live: f.Secrecy != hostfile.Public})
+		files = append(files, task.File{Path: f.Path, Mode: f.Mode, Data: f.Data, LiveNew: f.Secrecy != hostfile.Public})
 	}
 	return files, nil
 }

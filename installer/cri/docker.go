@@ -193,7 +193,7 @@ func dockerSetting(_ context.Context, t *task.Host) (task.Setting, error) {
 		return task.Setting{}, err
 	}
 	if len(access.CA) > 0 {
-		files = append(files, task.File{Path: path.Join("/etc/docker/certs.d", access.Address, "ca.crt"), Mode: 0o644, Data: access.CA})
+		files = append(files, task.File{Path: path.Join("/etc/docker/certs.d", access.Address, "ca.crt"), Mode: 0o644, Data: access.CA, LiveNew: true})
 	}
 	return task.Setting{Files: files, Apply: RememberForward, Units: units}, nil
 }
@@ -250,7 +250,7 @@ func kubeletLogin(s *task.Site) ([]task.File, error) {
 	}
 	login := strings.TrimPrefix(access.Authorization(), "Basic ")
 	data, err := json.Marshal(kube.Document{"auths": kube.Document{access.Address: kube.Document{"auth": login}}})
-	return []task.File{{Path: KubeletLogins, Mode: 0o600, Data: append(data, '\n'), Live: true}}, err
+	return []task.File{{Path: KubeletLogins, Mode: 0o600, Data: append(data, '\n'), LiveNew: true}}, err
 }
 
 // From upstream's packaging/systemd/cri-docker.service, without socket activation.

@@ -85,11 +85,17 @@ func answerTask() task.Task {
 
 // APIAnswers checks from the host that an API server with a certificate from ca is ready at an address.
 func APIAnswers(ctx context.Context, t *task.Host, address string, ca []byte) error {
+	return apiAnswers(ctx, t, address, "", ca)
+}
+
+// apiAnswers is APIAnswers with the name that the certificate must have; "" is the address's.
+func apiAnswers(ctx context.Context, t *task.Host, address, name string, ca []byte) error {
 	transport, err := t.Transport(ca)
 	if err != nil {
 		return err
 	}
 	defer transport.CloseIdleConnections()
+	transport.TLSClientConfig.ServerName = name
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+address+"/readyz", nil)

@@ -36,7 +36,7 @@ func (r *Run) Connect(ctx context.Context) error {
 	err = errors.Join(err, r.ReportSpared())
 	for _, t := range r.Hosts {
 		// A host outside this run cannot be asked for its addresses.
-		if r.Operation.lead && len(r.Operation.Roles) == 0 && (t.Err == nil || r.CanSpare(t)) && !errors.Is(t.Err, ErrGone) && !t.HasAddresses() {
+		if r.Operation.lead && len(r.Operation.Roles) == 0 && (t.Err == nil || r.CanSpare(t)) && !errors.Is(t.Err, ErrGone) && !isWithout(t) && !t.HasAddresses() {
 			err = errors.Join(err, &task.AddressError{Host: t.Name, Six: t.IP.IsValid() || !r.Has4()})
 		}
 	}
@@ -52,19 +52,26 @@ func (r *Run) FindTargets() error {
 		}
 	}
 	for _, name := range r.Scope.Hosts {
-		if !slices.ContainsFunc(r.Hosts, func(t *task.Host) bool { return t.Name == name }) {
-			return &LimitError{Host: name}
+		if r.HostNamed(name) == nil {
+			return &LimitError{Flag: "--limit", Host: name}
 		}
+	}
+	for _, name := range r.Scope.Without {
+		t := r.HostNamed(name)
+		if t == nil {
+			return &LimitError{Flag: "--without", Host: name}
+		}
+		t.Err = ErrWithout
 	}
 	return nil
 }
 
-// A LimitError means that --limit names a host without a role in the inventory.
-type LimitError struct{ Host string }
+// A LimitError means that a flag names a host without a role in the inventory.
+type LimitError struct{ Flag, Host string }
 
 // Error names the host.
 func (e *LimitError) Error() string {
-	return fmt.Sprintf("--limit: there is no host %q with a role in the inventory", e.Host)
+	return fmt.Sprintf("%s: there is no host %q with a role in the inventory", e.Flag, e.Host)
 }
 
 // Needed returns the hosts that this run needs: all of them, or those in its scope and those for tasks that run once. Before
@@ -74,7 +81,7 @@ func (r *Run) Needed() []*task.Host {
 		return slices.DeleteFunc(r.WithRole(r.Operation.Roles...), func(t *task.Host) bool { return slices.Contains(r.Excluded, t.Name) })
 	}
 	if r.Scope.Whole() {
-		return r.Hosts
+		return slices.DeleteFunc(slices.Clone(r.Hosts), isWithout)
 	}
 	var list []*task.Host
 	for _, t := range r.Hosts {
@@ -82,7 +89,7 @@ func (r *Run) Needed() []*task.Host {
 			continue
 		}
 		once := t == r.LeadHost || r.LeadHost == nil && t.Is(manifest.RoleControlPlane) || r.IsRegistry(t)
-		if (once || r.IsWanted(t)) && (t.Err == nil || !r.CanSpare(t)) {
+		if (once || r.IsWanted(t)) && !isWithout(t) && (t.Err == nil || !r.CanSpare(t)) {
 			list = append(list, t)
 		}
 	}

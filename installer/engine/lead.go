@@ -48,18 +48,8 @@ func (r *Run) FindLead(ctx context.Context) error {
 		}
 	}
 	r.LeadHost = reached[lead]
-	r.recordedEndpoint = settingOf(settings[lead], member.EndpointSetting)
+	r.recordedEndpoint = member.Value(settings[lead], member.EndpointSetting)
 	return nil
-}
-
-// settingOf returns one of the settings recorded on a node, or "".
-func settingOf(settings, name string) string {
-	for line := range strings.Lines(settings) {
-		if value, ok := strings.CutPrefix(strings.TrimSpace(line), name+" "); ok {
-			return value
-		}
-	}
-	return ""
 }
 
 // Answers reports whether the host's own API server is ready.
@@ -101,7 +91,7 @@ func (r *Run) CanSpare(t *task.Host) bool {
 func (r *Run) ReportSpared() error {
 	var errs []error
 	for _, t := range r.Hosts {
-		if t.Err == nil || errors.Is(t.Err, ErrGone) || !r.CanSpare(t) {
+		if t.Err == nil || errors.Is(t.Err, ErrGone) || isWithout(t) || !r.CanSpare(t) {
 			continue
 		}
 		errs = append(errs, t.Err)

@@ -12,6 +12,7 @@ type Operation struct {
 	narrow    bool // connect only to hosts in the scope
 	tolerant  bool // continue with the reachable hosts, if there is one
 	limitable bool // --limit works
+	without   bool // --without works
 	// Visits means that each host is checked once, as soon as it is connected, and that the report has its failures.
 	Visits bool
 	Roles  []manifest.Role // connect only to hosts with one of these roles, if any
@@ -19,13 +20,17 @@ type Operation struct {
 }
 
 // Installing is the operation of install.
-func Installing() Operation { return Operation{helper: true, lead: true, limitable: true} }
+func Installing() Operation {
+	return Operation{helper: true, lead: true, limitable: true, without: true}
+}
 
 // Changing is the operation of commands that change a cluster.
 func Changing() Operation { return Operation{helper: true, lead: true} }
 
 // Upgrading is the operation of upgrade.
-func Upgrading() Operation { return Operation{helper: true, lead: true, rule: task.OtherVersion} }
+func Upgrading() Operation {
+	return Operation{helper: true, lead: true, without: true, rule: task.OtherVersion}
+}
 
 // Resetting is the operation of reset.
 func Resetting() Operation { return Operation{narrow: true, tolerant: true} }

@@ -21,8 +21,10 @@ import (
 type TaskSelection struct {
 	Phases []string
 	Limit  []string // hosts for tasks of several hosts
-	From   string   // the first phase or task
-	Tags   []string // names of tasks or TagGroups
+	// Without lists hosts that install and upgrade leave as they are.
+	Without []string
+	From    string   // the first phase or task
+	Tags    []string // names of tasks or TagGroups
 }
 
 // PrecheckOptions configure the precheck.

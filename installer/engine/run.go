@@ -73,6 +73,9 @@ func (r *Run) Start(ctx context.Context, work func(ctx context.Context) error) (
 	if err == nil && r.Operation.lead {
 		err = r.FindLead(task.InTask(ctx, "connect"))
 	}
+	if err == nil && r.Operation.lead {
+		err = r.findOtherAddresses(task.InTask(ctx, "connect"))
+	}
 	if err == nil {
 		err = work(ctx)
 	}
@@ -126,7 +129,7 @@ func New(o Options, v Operation, p Planner) (*Run, error) {
 			Note: func(ctx context.Context, host, text string) { r.Journal.write(ctx, host, text, "") },
 		},
 		Lead: func() *task.Host { return r.LeadHost }, RecordedEndpoint: func() string { return r.recordedEndpoint },
-		Scope: task.Scope{Hosts: o.Limit}, Rule: v.rule, Dir: dir, Verified: new(task.Verification),
+		Scope: task.Scope{Hosts: o.Limit, Without: o.Without}, Rule: v.rule, Dir: dir, Verified: new(task.Verification),
 		Parallel: o.Parallel, Registry: p.Access, Now: o.Now,
 	}
 	r.SetCluster(r.Site, o.Cluster)

@@ -9,6 +9,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/installer/member"
 	"github.com/kkbundle/kkbundle/installer/task"
+	"github.com/kkbundle/kkbundle/manifest"
 )
 
 // An UnreachedError means that nodes or the registry of a running cluster were not reached.
@@ -17,6 +18,7 @@ type UnreachedError struct {
 	Nodes    []string // of the cluster
 	Registry []string // hosts of a registry without a second host
 	Others   []string // reached, if the operation has --limit
+	Spared   []string // unreached workers without another role, if the operation has --without
 	Err      error    // the reasons
 }
 
@@ -43,6 +45,9 @@ func (e *UnreachedError) Hint() string {
 	}
 	if gone := slices.DeleteFunc(slices.Clone(e.Nodes), func(name string) bool { return slices.Contains(e.Registry, name) }); len(gone) > 0 {
 		text += "; nodes that will never come back: kkbundle nodes delete --unreachable " + strings.Join(gone, " ") + ", and remove them from the inventory"
+	}
+	if len(e.Spared) > 0 && len(e.Spared) == len(e.Nodes) && len(e.Registry) == 0 {
+		text += "; to leave them as they are until then: --without " + strings.Join(e.Spared, ",")
 	}
 	const named = 8 // names that fit into a line
 	switch {
@@ -86,6 +91,9 @@ func (r *Run) explainUnreached(ctx context.Context, lost error) error {
 		default:
 			if isNode {
 				e.Nodes = append(e.Nodes, t.Name)
+			}
+			if r.Operation.without && isNode && !t.Is(manifest.RoleControlPlane) && !t.Is(manifest.RoleEtcd) && !r.IsRegistry(t) {
+				e.Spared = append(e.Spared, t.Name)
 			}
 			if r.IsRegistry(t) && !r.IsPair() {
 				e.Registry = append(e.Registry, t.Name)

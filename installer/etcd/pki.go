@@ -94,7 +94,7 @@ func etcdAuthorityOfHosts(ctx context.Context, r *task.Site) (pki.Pair, error) {
 // etcdPair returns a certificate from etcd's authority: the work directory's if it is still valid, else a new one.
 func etcdPair(r *task.Site, by *pki.Authority, name string, use pki.Use, names pki.Names) (pki.Pair, error) {
 	files := task.PairFiles{Cert: path.Join(etcdPairs, name+".crt"), Key: path.Join(etcdPairs, name+".key")}
-	return r.Dir.Pair(task.Leaf{Files: files, Use: use, Names: names, Life: pki.LeafLife}, by, r.Now())
+	return r.Dir.Pair(task.Leaf{Files: files, Use: use, Names: names}, by, r.Now())
 }
 
 // etcdClient returns the files of an etcd client, with certificates from the work directory.

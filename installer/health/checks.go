@@ -158,9 +158,9 @@ func healthChecks() []check {
 			"the logs of kube-scheduler and kube-controller-manager below /var/log/pods on the control planes",
 		},
 		{
-			checkCertificates, "no certificate of the cluster ends within 30 days, or within 90 with certificates.renew: manual; Harbor's within 90",
+			checkCertificates, "no certificate of the cluster ends within 30 days, or within 90 with certificates.renew: manual",
 			"the API server, the kubelet or kubectl stop working on that day",
-			"kkbundle certs renew, or for Harbor kkbundle install; unless renewal is manual, see why the timers kkbundle-certificates and kkbundle-leaf-certificates on that host did not",
+			"kkbundle certs renew; unless renewal is manual, see why the timers kkbundle-certificates and kkbundle-leaf-certificates on that host did not",
 		},
 		{
 			checkStorage, "there is at most one default storage class",

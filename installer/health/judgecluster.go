@@ -14,7 +14,6 @@ import (
 
 	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/installer/report"
-	"github.com/kkbundle/kkbundle/installer/siteregistry"
 )
 
 // Findings judges the survey. It asks no host.
@@ -262,10 +261,9 @@ const (
 )
 
 // warnWithin returns the remaining life at which the certificate in a file gets a warning. A kubelet renews its own, at any
-// time in the last third of the year. No timer renews Harbor's.
+// time in the last third of the year.
 func (s *Survey) warnWithin(file string) time.Duration {
-	switch {
-	case s.Harbor && file == siteregistry.CertificateFiles().Cert, s.Manual && !strings.HasPrefix(file, "/var/lib/kubelet/"):
+	if s.Manual && !strings.HasPrefix(file, "/var/lib/kubelet/") {
 		return renewByHand
 	}
 	return timerFailed

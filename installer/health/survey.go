@@ -34,7 +34,6 @@ type Survey struct {
 	Now        time.Time // by the clock of the host that kubectl runs on
 	Kubernetes bool      // the cluster is kubeadm's
 	Manual     bool      // certificates: {renew: manual}
-	Harbor     bool      // the site's registry is Harbor
 	Version    string    // of the nodes as the cluster file has it; "" if unknown
 	ownNetwork bool      // the cluster file says that the operator brings the pod network, perhaps later
 	System     []string  // the namespaces of Kubernetes and the pod network
@@ -111,7 +110,7 @@ func Leased() []string { return []string{"Lease/kube-scheduler", "Lease/kube-con
 func NewSurvey(ctx context.Context, r *task.Site, t *task.Host) (*Survey, error) {
 	s := &Survey{
 		Kubernetes: r.Cluster.Kubernetes.Distribution == manifest.DistributionKubernetes, Version: r.Cluster.Kubernetes.Version,
-		Manual: r.Cluster.Certificates.Renew == manifest.RenewManual, Harbor: r.Cluster.ImageRegistry.Type == manifest.RegistryHarbor,
+		Manual:     r.Cluster.Certificates.Renew == manifest.RenewManual,
 		ownNetwork: r.Cluster.CNI.Type == manifest.NetworkNone && r.Rule != task.AnyCluster, System: systemNamespaces(r), Objects: map[string]kube.Object{}, Now: r.Now(),
 	}
 	tasks := []func(context.Context) error{

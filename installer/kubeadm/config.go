@@ -22,6 +22,7 @@ type Config struct {
 	endpoint string // host:port of the API server
 	beta4    bool   // v1beta4 of the API, else v1beta3
 	parts    []task.KubeadmPart
+	tags     map[string]string // of images, by component
 }
 
 // NewConfig returns a Config with the API version of the cluster's Kubernetes: v1beta4 since 1.31, else v1beta3.
@@ -31,8 +32,12 @@ func NewConfig(c *manifest.Cluster, endpoint string, parts ...task.KubeadmPart) 
 	if err != nil {
 		return Config{}, fmt.Errorf("kubernetes version %q: %w", c.Kubernetes.Version, err)
 	}
+	tags, err := imageTags(c)
+	if err != nil {
+		return Config{}, err
+	}
 	beta4 := !v.LessThan(semver.New(1, 31, 0, "", ""))
-	return Config{cluster: c, endpoint: endpoint, beta4: beta4, parts: parts}, nil
+	return Config{cluster: c, endpoint: endpoint, beta4: beta4, parts: parts, tags: tags}, nil
 }
 
 // APIVersion returns the version of kubeadm's API.
@@ -144,6 +149,9 @@ func (k Config) Registration(n Node) kube.Document {
 	if taints := n.registeredTaints(); taints != nil {
 		d["taints"] = taints
 	}
+	if checks := IgnoredChecks(k.cluster); len(checks) > 0 {
+		d["ignorePreflightErrors"] = checks
+	}
 	return d
 }
 
@@ -209,7 +217,7 @@ func (k Config) ClusterConfiguration() kube.Document {
 			base = k.mergeCluster(base, kube.Document{name: d})
 		}
 	}
-	return k.mergeCluster(base, c.Kubernetes.Kubeadm)
+	return k.withImages(k.mergeCluster(base, c.Kubernetes.Kubeadm))
 }
 
 // KubeletConfiguration renders the kubelets' part, with the settings of the cluster file last.

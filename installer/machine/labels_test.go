@@ -80,7 +80,7 @@ func (c *labelConn) Run(_ context.Context, cmd host.Cmd) error {
 	return err
 }
 
-// TestLabelsTask creates and labels what is wrong, and nothing else.
+// TestLabelsTask checks that the task creates missing directories, sets wrong labels, and changes no other file.
 func TestLabelsTask(t *testing.T) {
 	t.Parallel()
 	for runtime, dirs := range map[manifest.RuntimeType]string{

@@ -20,8 +20,9 @@ const (
 	BegunPath = task.StampDir + "/kubeadm-begun"
 	// Path is the record of a node that joined.
 	Path = task.StampDir + "/member"
-	// EndpointSetting is the line of the member file that names the cluster's endpoint.
-	EndpointSetting = "controlPlaneEndpoint.address"
+	// EndpointSetting is the line of the member file that names the cluster's endpoint, EndpointTypeSetting the one with its type.
+	EndpointSetting     = "controlPlaneEndpoint.address"
+	EndpointTypeSetting = "controlPlaneEndpoint.type"
 )
 
 // An OtherClusterError means that a host is a node of another cluster.
@@ -31,6 +32,8 @@ type OtherClusterError struct {
 	Is, Want string
 
 	upgradable bool // only their versions differ
+	// Movable means that only their endpoints differ.
+	Movable bool
 }
 
 // Error names the host and both clusters.
@@ -40,6 +43,9 @@ func (e *OtherClusterError) Error() string {
 
 // Hint returns the remedy.
 func (e *OtherClusterError) Hint() string {
+	if e.Movable {
+		return "to change the endpoint, run kkbundle endpoint move with the same files; otherwise give the cluster file of the present endpoint"
+	}
 	if e.upgradable {
 		return "to change the version, run kkbundle upgrade; otherwise give install the bundle and the cluster file of the present version"
 	}
@@ -65,7 +71,7 @@ func fixedSettings(s *task.Site) []FixedSetting {
 	return []FixedSetting{
 		{Name: "kubernetes.podCIDR", Value: k.PodCIDR.String(), vital: true},
 		{Name: "kubernetes.serviceCIDR", Value: k.ServiceCIDR.String(), vital: true},
-		{Name: "controlPlaneEndpoint.type", Value: string(s.Cluster.ControlPlaneEndpoint.Type), vital: true},
+		{Name: EndpointTypeSetting, Value: string(s.Cluster.ControlPlaneEndpoint.Type), vital: true},
 		{Name: EndpointSetting, Value: s.Endpoint(), vital: true},
 		{Name: "etcd.type", Value: string(s.Cluster.Etcd.Type), vital: true},
 		{Name: "etcd.dataDir", Value: s.Cluster.Etcd.DataDir, vital: true},

@@ -25,8 +25,8 @@ func autostartChecks() []Check {
 
 func startsAtBoot(s *Subject) Finding { return none(disabledUnits(s), "they are") }
 
-// disabledUnits returns the running units that nothing starts at boot. Docker starts containerd, and an installation enables
-// what it brings.
+// disabledUnits returns the running units that nothing starts at boot. Docker starts containerd. An installation enables the units of
+// its own programs.
 func disabledUnits(s *Subject) []string {
 	nodes := []string{"kubelet.service", "containerd.service", "docker.service", "cri-docker.service", "crio.service", "k3s.service", "k3s-agent.service"}
 	var list []string

@@ -45,8 +45,8 @@ func endpointChecks() []Check {
 		},
 		{
 			ID: "endpoint-survives", Groups: []string{GroupKubernetes}, Level: Warn, Title: "the API server's address outlives a control plane", Rule: endpointSurvives, OfCluster: true,
-			Why:    "the address is one control plane's own: without that host no node reaches an API server, however many there are, and it cannot be changed later",
-			Fix:    "before the first installation, choose controlPlaneEndpoint.type kube-vip, haproxy or external, or a name of yours as its address that can be made to mean another host",
+			Why:    "the address is one control plane's own: without that host no node reaches an API server, however many there are",
+			Fix:    "choose controlPlaneEndpoint.type kube-vip, haproxy or external, or a name of yours as its address that can be made to mean another host; move a running cluster to it with kkbundle endpoint move",
 			Source: "kkbundle; KubeKey v4 has local for workers in the same way",
 		},
 	}

@@ -202,8 +202,8 @@ func cgroupChecks() []Check {
 		{
 			ID: "cgroup-version", Groups: []string{GroupOS}, Level: Block, Title: "control groups are version 2", Rule: isCgroup2, Roles: cluster(),
 			LevelOf: cgroupLevel, Varies: "warns before Kubernetes 1.35, and where kubernetes.kubelet has failCgroupV1: false",
-			Why:     "Kubernetes only maintains its support of version 1; since 1.35 the kubelet does not start with it",
-			Fix:     "boot with systemd.unified_cgroup_hierarchy=1, or use a newer release of the distribution",
+			Why:     "Kubernetes only maintains its support of version 1; since 1.35 kubeadm refuses it and the kubelet does not start with it",
+			Fix:     "boot with systemd.unified_cgroup_hierarchy=1, or use a newer release of the distribution; or set kubernetes.kubelet.failCgroupV1 to false: kkbundle then has kubeadm skip SystemVerification",
 			Source:  "kubeadm SystemVerification; kubelet failCgroupV1",
 			Kubeadm: []string{"SystemVerification"},
 		},

@@ -133,7 +133,7 @@ func TestSELinuxStaysOn(t *testing.T) {
 	}
 }
 
-// TestUnneededPackagesAreNotInstalled leaves out what is for SELinux alone, or for modules that the kernel has.
+// TestUnneededPackagesAreNotInstalled leaves out the packages for SELinux and for modules that the kernel has.
 func TestUnneededPackagesAreNotInstalled(t *testing.T) {
 	t.Parallel()
 	in := good(t)

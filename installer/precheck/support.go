@@ -63,8 +63,9 @@ func versionChecks() []Check {
 		},
 		{
 			ID: "kubernetes-tested", Groups: []string{GroupKubernetes}, Level: Warn, Title: "this kkbundle knows this Kubernetes", Rule: isKnownVersion, OfCluster: true,
-			Why:     "which images and components go with it is guessed from the nearest version",
-			Fix:     "choose a version in between, or a newer kkbundle",
+			LevelOf: knownLevel, Varies: "blocks for a newer minor release, unless the bundle was built with --assume",
+			Why:     "which components go with it is guessed from the nearest version, and install refuses a newer minor release",
+			Fix:     "choose a version in between, or a newer kkbundle, or build the bundle with --assume",
 			Source:  "kkbundle's catalog; kubeadm KubernetesVersion",
 			Kubeadm: []string{"KubernetesVersion"},
 		},
@@ -107,6 +108,8 @@ func (s *Subject) saidElsewhere(p manifest.Problem) bool {
 		return isNewContainerd(s).State == Failed
 	case "etcd":
 		return isNewEtcd(s).State == Failed
+	case "this": // kkbundle does not know the release
+		return isKnownVersion(s).State == Failed
 	default:
 		return false
 	}
@@ -163,6 +166,14 @@ func isKnownVersion(s *Subject) Finding {
 	default:
 		return pass(v)
 	}
+}
+
+// knownLevel blocks releases that install refuses.
+func knownLevel(s *Subject) Level {
+	if s.Input.Cluster != nil && catalog.IsRefused(s.Input.Cluster) {
+		return Block
+	}
+	return Warn
 }
 
 // oldestKnown returns the first minor version in the catalog's tables.

@@ -35,6 +35,7 @@ const (
 	HarborData = "/var/lib/harbor"
 	HarborLogs = "/var/log/harbor"
 	harborPort = 443
+	harborCA   = ConfigDir + "/ca.crt"
 	// harborAdmin is Harbor's first administrator; the name is fixed.
 	harborAdmin = "admin"
 	// HarborRobot is the account of hosts' pulls; Harbor adds the prefix.
@@ -47,7 +48,7 @@ const (
 
 func harborRegistry() Registry {
 	return Registry{
-		unit: HarborUnit, start: harborStart, Data: HarborData, port: harborPort, standard: true,
+		Units: []string{HarborUnit}, start: harborStart, Data: HarborData, port: harborPort, standard: true,
 		files:    []string{task.HarborAdminFile, task.HarborDatabaseFile, task.HarborRobotFile},
 		hides:    true,
 		projects: &registry.HarborOptions{}, // private projects without a quota
@@ -128,9 +129,10 @@ func harborSetting(_ context.Context, t *task.Host) (task.Setting, error) {
 			{Path: path.Join(HarborDir, "harbor.yml"), Mode: 0o600, Data: config},
 			{Path: ConfigDir + "/tls.crt", Mode: 0o644, Data: s.cert},
 			{Path: ConfigDir + "/tls.key", Mode: 0o600, Data: s.key},
+			{Path: harborCA, Mode: 0o644, Data: s.ca},
 			{Path: "/etc/systemd/system/" + HarborUnit, Mode: 0o644, Data: []byte(harborUnitText)},
 		},
-		Apply: func(ctx context.Context, t *task.Host) error { return prepareHarbor(ctx, t, s.ca) },
+		Apply: loadHarbor,
 		Units: []string{HarborUnit},
 		Ready: awaitHarbor,
 	}, nil
@@ -165,6 +167,8 @@ func harborConfig(t *task.Host, s credentials) ([]byte, error) {
 	})
 }
 
+// prepare converts harbor.yml at each start, which makes a renewed certificate Harbor's own: Harbor reads a copy. It replaces Harbor's
+// additional trusted authorities, too: the certificate of the other Harbor of a pair is signed by ours.
 // --pull=never: an incomplete archive is an error at once. Stopping removes the containers, so each start uses the
 // current configuration; Harbor's data is below HarborData.
 const harborUnitText = hostfile.Mark + `
@@ -180,6 +184,8 @@ Type=oneshot
 RemainAfterExit=yes
 WorkingDirectory=` + HarborDir + `
 Environment=PATH=` + harborPath + `
+ExecStartPre=/bin/bash ` + HarborDir + `/prepare
+ExecStartPre=install -D -m 0644 ` + harborCA + ` ` + HarborDir + `/common/config/shared/trust-certificates/kkbundle.crt
 ExecStart=/usr/local/bin/docker compose --project-name=harbor up --detach --no-build --pull=never --remove-orphans
 ExecStop=/usr/local/bin/docker compose --project-name=harbor down
 TimeoutStartSec=10min
@@ -191,23 +197,29 @@ WantedBy=multi-user.target
 
 const harborPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// prepareHarbor loads the images and generates the containers' configuration. Harbor is stopped meanwhile: prepare
-// replaces mounted files and internal passwords.
-func prepareHarbor(ctx context.Context, t *task.Host, ca []byte) error {
-	environment := []string{"env", "PATH=" + harborPath}
+// loadHarbor loads the images. Harbor is stopped before its next start: prepare replaces mounted files and internal passwords.
+func loadHarbor(ctx context.Context, t *task.Host) error {
 	for _, args := range [][]string{
 		{"chmod", "0700", HarborDir}, // prepare writes a world-readable copy of harbor.yml
-		append(environment, "/usr/local/bin/docker", "load", "--quiet", "--input", path.Join(HarborDir, "images.tar.gz")),
+		{"env", "PATH=" + harborPath, "/usr/local/bin/docker", "load", "--quiet", "--input", path.Join(HarborDir, "images.tar.gz")},
 		{"systemctl", "daemon-reload"},
 		{"systemctl", "stop", HarborUnit},
-		append(slices.Clone(environment), path.Join(HarborDir, "prepare")),
 	} {
 		if err := t.Run(ctx, args...); err != nil {
 			return err
 		}
 	}
-	// Harbor's additional trusted authorities: the other Harbor's certificate is signed by ours.
-	return t.Write(ctx, task.File{Path: path.Join(HarborDir, "common/config/shared/trust-certificates/kkbundle.crt"), Mode: 0o644, Data: ca})
+	return nil
+}
+
+// harborReissueTask gives Harbor's hosts the certificate of the work directory, one after the other, and restarts Harbor.
+func harborReissueTask() task.Task {
+	return reissueTask(path.Join(HarborDir, "harbor.yml"), 0o600, func(ctx context.Context, t *task.Host) error {
+		if err := t.Systemctl(ctx, "restart", HarborUnit); err != nil {
+			return t.WithUnitLog(ctx, HarborUnit, err)
+		}
+		return awaitHarbor(ctx, t)
+	})
 }
 
 // HarborClient returns an administrator's client for the Harbor on this host.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
 	"net/netip"
 	"path"
@@ -85,16 +86,52 @@ func CertificateFiles() task.PairFiles {
 }
 
 // ReissueTask gives registry hosts the certificate of the work directory, one after the other, and restarts the registry.
-func ReissueTask() task.Task {
+func ReissueTask(c *manifest.Cluster) task.Task {
+	if c.ImageRegistry.Type == manifest.RegistryHarbor {
+		return harborReissueTask()
+	}
+	return reissueTask(configFile, 0o640, func(ctx context.Context, t *task.Host) error {
+		pull, err := localAccess(t)
+		if err != nil {
+			return err
+		}
+		push, err := pushAccess(t)
+		if err != nil {
+			return err
+		}
+		reader, _ := serviceSpecs(pull.Address, push.Address)
+		for _, args := range reader.Prepare() { // the user and its files are the same for both
+			if err := t.Run(ctx, args...); err != nil {
+				return err
+			}
+		}
+		for _, one := range []struct {
+			unit   string
+			access task.RegistryAccess
+		}{{Unit, pull}, {PushUnit, push}} {
+			if err := t.Systemctl(ctx, "restart", one.unit); err != nil {
+				return t.WithUnitLog(ctx, one.unit, err)
+			}
+			if err := awaitServing(ctx, t, one.unit, one.access); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// reissueTask gives registry hosts that have the file installed the certificate of the work directory and a key with this mode, one after
+// the other, and has restart put them to use.
+func reissueTask(installed string, mode fs.FileMode, restart func(context.Context, *task.Host) error) task.Task {
 	files := CertificateFiles()
 	wanted := func(t *task.Host) ([]task.File, error) {
 		s, err := Credentials(t.Site)
-		return []task.File{{Path: files.Cert, Mode: 0o644, Data: s.cert}, {Path: files.Key, Mode: 0o640, Data: s.key}}, err
+		return []task.File{{Path: files.Cert, Mode: 0o644, Data: s.cert}, {Path: files.Key, Mode: mode, Data: s.key}}, err
 	}
 	return task.Task{
 		Name: "registry-certificate", Roles: []manifest.Role{manifest.RoleRegistry}, Where: task.OneByOne,
 		Done: func(ctx context.Context, t *task.Host) (bool, error) {
-			if there, err := t.Test(ctx, "test", "-e", configFile); err != nil || !there {
+			if there, err := t.Test(ctx, "test", "-e", installed); err != nil || !there {
 				return true, err // no registry yet
 			}
 			want, err := wanted(t)
@@ -104,14 +141,6 @@ func ReissueTask() task.Task {
 			return t.HasFiles(ctx, want[:1]...)
 		},
 		Do: func(ctx context.Context, t *task.Host) error {
-			pull, err := localAccess(t)
-			if err != nil {
-				return err
-			}
-			push, err := pushAccess(t)
-			if err != nil {
-				return err
-			}
 			want, err := wanted(t)
 			if err != nil {
 				return err
@@ -119,24 +148,7 @@ func ReissueTask() task.Task {
 			if err := t.Write(ctx, want[1], want[0]); err != nil { // the key first: Done looks at the certificate
 				return err
 			}
-			reader, _ := serviceSpecs(pull.Address, push.Address)
-			for _, args := range reader.Prepare() { // the user and its files are the same for both
-				if err := t.Run(ctx, args...); err != nil {
-					return err
-				}
-			}
-			for _, one := range []struct {
-				unit   string
-				access task.RegistryAccess
-			}{{Unit, pull}, {PushUnit, push}} {
-				if err := t.Systemctl(ctx, "restart", one.unit); err != nil {
-					return t.WithUnitLog(ctx, one.unit, err)
-				}
-				if err := awaitServing(ctx, t, one.unit, one.access); err != nil {
-					return err
-				}
-			}
-			return nil
+			return restart(ctx, t)
 		},
 	}
 }
@@ -164,7 +176,7 @@ func checkRenewal(ctx context.Context, s *task.Site) error {
 // distribution returns a CNCF distribution registry that install sets up.
 func distribution(c *manifest.Cluster) Registry {
 	return Registry{
-		unit: Unit, start: startWait, Data: DataDir, port: c.ImageRegistry.Port, pushPort: c.ImageRegistry.PushPort(),
+		Units: []string{Unit, PushUnit}, start: startWait, Data: DataDir, port: c.ImageRegistry.Port, pushPort: c.ImageRegistry.PushPort(),
 		files:   []string{task.RegistryPassFile, task.RegistryHashFile, task.RegistrySecretFile},
 		hosts:   passFile{task.RegistryPassFile, User, newSecret},
 		Tasks:   func(*manifest.Cluster) []task.Task { return []task.Task{DistributionTask(), SeedTask()} },
@@ -213,14 +225,9 @@ func hasCredentials(s *task.Site) bool {
 	return err == nil && authority.Fits(pair, CertificateNames(s), s.Now(), task.RenewBefore)
 }
 
-// registryLeaf describes the registry's certificate. Harbor's is valid for ten years: Harbor takes another one by its own
-// installer only, which no timer runs.
+// registryLeaf describes the registry's certificate.
 func registryLeaf(s *task.Site) task.Leaf {
-	leaf := task.Leaf{Files: task.RegistryPair(), Use: pki.Server, Names: CertificateNames(s), Life: pki.LeafLife}
-	if s.Cluster.ImageRegistry.Type == manifest.RegistryHarbor {
-		leaf.Life = pki.Life
-	}
-	return leaf
+	return task.Leaf{Files: task.RegistryPair(), Use: pki.Server, Names: CertificateNames(s)}
 }
 
 // CertificateNames returns the names in the registry's certificate.
@@ -551,7 +558,7 @@ func SeedTask() task.Task {
 				return false, err
 			} else if !t.Site.DryRun {
 				// After a boot the registry may run before it serves.
-				if err := awaitServing(ctx, t, Of(t.Site.Cluster).unit, access); err != nil {
+				if err := awaitServing(ctx, t, Of(t.Site.Cluster).Units[0], access); err != nil {
 					return false, err
 				}
 			}

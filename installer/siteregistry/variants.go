@@ -10,8 +10,9 @@ import (
 
 // A Registry is a kind of registry for the hosts' pulls.
 type Registry struct {
-	// unit is its service on its host; start limits the wait for its first answer.
-	unit  string
+	// Units are its services on its host, the one for pulls first.
+	Units []string
+	// start limits the wait for its first answer.
 	start time.Duration
 	// Data is the directory of its images.
 	Data string

@@ -73,9 +73,12 @@ type File struct {
 	Path string
 	Mode fs.FileMode
 	Data []byte
-	// Live means that its program reads the file at each use: a change needs no restart.
-	Live bool
+	// Live means that its program reads the file at each use: a change needs no restart. LiveNew means the same also of a file
+	// that is new: it belongs to root, and its program looks for it at each use.
+	Live, LiveNew bool
 }
+
+func (f File) isLive() bool { return f.Live || f.LiveNew }
 
 // Write writes the files that are missing or different on the host.
 func (t *Host) Write(ctx context.Context, files ...File) error {

@@ -76,7 +76,6 @@ type Leaf struct {
 	Files PairFiles
 	Use   pki.Use
 	Names pki.Names
-	Life  time.Duration
 }
 
 // Pair returns the certificate in the work directory if it is valid for the names, or else issues and stores a new one.
@@ -85,7 +84,7 @@ func (w *WorkDir) Pair(leaf Leaf, by *pki.Authority, now time.Time) (pki.Pair, e
 	if err == nil && by.Fits(pair, leaf.Names, now, RenewBefore) {
 		return pair, nil
 	}
-	if pair, err = by.IssueFor(leaf.Use, leaf.Names, now, leaf.Life); err != nil {
+	if pair, err = by.IssueFor(leaf.Use, leaf.Names, now, pki.LeafLife); err != nil {
 		return pair, err
 	}
 	return pair, w.WritePair(leaf.Files, pair)

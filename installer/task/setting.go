@@ -1,14 +1,11 @@
 package task
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"path"
 	"slices"
 )
@@ -60,7 +57,11 @@ func Settle(task Task, want func(ctx context.Context, t *Host) (Setting, error))
 		if err != nil {
 			return false, err
 		}
-		if ok, err := t.HasFiles(ctx, append(s.Files, stamp)...); err != nil || !ok {
+		ok, err := t.HasFiles(ctx, append(s.Files, stamp)...)
+		if err == nil && !ok {
+			ok, err = t.hasEarlierStamp(ctx, task, s)
+		}
+		if err != nil || !ok {
 			return false, err
 		}
 		return t.works(ctx, s)
@@ -112,46 +113,6 @@ func (t *Host) works(ctx context.Context, s Setting) (bool, error) {
 	return all, nil
 }
 
-// differsLive reports whether the setting is in force except for live files.
-func (t *Host) differsLive(ctx context.Context, task Task, s Setting) (bool, error) {
-	before := s
-	before.Files = slices.Clone(s.Files)
-	live := false
-	for i, f := range before.Files {
-		if !f.Live {
-			continue
-		}
-		data, err := t.Read(ctx, f.Path)
-		if errors.Is(err, fs.ErrNotExist) {
-			return false, nil
-		}
-		if err != nil {
-			return false, err
-		}
-		live = live || !bytes.Equal(data, f.Data)
-		before.Files[i].Data = data
-	}
-	if !live {
-		return false, nil
-	}
-	stamps := make([]bool, 0, 2) //nolint:mnd // a killed run may have written the new stamp
-	for _, setting := range []Setting{before, s} {
-		stamp, err := t.stamp(ctx, task, setting)
-		if err != nil {
-			return false, err
-		}
-		ok, err := t.HasFiles(ctx, append(before.Files, stamp)...)
-		if err != nil {
-			return false, err
-		}
-		stamps = append(stamps, ok)
-	}
-	if !slices.Contains(stamps, true) {
-		return false, nil
-	}
-	return t.works(ctx, s)
-}
-
 // replaceLive writes live files. It keeps their owner, and writes the stamp first: a killed run is continued by
 // another one without a restart.
 func (t *Host) replaceLive(ctx context.Context, s Setting, stamp File) error {
@@ -159,7 +120,7 @@ func (t *Host) replaceLive(ctx context.Context, s Setting, stamp File) error {
 		return err
 	}
 	for _, f := range s.live() {
-		if err := t.Edit(ctx, f.Path, f.Data); err != nil {
+		if err := t.editLive(ctx, f); err != nil {
 			return err
 		}
 	}
@@ -214,7 +175,7 @@ func (step Task) LiveOnly() (live Task, ok bool) {
 
 // live returns the live files.
 func (s Setting) live() []File {
-	return slices.DeleteFunc(slices.Clone(s.Files), func(f File) bool { return !f.Live })
+	return slices.DeleteFunc(slices.Clone(s.Files), func(f File) bool { return !f.isLive() })
 }
 
 func (t *Host) bringIntoForce(ctx context.Context, s Setting) error {
@@ -257,10 +218,15 @@ func (t *Host) WithUnitLog(ctx context.Context, unit string, err error) error {
 	return fmt.Errorf("%w\nlog of %s:\n%s", err, unit, t.Site.Mask.Mask(string(out)))
 }
 
-// stamp returns the stamp of a task's setting: a digest over its files and the task's files from the bundle.
+// stamp returns the stamp of a task's setting: a digest over its files and the task's files from the bundle. Files that may
+// be new without a restart are not part of it.
 func (t *Host) stamp(ctx context.Context, task Task, s Setting) (File, error) {
+	return t.stampOver(ctx, task, slices.DeleteFunc(slices.Clone(s.Files), func(f File) bool { return f.LiveNew }))
+}
+
+func (t *Host) stampOver(ctx context.Context, task Task, files []File) (File, error) {
 	sum := sha256.New()
-	for _, f := range s.Files {
+	for _, f := range files {
 		fmt.Fprintf(sum, "%s %o %d\n", f.Path, f.Mode, len(f.Data))
 		sum.Write(f.Data)
 	}

@@ -91,6 +91,7 @@ const (
 type Scope struct {
 	Hosts           []string // names; none selects all
 	Changing        []string // hosts that join or leave the cluster
+	Without         []string // hosts that stay as they are
 	SkipUnreachable bool
 	RunFollowers    bool // run tasks with Follows on all hosts
 	Leaving         bool // the hosts leave a cluster that continues
@@ -162,7 +163,7 @@ func (s *Site) HostNamed(name string) *Host {
 
 // IsWanted reports whether the run works on a host: it is in the scope, and neither failed nor skipped as unreachable.
 func (s *Site) IsWanted(t *Host) bool {
-	return !t.Failed && !(s.Scope.SkipUnreachable && t.Err != nil) && s.Scope.Includes(t.Name)
+	return !t.Failed && !slices.Contains(s.Scope.Without, t.Name) && !(s.Scope.SkipUnreachable && t.Err != nil) && s.Scope.Includes(t.Name)
 }
 
 // LeftOut reports whether the run continues without the host, after a failed task or a failed connection. The failure was

@@ -49,6 +49,7 @@ func merged(all ...*manifest.Catalog) *manifest.Catalog {
 	m := &manifest.Catalog{
 		Releases: map[string]string{}, Components: map[string]manifest.CatalogEntry{},
 		Packages: map[string]manifest.CatalogPackage{}, Zones: map[string][]manifest.Source{}, EndOfLife: map[string]map[string]string{},
+		Kubeadm: map[string]manifest.KubeadmImages{},
 	}
 	for _, one := range all {
 		maps.Copy(m.Releases, one.Releases)
@@ -63,6 +64,7 @@ func merged(all ...*manifest.Catalog) *manifest.Catalog {
 			maps.Copy(all, lines)
 			m.EndOfLife[name] = all
 		}
+		maps.Copy(m.Kubeadm, one.Kubeadm)
 	}
 	return m
 }

@@ -22,6 +22,11 @@ func cluster(t *testing.T, version, more string) *manifest.Cluster {
 	return c
 }
 
+// assumed returns the catalog of --assume.
+func assumed(version string) []*manifest.Catalog {
+	return []*manifest.Catalog{{Kubeadm: map[string]manifest.KubeadmImages{version: {Assumed: true}}}}
+}
+
 func list(needs ...manifest.Need) []manifest.Demand {
 	var demands []manifest.Demand
 	for _, n := range needs {
@@ -54,8 +59,9 @@ func demands(t *testing.T) []manifest.Demand {
 // a manifest may have, or says that it is not published for one.
 func TestResolveAll(t *testing.T) {
 	amd64Only := []string{"harbor", "hybridnet"}
-	for _, version := range []string{"v1.30.14", "v1.31.14", "v1.32.11", "v1.33.7", "v1.34.3", "v1.34.99", "v1.35.4", "v1.36.1", "v1.40.0"} {
+	for _, version := range []string{"v1.30.14", "v1.31.14", "v1.32.11", "v1.33.7", "v1.34.3", "v1.34.99", "v1.35.4", "v1.36.1", "v1.37.2", "v1.40.0"} {
 		c := cluster(t, version, "")
+		c.Catalogs = assumed("v1.40.0")
 		for _, d := range demands(t) {
 			for _, platform := range []string{"linux/amd64", "linux/arm64"} {
 				a, err := Resolve(c, []manifest.Demand{d}, Options{Platforms: []string{platform}})

@@ -30,7 +30,7 @@ func Check(c *manifest.Cluster) (notes []string, err error) {
 	for _, name := range k.inUse() {
 		k.check(name, release)
 	}
-	k.unknown(release)
+	k.unknown()
 	return k.notes, k.found.Err()
 }
 
@@ -47,16 +47,21 @@ func (k *checker) problem(path, format string, args ...any) {
 	k.found = append(k.found, one...)
 }
 
-// unknown notes a Kubernetes newer than the tables.
-func (k *checker) unknown(release *semver.Version) {
-	known, err := semver.NewVersion(k.Releases[lineOf(release)])
-	if err != nil {
-		known = newestOf(k.Releases)
+// unknown refuses a minor release that nobody has checked, unless --assume accepted it: configuration changes with minor
+// releases. Of patch releases build asks kubeadm itself.
+func (k *checker) unknown() {
+	known := newestOf(k.Releases)
+	if known == nil || !IsUnknown(k.cluster) {
+		return
 	}
-	if known != nil && release.GreaterThan(known) {
-		k.notes = append(k.notes, fmt.Sprintf("Kubernetes %s is newer than v%s, the newest that this catalog was checked against: %s are taken to be those of v%s",
-			k.cluster.Kubernetes.Version, known, k.guessed(), known))
+	version := k.cluster.Kubernetes.Version
+	if !k.Kubeadm[version].Assumed {
+		k.problem("kubernetes.version", "this kkbundle knows no release as new as Kubernetes %s, the newest that it knows is v%s; use a newer kkbundle, or build with --assume, which takes what it knows of v%s and asks kubeadm for its images",
+			version, known, known)
+		return
 	}
+	k.notes = append(k.notes, fmt.Sprintf("Kubernetes %s is newer than v%s, the newest that this catalog was checked against: the versions of %s are taken to be those for v%s",
+		version, known, k.guessed(), known))
 }
 
 // overrides refuses entries under components that have no effect.
@@ -207,19 +212,57 @@ func span(f manifest.Fit) string {
 	return f.From + " to " + f.To
 }
 
-// guessed names the values read from a table by release of Kubernetes.
+// guessed names the values read from a table by release of Kubernetes, without those that build asks kubeadm for.
 func (k *checker) guessed() string {
 	var list []string
 	for _, name := range k.inUse() {
-		if one := k.Components[name]; leaderOf(one) == kubernetes && len(one.Since) > 0 {
-			if version, path := k.chosen(name); version == "" && path == "" {
-				list = append(list, name)
-			}
+		one := k.Components[name]
+		version, path := k.chosen(name)
+		if leaderOf(one) == kubernetes && len(one.Since) > 0 && version == "" && path == "" && !isListed(k.cluster, name) {
+			list = append(list, name)
 		}
 	}
-	if k.cluster.Kubernetes.Distribution != manifest.DistributionK3s {
-		list = append(list, "coredns", "pause")
+	return strings.Join(list, ", ")
+}
+
+// isListed reports whether kubeadm lists the image of a component.
+func isListed(c *manifest.Cluster, name string) bool {
+	return c.Kubernetes.Distribution != manifest.DistributionK3s && slices.Contains(manifest.KubeadmComponents(), name)
+}
+
+// IsUnknown reports whether the cluster's Kubernetes is of a newer minor release than the catalog knows. k3s brings what
+// it needs of every release.
+func IsUnknown(c *manifest.Cluster) bool {
+	r, err := newResolver(c)
+	if err != nil || c.Kubernetes.Distribution == manifest.DistributionK3s {
+		return false
 	}
-	slices.Sort(list)
-	return strings.Join(slices.Compact(list), ", ")
+	release, err := semver.NewVersion(c.Kubernetes.Version)
+	newest := newestOf(r.Releases)
+	return err == nil && newest != nil && release.GreaterThan(newest) && r.Releases[lineOf(release)] == ""
+}
+
+// IsRefused reports whether the cluster's Kubernetes is unknown and nobody accepted it with --assume.
+func IsRefused(c *manifest.Cluster) bool {
+	r, err := newResolver(c)
+	return err == nil && IsUnknown(c) && !r.Kubeadm[c.Kubernetes.Version].Assumed
+}
+
+// IsExact reports whether the catalog knows the release of the cluster's Kubernetes itself, and not only older ones: it
+// was checked against that or a newer patch release, or has all images of its kubeadm.
+func IsExact(c *manifest.Cluster) (bool, error) {
+	r, err := newResolver(c)
+	if err != nil {
+		return false, err
+	}
+	release, err := semver.NewVersion(c.Kubernetes.Version)
+	if err != nil {
+		return false, fmt.Errorf("kubernetes.version %q: %w", c.Kubernetes.Version, err)
+	}
+	listed := r.Kubeadm[c.Kubernetes.Version]
+	if !slices.ContainsFunc(manifest.KubeadmComponents(), func(name string) bool { return listed.Tag(name) == "" }) {
+		return true, nil
+	}
+	known, err := semver.NewVersion(r.Releases[lineOf(release)])
+	return err == nil && !release.GreaterThan(known), nil //nolint:nilerr // a minor release without an entry is unknown
 }

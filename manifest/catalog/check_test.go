@@ -14,6 +14,7 @@ func TestCheck(t *testing.T) {
 		version, more string
 		problems      []string
 		notes         []string
+		assumed       bool
 	}{
 		"defaults":          {version: "v1.34.3"},
 		"calico":            {version: "v1.34.3", more: "cni: {type: calico}\n"},
@@ -24,7 +25,7 @@ func TestCheck(t *testing.T) {
 		"cilium":            {version: "v1.33.7", more: "cni: {type: cilium, version: v1.16.19}\n", problems: []string{"cilium v1.16.19 does not go with Kubernetes v1.33.7: it is for v1.23 to v1.30; take v1.19.3"}},
 		"without v":         {version: "v1.33.7", more: "components: {cilium: {version: 1.16.19}}\n", problems: []string{"cluster.yaml:5:32: components[cilium].version: write v1.16.19"}},
 		"behind multus":     {version: "v1.34.3", more: "cni: {type: multus, with: kube-ovn}\ncomponents: {kube-ovn: {version: v1.13.15}}\n", problems: []string{"kube-ovn v1.13.15 does not go with Kubernetes v1.34.3"}},
-		"containerd":        {version: "v1.36.1", more: "cri: {version: v1.7.30}\n", problems: []string{"cri.version: containerd v1.7.30 does not go with Kubernetes v1.36.1: it is for v1.24 to v1.35; take v2.1.9"}},
+		"containerd":        {version: "v1.36.1", more: "cri: {version: v1.7.30}\n", problems: []string{"cri.version: containerd v1.7.30 does not go with Kubernetes v1.36.1: it is for v1.24 to v1.35; take v2.3.7"}},
 		"containerd's fix":  {version: "v1.32.11", more: "cri: {version: v1.6.30}\n", problems: []string{"cri.version: containerd v1.6.30 is too old for Kubernetes v1.32.11, which needs v1.6.36 or newer; take v2.1.9"}},
 		"containerd 2.9":    {version: "v1.36.1", more: "cri: {version: v2.9.0}\n"},
 		"cri-o":             {version: "v1.34.3", more: "cri: {type: crio, version: v1.33.5}\n", problems: []string{"cri.version: crio v1.33.5 does not go with Kubernetes v1.34.3: its minor release has to be v1.34; take v1.34.5"}},
@@ -36,8 +37,9 @@ func TestCheck(t *testing.T) {
 		"etcd fits":         {version: "v1.34.3", more: "etcd: {type: external}\ncomponents: {etcd: {version: v3.5.24}}\n"},
 		"etcd's image":      {version: "v1.34.3", more: "components: {etcd: {version: v3.6.5}}\n", problems: []string{"components[etcd].version: v3.6.5 is no tag of etcd's image; write one such as 3.6.5-0"}},
 		"k3s":               {version: "v1.34.3+k3s1", more: "", problems: []string{"cluster.yaml:4:23: kubernetes.version: v1.34.3+k3s1 is no release of Kubernetes; write v1.34.3, or distribution: k3s"}},
-		"newer patch":       {version: "v1.34.99", notes: []string{"Kubernetes v1.34.99 is newer than v1.34.3, the newest that this catalog was checked against: coredns, etcd, pause are taken to be those of v1.34.3"}},
-		"newer minor":       {version: "v1.40.1", notes: []string{"Kubernetes v1.40.1 is newer than v1.36.1"}},
+		"newer patch":       {version: "v1.34.99", more: "cni: {type: calico}\n"},
+		"newer minor":       {version: "v1.40.1", problems: []string{"cluster.yaml:4:23: kubernetes.version: this kkbundle knows no release as new as Kubernetes v1.40.1, the newest that it knows is v1.37.2; use a newer kkbundle, or build with --assume"}},
+		"assumed":           {version: "v1.40.1", assumed: true, notes: []string{"Kubernetes v1.40.1 is newer than v1.37.2, the newest that this catalog was checked against: the versions of containerd are taken to be those for v1.37.2"}},
 		"too old":           {version: "v1.29.3", problems: []string{"cluster.yaml:4:23: kubernetes.version: component etcd: no version is known that goes with Kubernetes v1.29.3; the first known is for v1.30.0"}},
 		"all at once": {
 			version: "v1.34.3", more: "cni: {type: cilium, version: v1.14.0}\ncri: {version: v1.6.1}\ncomponents: {kubelet: {version: v1.20.0}, nothing: {version: v1}}\n",
@@ -45,7 +47,11 @@ func TestCheck(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			notes, err := Check(cluster(t, tc.version, tc.more))
+			c := cluster(t, tc.version, tc.more)
+			if tc.assumed {
+				c.Catalogs = assumed(tc.version)
+			}
+			notes, err := Check(c)
 			if (err != nil) != (len(tc.problems) > 0) || err == nil && len(notes) != len(tc.notes) {
 				t.Errorf("got %v, notes %q", err, notes)
 			}
@@ -148,18 +154,20 @@ func TestUpgrade(t *testing.T) {
 	for _, image := range a.Images {
 		got = append(got, image.Name)
 	}
-	const want = "kubelet v1.34.3, runc v1.3.6, kubelet v1.32.11, kubelet v1.33.7, registry.k8s.io/etcd:3.6.5-0, registry.k8s.io/etcd:3.5.24-0"
+	const want = "kubelet v1.34.3, runc v1.3.6, kubelet v1.32.13, kubelet v1.33.13, registry.k8s.io/etcd:3.6.5-0, registry.k8s.io/etcd:3.5.24-0, registry.k8s.io/etcd:3.5.32-0"
 	if text := strings.Join(got, ", "); text != want || len(a.Charts) != 1 {
 		t.Errorf("got %s\nwant %s", text, want)
 	}
-	if len(a.Notes) != 1 || !strings.Contains(a.Notes[0], "leads over v1.32.11, v1.33.7") {
+	if len(a.Notes) != 1 || !strings.Contains(a.Notes[0], "leads over v1.32.13, v1.33.13 with etcd 3.5.32-0, whose") {
 		t.Errorf("notes %q", a.Notes)
 	}
-	if a, err := Resolve(parse("version: v1.34.3, upgradeFrom: v1.33.1"), needs, Options{}); err != nil || len(a.Notes) != 0 {
+	if a, err := Resolve(parse("version: v1.34.3, upgradeFrom: v1.34.1"), needs, Options{}); err != nil || len(a.Notes) != 0 {
 		t.Errorf("%v %q", err, a.Notes)
 	}
-	_, err = Resolve(parse("version: v1.39.0, upgradeFrom: v1.36.1"), needs, Options{})
-	if err == nil || !strings.Contains(err.Error(), "kubernetes.upgradeFrom: the way to v1.39.0 leads over v1.37, of which the catalog knows no release") {
+	far := parse("version: v1.39.0, upgradeFrom: v1.36.1")
+	far.Catalogs = assumed("v1.39.0")
+	_, err = Resolve(far, needs, Options{})
+	if err == nil || !strings.Contains(err.Error(), "kubernetes.upgradeFrom: the way to v1.39.0 leads over v1.38, of which the catalog knows no release") {
 		t.Error(err)
 	}
 }

@@ -261,10 +261,13 @@ func chart(name string, one manifest.CatalogEntry, version string) manifest.Char
 type Step struct {
 	Cluster *manifest.Cluster
 	Demands []manifest.Demand
+	// Etcd is the version of etcd that the step takes because a later one must not be reached directly, "" for none.
+	Etcd string
 }
 
-// Steps returns the releases between the hosts' present one and the cluster's, the newest known of each minor release.
-// There are none if the cluster file has no upgradeFrom.
+// Steps returns the releases between the hosts' present one and the cluster's, the newest known of each minor release,
+// and before them one of the present minor release if its etcd must not go to the next one directly. There are none if
+// the cluster file has no upgradeFrom.
 func Steps(c *manifest.Cluster, demands []manifest.Demand) ([]Step, error) {
 	r, err := newResolver(c)
 	if err != nil || c.Kubernetes.UpgradeFrom == "" {
@@ -282,11 +285,9 @@ func Steps(c *manifest.Cluster, demands []manifest.Demand) ([]Step, error) {
 	}
 	var steps []Step
 	for _, version := range versions {
-		at := *c
-		at.Kubernetes.Version, at.Kubernetes.UpgradeFrom = version, ""
-		steps = append(steps, Step{&at, changing})
+		steps = append(steps, Step{Cluster: c.At(version), Demands: changing})
 	}
-	return steps, nil
+	return r.throughEtcd(steps, changing)
 }
 
 // addSteps adds the needs of an upgrade's steps.
@@ -303,7 +304,11 @@ func (r resolver) addSteps(a *Additions, demands []manifest.Demand, platforms []
 				return err
 			}
 		}
-		over = append(over, step.Cluster.Kubernetes.Version)
+		version := step.Cluster.Kubernetes.Version
+		if step.Etcd != "" {
+			version += " with etcd " + step.Etcd
+		}
+		over = append(over, version)
 	}
 	if len(over) > 0 {
 		a.Notes = append(a.Notes, fmt.Sprintf("the way from Kubernetes %s to %s leads over %s, whose files and images are added",

@@ -37,6 +37,9 @@ func (r resolver) usual(name string, one manifest.CatalogEntry, via ...string) (
 		return one.Default, nil
 	}
 	leader := leaderOf(one)
+	if listed := r.Kubeadm[r.cluster.Kubernetes.Version].Tag(name); listed != "" && leader == kubernetes {
+		return listed, nil
+	}
 	base, err := r.version(leader, append(via, name)...)
 	if err != nil || len(one.Since) == 0 {
 		return base, err

@@ -60,7 +60,7 @@ func Watches(k *manifest.Catalog) []Watch {
 }
 
 // isKubeadms reports whether kubeadm decides a component's version.
-func isKubeadms(name string) bool { return slices.Contains([]string{"etcd", "coredns", "pause"}, name) }
+func isKubeadms(name string) bool { return slices.Contains(manifest.KubeadmComponents(), name) }
 
 // watch prefers a release's own file, whose address holds the version, to the tags of an image: a tag can exist before the
 // release.

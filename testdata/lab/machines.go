@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strconv"
 	"strings"
 	"time"
 
@@ -38,14 +37,7 @@ func machines(ctx context.Context, command string, a args) error {
 
 // machine runs the commands for one virtual machine.
 func machine(ctx context.Context, l *vm.Lab, command string, rest []string) error {
-	if len(rest) == 0 {
-		return errors.New(usage)
-	}
-	n, err := strconv.Atoi(rest[0])
-	if err != nil {
-		return fmt.Errorf("host %q: a number from 1 is wanted", rest[0])
-	}
-	h, err := l.Host(n)
+	h, err := named(l.Host, rest)
 	if err != nil {
 		return err
 	}

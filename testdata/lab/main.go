@@ -174,15 +174,20 @@ func withLab(ctx context.Context, command string, a args) error {
 	return withHost(ctx, l, command, a.rest)
 }
 
-func withHost(ctx context.Context, l *hosts.Lab, command string, rest []string) error {
+// named returns the host whose number is the first argument.
+func named[H any](host func(int) (H, error), rest []string) (h H, err error) {
 	if len(rest) == 0 {
-		return errors.New(usage)
+		return h, errors.New(usage)
 	}
 	n, err := strconv.Atoi(rest[0])
 	if err != nil {
-		return fmt.Errorf("host %q: a number from 1 is wanted", rest[0])
+		return h, fmt.Errorf("host %q: a number from 1 is wanted", rest[0])
 	}
-	h, err := l.Host(n)
+	return host(n)
+}
+
+func withHost(ctx context.Context, l *hosts.Lab, command string, rest []string) error {
+	h, err := named(l.Host, rest)
 	if err != nil {
 		return err
 	}

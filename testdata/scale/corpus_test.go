@@ -42,6 +42,8 @@ const corpusLayer = 100 << 20
 // A corpus is a directory of real content: gzip layers of Debian packages, as images of applications are made of.
 type corpus struct {
 	dir    string
+	names  []string // of the images to make
+	apt    []string // options of apt-get
 	Images []corpusImage
 }
 
@@ -54,11 +56,21 @@ type corpusImage struct {
 // loadCorpus makes the corpus, once for all runs: Debian's packages are downloaded by apt, unpacked and compressed again.
 func loadCorpus(t testing.TB) corpus {
 	t.Helper()
+	return loadCorpusOf(t, corpus{dir: corpusDir(t, "corpus-1"), names: corpusImages()})
+}
+
+func corpusDir(t testing.TB, name string) string {
+	t.Helper()
 	base, err := os.UserCacheDir()
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := corpus{dir: filepath.Join(base, "kkbundle-bench", "corpus-1")}
+	return filepath.Join(base, "kkbundle-bench", name)
+}
+
+// loadCorpusOf makes the corpus that c describes, or reads it.
+func loadCorpusOf(t testing.TB, c corpus) corpus {
+	t.Helper()
 	if data, err := os.ReadFile(filepath.Join(c.dir, "corpus.json")); err == nil {
 		if err := json.Unmarshal(data, &c); err != nil {
 			t.Fatal(err)
@@ -88,7 +100,7 @@ func (c *corpus) make(t testing.TB) error {
 		args := append([]string{
 			"-o", "Dir::State::status=" + status, "-o", "Dir::Cache::archives=" + debs, "-o", "APT::Install-Recommends=false",
 			"-o", "APT::Sandbox::User=root", "-y", "-q",
-		}, more...)
+		}, append(slices.Clone(c.apt), more...)...)
 		cmd := exec.CommandContext(t.Context(), "apt-get", args...)
 		var out, problems bytes.Buffer
 		cmd.Stdout, cmd.Stderr = &out, &problems
@@ -99,7 +111,7 @@ func (c *corpus) make(t testing.TB) error {
 	}
 	closures := map[string][]string{}
 	name := regexp.MustCompile(`(?m)^'[^']*' (\S+\.deb) `)
-	for _, image := range corpusImages() {
+	for _, image := range c.names {
 		out, err := apt("install", "--print-uris", image)
 		if err != nil {
 			return err
@@ -128,7 +140,7 @@ func (c *corpus) make(t testing.TB) error {
 // compose makes the images of packages.
 func (c *corpus) compose(t testing.TB, debs string, closures map[string][]string) error {
 	var shared []string
-	for _, deb := range closures[corpusImages()[0]] {
+	for _, deb := range closures[c.names[0]] {
 		everywhere := true
 		for _, closure := range closures {
 			everywhere = everywhere && slices.Contains(closure, deb)
@@ -141,7 +153,7 @@ func (c *corpus) compose(t testing.TB, debs string, closures map[string][]string
 	if err != nil {
 		return err
 	}
-	for _, image := range corpusImages() {
+	for _, image := range c.names {
 		own := slices.DeleteFunc(slices.Clone(closures[image]), func(deb string) bool { return slices.Contains(shared, deb) })
 		more, err := c.layers(t, debs, own)
 		if err != nil {

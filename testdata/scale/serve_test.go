@@ -43,7 +43,15 @@ func TestServeClients(t *testing.T) {
 		b.File(fmt.Sprintf("https://files.example/%d", i), "file", nil, content)
 		digests[i] = digest.FromBytes(content)
 	}
-	url, pid := served(t, b.Bundle().Path)
+	path := b.Bundle().Path
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if most := int64(servedBlobs * servedSize * 6 / 10); info.Size() > most {
+		t.Fatalf("the bundle has %d bytes, want at most %d: its blobs are not compressed", info.Size(), most)
+	}
+	url, pid := served(t, path)
 	transport := &http.Transport{DialContext: (&net.Dialer{Timeout: time.Minute}).DialContext}
 	defer transport.CloseIdleConnections()
 	client := &http.Client{Transport: transport}

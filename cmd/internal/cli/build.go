@@ -115,7 +115,7 @@ func runBuild(ctx context.Context, g *globals, file string, o buildOptions) erro
 	case o.provenance && o.encrypt.set():
 		return usage.Errorf("--provenance writes names and digests of all items in clear beside the bundle: build without encryption, then encrypt with kkbundle copy --encrypt-to")
 	}
-	p, err := g.loadProject(file)
+	p, err := g.loadProject(file, o.projectFlags)
 	if err != nil {
 		return err
 	}

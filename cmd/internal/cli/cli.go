@@ -90,12 +90,12 @@ That file is carried across; push seeds a registry from it, install makes a clus
 	for group, cmds := range map[string][]*cobra.Command{
 		"connected": {newBuildCmd(g), newLockCmd(g), newImagesCmd(g), newOutdatedCmd(g), newCatalogCmd(g), newCacheCmd(g), newConvertCmd(g)},
 		"bundle": {
-			newInspectCmd(g), newVerifyCmd(g), newExtractCmd(g), newCopyCmd(g), newDiffCmd(g), newPartsCmd(g), newPublishCmd(g), newPullCmd(g),
+			newInspectCmd(g), newVerifyCmd(g), newExtractCmd(g), newCopyCmd(g), newDiffCmd(g), newDeltaCmd(g), newPatchCmd(g), newPackCmd(g), newUnpackCmd(g), newPartsCmd(g), newPublishCmd(g), newPullCmd(g),
 			newSignCmd(g), newKeygenCmd(g),
 		},
 		"site": {
 			newPushCmd(g), newServeCmd(g), newRegistryCmd(g), newMirrorConfigCmd(g), newInventoryCmd(g), newConfigCmd(g), newPrecheckCmd(g), newInstallCmd(g), newProvisionCmd(g),
-			newNodesCmd(g), newUpgradeCmd(g), newEtcdCmd(g), newCertsCmd(g), newSecretsCmd(g), newStatusCmd(g), newSupportBundleCmd(g), newResetCmd(g),
+			newNodesCmd(g), newEndpointCmd(g), newUpgradeCmd(g), newEtcdCmd(g), newCertsCmd(g), newSecretsCmd(g), newStatusCmd(g), newSupportBundleCmd(g), newResetCmd(g),
 		},
 		"": {newSchemaCmd(g), newCompletionCmd(g), newVersionCmd(g), newFindCmd(g)},
 	} {

@@ -128,7 +128,7 @@ func (g *globals) openListing(ctx context.Context, path string, login loginFlags
 		return g.remoteListing(ctx, path, login)
 	}
 	if usage.IsYAML(path) {
-		data, err := build.ReadFile(path)
+		data, err := build.ReadLock(path)
 		if err != nil {
 			return nil, err
 		}

@@ -39,7 +39,7 @@ images, and list other texts under excludeImages.`,
 }
 
 func runImages(ctx context.Context, g *globals, file string, o imagesOptions) error {
-	p, err := g.loadProject(file)
+	p, err := g.loadProject(file, o.projectFlags)
 	if err != nil {
 		return err
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/kkbundle/kkbundle/build"
 	"github.com/kkbundle/kkbundle/cmd/internal/site"
@@ -28,6 +29,7 @@ type installOptions struct {
 	rulesFlag
 	hooks         string
 	phases, limit []string
+	without       []string
 	from          string
 	tags          []string
 	dryRun, force bool
@@ -78,6 +80,7 @@ With --json each line on standard error is one event: {"time", "event": "task", 
 	f.StringVar(&o.hooks, "hooks", "", "`directory` of scripts to run before and after (pre_install*.sh, post_install*.sh)")
 	f.StringSliceVar(&o.phases, "phase", nil, "only these `phases`")
 	f.StringSliceVar(&o.limit, "limit", nil, "only these `hosts`")
+	addWithout(f, &o.without)
 	f.StringVar(&o.from, "from", "", "begin with the phase or task of this `name`")
 	f.StringSliceVar(&o.tags, "tags", nil, "only tasks with these `names`, or of these groups: "+strings.Join(engine.TagGroups(), ", "))
 	f.BoolVar(&o.list, "list", false, "print the phases and tasks with their hosts and tags, and connect to no host")
@@ -104,7 +107,7 @@ func runInstall(ctx context.Context, g *globals, path string, o installOptions) 
 	p := g.NewTaskPrinter(phasesOf(s.Cluster, o.phases)...)
 	p.Hosts, p.DryRun = hostNames(s.Inventory), o.dryRun
 	options := s.Options()
-	options.From, options.Tags = o.from, o.tags
+	options.From, options.Tags, options.Without = o.from, o.tags, o.without
 	options.Rules, options.Judged = rules, p.Judged
 	options.HooksDir, options.Phases, options.Limit = o.hooks, o.phases, o.limit
 	options.DryRun, options.Force, options.Progress = o.dryRun, o.force, p.Event
@@ -136,6 +139,11 @@ func runInstall(ctx context.Context, g *globals, path string, o installOptions) 
 		return g.Result("export KUBECONFIG=%s", report.Kubeconfig)
 	}
 	return nil
+}
+
+// addWithout adds the flag for hosts that a command leaves as they are.
+func addWithout(f *pflag.FlagSet, without *[]string) {
+	f.StringSliceVar(without, "without", nil, "leave these `hosts` as they are, such as workers that cannot be reached; a later run without the flag catches up")
 }
 
 // isDirectory returns an error if a flag's directory is missing.

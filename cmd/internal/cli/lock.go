@@ -61,12 +61,14 @@ type projectFlags struct {
 	fetchFlags
 	strict        bool
 	renderTimeout time.Duration
+	assume        bool
 }
 
 func (f *projectFlags) add(fs *pflag.FlagSet) {
 	f.fetchFlags.add(fs)
 	fs.BoolVar(&f.strict, "strict", false, "fail if a text may be an image")
 	fs.DurationVar(&f.renderTimeout, "render-timeout", time.Minute, "longest time to render one chart")
+	fs.BoolVar(&f.assume, "assume", false, "accept a minor release of Kubernetes that this kkbundle does not know; the lock records it")
 }
 
 func (f *projectFlags) options(g *globals) (o build.Options, err error) {
@@ -81,8 +83,12 @@ func (f *projectFlags) options(g *globals) (o build.Options, err error) {
 }
 
 // loadProject loads a manifest and prints remarks about its cluster files.
-func (g *globals) loadProject(file string) (*build.Project, error) {
-	p, err := build.Load(file)
+func (g *globals) loadProject(file string, f projectFlags) (*build.Project, error) {
+	load := build.Load
+	if f.assume {
+		load = build.LoadAssuming
+	}
+	p, err := load(file)
 	if err != nil {
 		return nil, err
 	}
@@ -130,7 +136,7 @@ attached to images are pinned with them. Signatures that the manifest requires (
 }
 
 func runLock(ctx context.Context, g *globals, file string, o projectFlags) error {
-	p, err := g.loadProject(file)
+	p, err := g.loadProject(file, o)
 	if err != nil {
 		return err
 	}

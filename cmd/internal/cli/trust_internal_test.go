@@ -67,8 +67,8 @@ func TestOneWayIn(t *testing.T) {
 // TestTrustFlags wants --trust wherever a bundle is used.
 func TestTrustFlags(t *testing.T) {
 	t.Parallel()
-	more := []string{"kkbundle diff", "kkbundle pull"}            // whose arguments have other names
-	without := []string{"kkbundle sign", "kkbundle parts verify"} // the one vouches, the other compares files with their list
+	more := []string{"kkbundle diff", "kkbundle pull", "kkbundle delta", "kkbundle patch"} // whose arguments have other names
+	without := []string{"kkbundle sign", "kkbundle parts verify"}                          // the one vouches, the other compares files with their list
 	checked := 0
 	var walk func(c *cobra.Command)
 	walk = func(c *cobra.Command) {

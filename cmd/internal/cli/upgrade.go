@@ -22,6 +22,7 @@ type upgradeOptions struct {
 	site.Flags
 	rulesFlag
 	batch              string
+	without            []string
 	drainTimeout       time.Duration
 	disableEviction    bool
 	dryRun, force, yes bool
@@ -39,7 +40,8 @@ bundle's images go to the registry, etcd and kubeadm's configuration are saved t
 one by one and workers in batches: drain, upgrade, wait until ready, uncordon. No minor release is skipped: the bundle has the releases
 between if its cluster file sets kubernetes.upgradeFrom.
 
-The upgrade stops at the first failed node and prints the state of the nodes; the same command continues.
+The upgrade stops at the first failed node and prints the state of the nodes; the same command continues. --without leaves workers at their
+version, which may be three minor releases older; the exit code is 0, and the last lines name them.
 With --json, events are lines on standard error, and the result with the plan is one document on standard output, as for install.`,
 		Example: `  kkbundle upgrade -i inventory.yaml --dry-run site-1.5.0.kkb
   kkbundle upgrade -i inventory.yaml --batch 20% site-1.5.0.kkb`,
@@ -50,6 +52,7 @@ With --json, events are lines on standard error, and the result with the plan is
 	o.Flags.Add(f)
 	o.rulesFlag.add(f)
 	g.addAccept(f)
+	addWithout(f, &o.without)
 	f.StringVar(&o.batch, "batch", "", "number of workers upgraded at the same time, or a share such as 20% (default a tenth, at least 1)")
 	f.DurationVar(&o.drainTimeout, "drain-timeout", installer.DrainTimeout, "time limit for draining a node")
 	f.BoolVar(&o.disableEviction, "disable-eviction", false, "delete pods instead of evicting them, ignoring PodDisruptionBudgets")
@@ -87,7 +90,7 @@ func runUpgrade(ctx context.Context, g *globals, path string, o upgradeOptions) 
 		},
 	}
 	options.Rules, options.Judged, options.Progress = rules, p.Judged, p.Event
-	options.DryRun, options.Force = o.dryRun, o.force
+	options.DryRun, options.Force, options.Without = o.dryRun, o.force, o.without
 	if !o.yes {
 		options.Approve = func(plan installer.UpgradePlan) error {
 			p.Close()
@@ -120,13 +123,24 @@ type upgradeResult struct {
 }
 
 type upgradePlan struct {
-	Cluster  string        `json:"cluster"`
-	From     string        `json:"from"`
-	To       string        `json:"to"`
-	Steps    []string      `json:"steps"`
-	Batch    int           `json:"batch"`
-	Settings []string      `json:"settings"`
-	Nodes    []upgradeNode `json:"nodes"`
+	Cluster  string       `json:"cluster"`
+	From     string       `json:"from"`
+	To       string       `json:"to"`
+	Steps    []string     `json:"steps"`
+	Batch    int          `json:"batch"`
+	Settings []string     `json:"settings"`
+	Changes  []planChange `json:"changes"`
+	// Etcd has the versions of etcd that steps take because a later one must not be reached directly.
+	Etcd  map[string]string `json:"etcd,omitempty"`
+	Nodes []upgradeNode     `json:"nodes"`
+}
+
+// A planChange is a change of a component beside Kubernetes' version.
+type planChange struct {
+	Component string   `json:"component"`
+	From      string   `json:"from,omitempty"`
+	To        string   `json:"to,omitempty"`
+	Nodes     []string `json:"nodes"`
 }
 
 type upgradeNode struct {
@@ -136,25 +150,41 @@ type upgradeNode struct {
 	APIServer    string `json:"apiServer,omitempty"`
 	Current      bool   `json:"current"`
 	Cordoned     bool   `json:"unschedulable"`
+	Left         bool   `json:"left"` // --without
 }
 
 func newUpgradePlan(p installer.UpgradePlan) upgradePlan {
 	out := upgradePlan{
-		Cluster: p.Cluster, From: p.From, To: p.To, Batch: p.Batch,
-		Steps: append([]string{}, p.Steps...), Settings: append([]string{}, p.Settings...), Nodes: []upgradeNode{},
+		Cluster: p.Cluster, From: p.From, To: p.To, Batch: p.Batch, Etcd: p.Etcd,
+		Steps: append([]string{}, p.Steps...), Settings: append([]string{}, p.Settings...), Changes: []planChange{}, Nodes: []upgradeNode{},
+	}
+	for _, c := range p.Changes {
+		out.Changes = append(out.Changes, planChange{c.Component, c.From, c.To, append([]string{}, c.Nodes...)})
 	}
 	for _, n := range p.Nodes {
-		out.Nodes = append(out.Nodes, upgradeNode{n.Name, n.ControlPlane, n.Kubelet, n.APIServer, n.Current, n.Cordoned})
+		out.Nodes = append(out.Nodes, upgradeNode{n.Name, n.ControlPlane, n.Kubelet, n.APIServer, n.Current, n.Cordoned, n.Left})
 	}
 	return out
 }
 
 func writeUpgrade(w io.Writer, p installer.UpgradePlan) {
 	if p.Empty() {
-		_, _ = fmt.Fprintf(w, "cluster %s: all nodes are at %s\n", plain.Line(p.Cluster), plain.Line(p.To))
+		text := "all nodes are at " + p.To
+		if left := p.Left(); len(left) > 0 {
+			text += ", except " + strings.Join(left, ", ")
+		}
+		_, _ = fmt.Fprintf(w, "cluster %s: %s\n", plain.Line(p.Cluster), plain.Line(text))
 		return
 	}
 	_, _ = fmt.Fprintf(w, "cluster %s: %s\n", plain.Line(p.Cluster), plain.Line(strings.Join(append([]string{p.From}, p.Steps...), " -> ")))
+	for _, step := range p.Steps {
+		if p.Etcd[step] != "" {
+			_, _ = fmt.Fprintf(w, "%s takes etcd %s: the next release's must not be reached from an older one\n", plain.Line(step), plain.Line(p.Etcd[step]))
+		}
+	}
+	for _, c := range p.Changes {
+		_, _ = fmt.Fprintf(w, "changes: %s\n", plain.Line(c.String()))
+	}
 	if len(p.Settings) > 0 {
 		_, _ = fmt.Fprintf(w, "settings that change: %s\n", strings.Join(p.Settings, ", "))
 	}
@@ -167,6 +197,9 @@ func writeUpgrade(w io.Writer, p installer.UpgradePlan) {
 		}
 		if n.Current {
 			todo = "-"
+		}
+		if n.Left {
+			todo = "left as it is"
 		}
 		if n.Cordoned {
 			todo += " (is unschedulable)"

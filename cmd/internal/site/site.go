@@ -167,6 +167,13 @@ func (s *Site) readCluster(ctx context.Context, file string) error {
 	if s.Cluster.Base, err = s.carriedCatalog(ctx); err != nil {
 		return err
 	}
+	if s.Bundle != nil {
+		listed, err := build.LockedKubeadm(ctx, &s.Bundle.Catalog)
+		if err != nil {
+			return err
+		}
+		s.Cluster.Catalogs = append(s.Cluster.Catalogs, listed)
+	}
 	s.values = func(path string) ([]byte, error) { return read(filepath.Join(dir, path)) }
 	return nil
 }

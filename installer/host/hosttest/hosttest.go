@@ -67,7 +67,6 @@ type Server struct {
 	options  Options
 	listener net.Listener
 	accepted atomic.Int64
-	logins   atomic.Int64
 	silent   atomic.Bool
 	mu       sync.Mutex
 	conns    []net.Conn
@@ -156,7 +155,6 @@ func (s *Server) configure(client ssh.PublicKey) *ssh.ServerConfig {
 		}
 	} else if s.options.Password != "" {
 		c.PasswordCallback = func(_ ssh.ConnMetadata, password []byte) (*ssh.Permissions, error) {
-			s.logins.Add(1)
 			if string(password) != s.options.Password {
 				return nil, errors.New("wrong password")
 			}
@@ -195,9 +193,6 @@ func (s *Server) Silence() { s.silent.Store(true) }
 
 // Connections returns the number of connections so far.
 func (s *Server) Connections() int { return int(s.accepted.Load()) }
-
-// Passwords is how many passwords were tried.
-func (s *Server) Passwords() int { return int(s.logins.Load()) }
 
 func (s *Server) serve() {
 	for {

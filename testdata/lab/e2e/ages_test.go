@@ -29,7 +29,7 @@ func TestAges(t *testing.T) {
 	})
 }
 
-// libraries checks that the releases are what the test is about: different glibc and systemd.
+// libraries checks that the hosts have different releases of glibc and systemd.
 func (th *thread) libraries(t *testing.T) {
 	var seen []string
 	for _, h := range th.lab.Hosts {

@@ -35,6 +35,7 @@ func TestHarbor(t *testing.T) {
 		{"a node's login cannot push or delete", th.refusedWrites},
 		{"Harbor's robot account is replaced without a restart", func(t *testing.T) { th.rotate(t, "--pull") }},
 		{"a rerun changes nothing", th.rerun},
+		{"Harbor's host renews its certificate, and Harbor serves the new one", th.harborRenewed},
 		{"Harbor is there after its host has started again", th.restartHarbor},
 		{"reset leaves what Harbor keeps, and nothing else", th.resetHarbor},
 	})
@@ -52,6 +53,31 @@ func (th *thread) dockerApart(t *testing.T) {
 	if got := th.on(t, 2, "stat -c %a /opt/harbor /opt/harbor/harbor.yml"); got != "700\n600\n" {
 		t.Errorf("modes of /opt/harbor and harbor.yml:\n%s", got)
 	}
+}
+
+// harborRenewed runs what the timer runs, as if the certificate ended soon, and then certs renew. What Harbor serves is a copy that
+// prepare makes.
+func (th *thread) harborRenewed(t *testing.T) {
+	served := func() string {
+		return th.on(t, 2, "curl -sSkv -o /dev/null https://10.250.0.12/api/v2.0/health 2>&1 | grep 'expire date'")
+	}
+	const answers = "curl -fsSk https://10.250.0.12/api/v2.0/health | grep healthy"
+	before := served()
+	th.on(t, 2, "sed 's/ 60 / 400 /' /opt/kkbundle/bin/renew-leaf-certificates | sh -e")
+	th.waitFor(t, 2*time.Minute, "Harbor is there", 2, answers)
+	renewed := served()
+	if renewed == before {
+		t.Error("Harbor serves the old certificate after its renewal on the host")
+	}
+	th.pull(t, "host1")
+	run(t, th.site(t, "certs renew")).must(t, 0)
+	th.waitFor(t, 2*time.Minute, "Harbor is there", 2, answers)
+	if served() == renewed {
+		t.Error("Harbor serves the same certificate after certs renew")
+	}
+	th.pull(t, "host1")
+	run(t, th.site(t, "install")).must(t, 0)
+	th.rerun(t)
 }
 
 func (th *thread) restartHarbor(t *testing.T) {

@@ -1,0 +1,188 @@
+package delta
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/klauspost/compress/zstd"
+
+	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/bundletest"
+)
+
+// A forged delta has a right checksum, whatever is in it.
+func forge(t testing.TB, h Head, sections [numSection][]byte) string {
+	t.Helper()
+	for i, s := range sections {
+		h.Sections[i] = int64(len(s))
+	}
+	head, err := json.Marshal(h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := binary.LittleEndian.AppendUint32([]byte(magic), uint32(len(head)))
+	b = append(b, head...)
+	for _, s := range sections {
+		b = append(b, s...)
+	}
+	sum := sha256.Sum256(b)
+	path := filepath.Join(t.TempDir(), "forged.kkd")
+	if err := os.WriteFile(path, append(b, sum[:]...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// small returns two bundles, the head of their delta, and its sections, those that are zstd frames decoded.
+func small(t testing.TB) (old, next *bundletest.Bundle, h Head, sections [numSection][]byte) {
+	t.Helper()
+	make := func(text string) *bundletest.Bundle {
+		b := bundletest.NewBuilder(t)
+		b.Chart(bundletest.ChartRef, "demo", "0.1.0", bundletest.ChartArchive(t, "demo", "0.1."+text))
+		b.File(bundletest.FileRef, "it", nil, bytes.Repeat([]byte("a line of the file "+text+"\n"), 20))
+		return b.Bundle()
+	}
+	old, next = make("1"), make("2")
+	path := filepath.Join(t.TempDir(), "x.kkd")
+	_, err := Create(t.Context(), bundle.From{Name: "next", Reader: next.Reader}, Options{Old: &bundle.From{Name: "old", Reader: old.Reader}, Output: path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := parse(bytes.NewReader(data), int64(len(data)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dec, err := zstd.NewReader(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dec.Close()
+	at := f.start
+	for i := range sections {
+		sections[i] = data[at : at+f.Sections[i]]
+		at += f.Sections[i]
+		if i != sectionMade {
+			if sections[i], err = dec.DecodeAll(sections[i], nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	return old, next, f.Head, sections
+}
+
+// packed compresses a section, faster than packZstd.
+func packed(t testing.TB, plain []byte) []byte {
+	t.Helper()
+	enc, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer enc.Close()
+	return enc.EncodeAll(plain, nil)
+}
+
+// applied applies a forged delta: the result is NEW, or there is an error and nothing is left.
+func applied(t testing.TB, path string, old, next *bundletest.Bundle) error {
+	t.Helper()
+	dir := t.TempDir()
+	out := filepath.Join(dir, "out.kkb")
+	_, err := Apply(t.Context(), path, Options{Old: &bundle.From{Name: "old", Reader: old.Reader}, Output: out})
+	entries, listErr := os.ReadDir(dir)
+	if listErr != nil {
+		t.Fatal(listErr)
+	}
+	if err != nil {
+		if len(entries) > 0 {
+			t.Errorf("%s is left after: %v", entries[0].Name(), err)
+		}
+		return err
+	}
+	want, wantErr := os.ReadFile(next.Path)
+	got, gotErr := os.ReadFile(out)
+	if wantErr != nil || gotErr != nil || !bytes.Equal(got, want) {
+		t.Errorf("the result is not NEW (%v, %v)", wantErr, gotErr)
+	}
+	return nil
+}
+
+// FuzzApply checks that a delta with a right checksum, but any content, gives NEW or an error.
+func FuzzApply(f *testing.F) {
+	old, next, h, plain := small(f)
+	f.Add(plain[0], plain[1], plain[2])
+	for _, s := range plain {
+		for at := 0; at < len(s); at += 1 + len(s)/20 {
+			flipped := bytes.Clone(s)
+			flipped[at] ^= 0x81
+			f.Add(plain[0], plain[1], flipped)
+			f.Add(plain[0], flipped, plain[2])
+			f.Add(flipped, plain[1], plain[2])
+		}
+	}
+	f.Fuzz(func(t *testing.T, base, made, blobs []byte) {
+		_ = applied(t, forge(t, h, [numSection][]byte{packed(t, base), made, packed(t, blobs)}), old, next)
+	})
+}
+
+func TestABombIsRefused(t *testing.T) {
+	old, next, h, plain := small(t)
+	bomb, err := packZstd(make([]byte, 64<<20), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sections := [numSection][]byte{packed(t, plain[0]), plain[1], packed(t, plain[2])}
+	if err := applied(t, forge(t, h, sections), old, next); err != nil {
+		t.Fatalf("the forged delta without a change: %v", err)
+	}
+	entry := binary.AppendUvarint([]byte{byte(kindZstd)}, uint64(h.Store-h.Base))
+	entry = append(binary.AppendUvarint(append(entry, 0), uint64(len(bomb))), bomb...)
+	sections[sectionMade] = entry
+	err = applied(t, forge(t, h, sections), old, next)
+	if err == nil || !strings.Contains(err.Error(), "damaged") {
+		t.Errorf("an entry larger than promised: %v", err)
+	}
+	h.Store = 1 << 49
+	err = applied(t, forge(t, h, sections), old, next)
+	if err == nil || !strings.Contains(err.Error(), "free") {
+		t.Errorf("a store of 512 TiB: %v", err)
+	}
+	sections = [numSection][]byte{bomb, plain[1], packed(t, plain[2])}
+	if err := applied(t, forge(t, h, sections), old, next); err == nil {
+		t.Error("a section that is a bomb: no error")
+	}
+}
+
+func TestEditsMakeTheNewBytes(t *testing.T) {
+	old := bytes.Repeat([]byte("some words, of which many are the same. "), 5000)
+	for i := range old {
+		old[i] ^= byte(i * i >> 7)
+	}
+	for name, next := range map[string][]byte{
+		"same": old, "short": []byte("x"), "head": old[:1000], "tail": old[100_000:], "moved": append(bytes.Clone(old[50_000:]), old[:50_000]...),
+		"other": bytes.Repeat([]byte{1, 2, 3}, 3000), "inserted": append(append(bytes.Clone(old[:777]), "inserted"...), old[777:]...),
+	} {
+		changed := bytes.Clone(next)
+		for i := 0; i < len(changed); i += 50 {
+			changed[i]++
+		}
+		for _, want := range [][]byte{next, changed} {
+			data, err := makeEdits(old, want)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got bytes.Buffer
+			if err := applyEdits(&got, bytes.NewReader(data), old, int64(len(want))); err != nil || !bytes.Equal(got.Bytes(), want) {
+				t.Errorf("%s: %d of %d bytes, %v", name, got.Len(), len(want), err)
+			}
+		}
+	}
+}

@@ -1,0 +1,134 @@
+package regzip
+
+import (
+	"compress/flate"
+	"io"
+	"strconv"
+
+	kflate "github.com/klauspost/compress/flate"
+)
+
+// An ID names an encoder and its level. It is written into files.
+type ID string
+
+// The encoders, as the first part of an ID.
+const (
+	goEncoder        = "go1.26"
+	klauspostEncoder = "klauspost1.20"
+	pgzipEncoder     = "pgzip1.20"
+	zlibEncoder      = "zlib"
+	gnuEncoder       = "gnu"
+)
+
+// An encoder makes one deflate stream.
+type encoder struct {
+	id  ID
+	new func(w io.Writer) (io.WriteCloser, error)
+}
+
+// encoders returns all encoders, those that header suggests first.
+func encoders(header []byte) []encoder {
+	families := []string{goEncoder, klauspostEncoder, pgzipEncoder, zlibEncoder, gnuEncoder}
+	const osUnix = 3
+	switch {
+	case header[9] == osUnix:
+		families = []string{zlibEncoder, gnuEncoder, goEncoder, klauspostEncoder, pgzipEncoder}
+	case header[4] != 0 || header[5] != 0: // a zero time.Time
+		families = []string{pgzipEncoder, klauspostEncoder, goEncoder, zlibEncoder, gnuEncoder}
+	}
+	levels := []int{6, 1, 9, 5, 4, 3, 2, 7, 8}
+	switch header[8] { // the level, as far as the header has it
+	case 2:
+		levels = []int{9, 8, 7, 6, 5, 4, 3, 2, 1}
+	case 4:
+		levels = []int{1, 2, 3, 4, 5, 6, 7, 8, 9}
+	}
+	var all []encoder
+	for _, f := range families {
+		for _, l := range levels {
+			all = append(all, encoderOf(f, l))
+		}
+	}
+	return all
+}
+
+// encoderOf returns the encoder of a family and level.
+func encoderOf(family string, level int) encoder {
+	e := encoder{id: ID(family + "/" + strconv.Itoa(level))}
+	switch family {
+	case goEncoder:
+		e.new = func(w io.Writer) (io.WriteCloser, error) { return flate.NewWriter(w, level) }
+	case klauspostEncoder:
+		e.new = func(w io.Writer) (io.WriteCloser, error) { return kflate.NewWriter(w, level) }
+	case pgzipEncoder:
+		e.new = func(w io.Writer) (io.WriteCloser, error) { return newBlockedWriter(w, level) }
+	case zlibEncoder:
+		e.new = func(w io.Writer) (io.WriteCloser, error) { return newDeflater(w, variantZlib, level), nil }
+	case gnuEncoder:
+		e.new = func(w io.Writer) (io.WriteCloser, error) { return newDeflater(w, variantGNU, level), nil }
+	}
+	return e
+}
+
+// find returns the encoder with an ID.
+func find(id ID) (encoder, bool) {
+	for _, e := range encoders(make([]byte, headerSize)) {
+		if e.id == id {
+			return e, true
+		}
+	}
+	return encoder{}, false
+}
+
+// The layout of pgzip's output.
+const (
+	blockSize = 1 << 20
+	tailSize  = 16 << 10
+)
+
+// A blockedWriter compresses like pgzip: blocks of 1 MiB, each with the last 16 KiB before it as dictionary.
+type blockedWriter struct {
+	w     *kflate.Writer
+	out   io.Writer
+	block []byte
+	tail  []byte
+}
+
+func newBlockedWriter(out io.Writer, level int) (*blockedWriter, error) {
+	w, err := kflate.NewWriterDict(out, level, nil)
+	return &blockedWriter{w: w, out: out, block: make([]byte, 0, blockSize)}, err
+}
+
+// Write compresses whole blocks.
+func (b *blockedWriter) Write(p []byte) (int, error) {
+	n := len(p)
+	for len(p) > 0 {
+		take := min(len(p), blockSize-len(b.block))
+		b.block, p = append(b.block, p[:take]...), p[take:]
+		if len(b.block) < blockSize {
+			break
+		}
+		if err := b.flush(); err != nil {
+			return 0, err
+		}
+		b.tail = append(b.tail[:0], b.block[blockSize-tailSize:]...)
+		b.block = b.block[:0]
+	}
+	return n, nil
+}
+
+func (b *blockedWriter) flush() error {
+	b.w.ResetDict(b.out, b.tail)
+	if _, err := b.w.Write(b.block); err != nil {
+		return err
+	}
+	return b.w.Flush()
+}
+
+// Close compresses the last block, which may be empty.
+func (b *blockedWriter) Close() error {
+	if err := b.flush(); err != nil {
+		return err
+	}
+	return b.w.Close()
+}

@@ -1,0 +1,155 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	"github.com/spf13/cobra"
+
+	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/delta"
+	"github.com/kkbundle/kkbundle/cmd/internal/usage"
+	"github.com/kkbundle/kkbundle/plain"
+)
+
+func newDeltaCmd(g *globals) *cobra.Command {
+	var output string
+	cmd := &cobra.Command{
+		Use:   "delta OLD NEW -o DELTA",
+		Short: "Make a small update from one bundle to another",
+		Long: `Writes the difference between two bundles. At a site that has OLD, kkbundle patch makes NEW from it, byte for byte, so that NEW's
+digest and signatures stay valid; carry the signature file beside the delta.
+
+Layers are unpacked and compared file by file, across images: unchanged files are taken from OLD, changed files become small edits.
+Layers are compressed again at the site; this needs an encoder that makes the same bytes, which is found and proved here. A layer that
+no known encoder makes is carried whole; see inspect --layers.
+
+The delta is applied once before it gets its name. NEW must have been written by this version of kkbundle, and patch must be of the same
+version. Temporary files, about as large as both bundles unpacked, lie beside the output. Encrypted bundles are refused: a delta is in
+clear.`,
+		Example: `  kkbundle delta site-1.4.0.kkb site-1.5.0.kkb -o site-1.5.0.kkd
+  kkbundle patch site-1.4.0.kkb site-1.5.0.kkd -o site-1.5.0.kkb`,
+		Args: takes("OLD", "NEW"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return runDelta(cmd.Context(), g, deltaFiles{old: args[0], next: args[1], output: output})
+		},
+	}
+	g.addTrust(cmd.Flags())
+	cmd.Flags().StringVarP(&output, "output", "o", "", "the file to write (required)")
+	return cmd
+}
+
+func newPackCmd(g *globals) *cobra.Command {
+	var output string
+	cmd := &cobra.Command{
+		Use:   "pack BUNDLE -o PACK",
+		Short: "Make a bundle smaller for a slow line",
+		Long: `Writes a bundle in a smaller form: layers unpacked, each file once across all images, similar files compressed together. kkbundle
+unpack gives the bundle back, byte for byte. Both take far longer than writing the bundle: use them for slow lines only. The rules of
+kkbundle delta apply.`,
+		Example: `  kkbundle pack site-1.4.0.kkb -o site-1.4.0.kkp
+  kkbundle unpack site-1.4.0.kkp -o site-1.4.0.kkb`,
+		Args: takes("BUNDLE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return runDelta(cmd.Context(), g, deltaFiles{next: args[0], output: output})
+		},
+	}
+	g.addTrust(cmd.Flags())
+	cmd.Flags().StringVarP(&output, "output", "o", "", "the file to write (required)")
+	return cmd
+}
+
+// deltaFiles are the arguments of delta, patch, pack and unpack.
+type deltaFiles struct {
+	old    string // "" for a pack
+	delta  string // of patch and unpack
+	next   string // of delta and pack
+	output string
+}
+
+func (f *deltaFiles) check() error {
+	switch f.output {
+	case "":
+		return usage.Errorf("name the file to write with -o")
+	case standardStream:
+		return usage.Errorf("the result is a file: name one with -o")
+	case f.old, f.delta, f.next:
+		return usage.Errorf("the result would replace %s: name another file with -o", f.output)
+	}
+	return nil
+}
+
+// deltaResult is the JSON output of delta and pack.
+type deltaResult struct {
+	Version  int           `json:"version"` // 1
+	Path     string        `json:"path"`
+	Size     int64         `json:"size"` // bytes, as are the others
+	Old      digest.Digest `json:"old,omitempty"`
+	New      digest.Digest `json:"new"`
+	NewSize  int64         `json:"newSize"`  // of NEW
+	Blobs    int           `json:"blobs"`    // of NEW that OLD lacks
+	Content  int64         `json:"content"`  // of these blobs
+	Rebuilt  int64         `json:"rebuilt"`  // of these, gzip streams that are compressed again
+	Kept     int64         `json:"kept"`     // of these, gzip streams that no known encoder makes
+	Duration time.Duration `json:"duration"` // nanoseconds
+}
+
+func runDelta(ctx context.Context, g *globals, f deltaFiles) (err error) {
+	start := time.Now()
+	if err := f.check(); err != nil {
+		return err
+	}
+	old, next, err := g.openBoth(f.old, f.next)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, closeBundles(old, next)) }()
+	progress, stop := g.Phases()
+	c, err := delta.Create(ctx, *next, delta.Options{Old: old, Output: f.output, Progress: progress})
+	stop()
+	if err != nil {
+		return err
+	}
+	r := deltaResult{
+		Version: 1, Path: f.output, Size: c.Bytes, Old: c.Old, New: c.New, NewSize: c.Head.Size, Blobs: c.Blobs, Content: c.Content,
+		Rebuilt: c.Rebuilt, Kept: c.Kept, Duration: time.Since(start),
+	}
+	if g.JSON {
+		return g.PrintJSON(r)
+	}
+	if r.Kept > 0 {
+		g.Note("%s of layers are carried whole: no known encoder makes their gzip streams", plain.Size(r.Kept))
+	}
+	g.Note("%s: %s for %s, %s of which are new (%s) in %s", r.Path, plain.Size(r.Size), plain.Size(r.NewSize), plain.Count(r.Blobs, "blob"), plain.Size(r.Content),
+		r.Duration.Round(100*time.Millisecond))
+	return g.Result("%s", r.New)
+}
+
+// openBoth opens OLD, if there is one, and NEW, if there is one.
+func (g *globals) openBoth(old, next string) (o, n *bundle.From, err error) {
+	open := func(path string) (*bundle.From, error) {
+		if path == "" {
+			return nil, nil //nolint:nilnil // there is none
+		}
+		r, err := g.openBundle(path)
+		return &bundle.From{Name: path, Reader: r}, err
+	}
+	if o, err = open(old); err != nil {
+		return nil, nil, err
+	}
+	if n, err = open(next); err != nil {
+		return nil, nil, errors.Join(err, closeBundles(o))
+	}
+	return o, n, nil
+}
+
+func closeBundles(all ...*bundle.From) (err error) {
+	for _, f := range all {
+		if f != nil {
+			err = errors.Join(err, f.Close())
+		}
+	}
+	return err
+}

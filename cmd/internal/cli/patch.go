@@ -1,0 +1,91 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	"github.com/spf13/cobra"
+
+	"github.com/kkbundle/kkbundle/bundle/delta"
+	"github.com/kkbundle/kkbundle/cmd/internal/usage"
+	"github.com/kkbundle/kkbundle/plain"
+)
+
+func newPatchCmd(g *globals) *cobra.Command {
+	var output string
+	cmd := &cobra.Command{
+		Use:   "patch OLD DELTA -o NEW",
+		Short: "Make a bundle from an older one and a delta",
+		Long: `Makes the bundle NEW from the bundle OLD and a file of kkbundle delta, byte for byte. OLD must be the bundle that the delta was made
+against; another one is refused before anything is written. NEW gets its name once its sha256 is the one recorded in the delta; check
+its signature with kkbundle verify --key, as that of any bundle.
+
+Temporary files, as large as the changed layers unpacked, and NEW lie in the output's directory. After an interruption, run the command
+again.`,
+		Example: `  kkbundle patch site-1.4.0.kkb site-1.5.0.kkd -o site-1.5.0.kkb
+  kkbundle verify --key cosign.pub site-1.5.0.kkb`,
+		Args: takes("OLD", "DELTA"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return runPatch(cmd.Context(), g, deltaFiles{old: args[0], delta: args[1], output: output})
+		},
+	}
+	g.addTrust(cmd.Flags())
+	cmd.Flags().StringVarP(&output, "output", "o", "", "the bundle to write (required)")
+	return cmd
+}
+
+func newUnpackCmd(g *globals) *cobra.Command {
+	var output string
+	cmd := &cobra.Command{
+		Use:   "unpack PACK -o NEW",
+		Short: "Make a bundle from its smaller form",
+		Long:  `Gives back the bundle of a file that kkbundle pack wrote, byte for byte. The rules of kkbundle patch apply.`,
+		Example: `  kkbundle unpack site-1.4.0.kkp -o site-1.4.0.kkb
+  kkbundle verify --key cosign.pub site-1.4.0.kkb`,
+		Args: takes("PACK"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return runPatch(cmd.Context(), g, deltaFiles{delta: args[0], output: output})
+		},
+	}
+	cmd.Flags().StringVarP(&output, "output", "o", "", "the bundle to write (required)")
+	return cmd
+}
+
+// patchResult is the JSON output of patch and unpack.
+type patchResult struct {
+	Version  int           `json:"version"` // 1
+	Path     string        `json:"path"`
+	Digest   digest.Digest `json:"digest"`
+	Size     int64         `json:"size"`  // bytes
+	Blobs    int           `json:"blobs"` // of the bundle
+	Duration time.Duration `json:"duration"`
+}
+
+func runPatch(ctx context.Context, g *globals, f deltaFiles) (err error) {
+	start := time.Now()
+	if err := f.check(); err != nil {
+		return err
+	}
+	if err := usage.CheckFile(f.delta); err != nil {
+		return err
+	}
+	old, _, err := g.openBoth(f.old, "")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, closeBundles(old)) }()
+	progress, stop := g.Phases()
+	a, err := delta.Apply(ctx, f.delta, delta.Options{Old: old, Output: f.output, Progress: progress})
+	stop()
+	if err != nil {
+		return err
+	}
+	r := patchResult{Version: 1, Path: f.output, Digest: a.Digest, Size: a.Summary.Size, Blobs: a.Blobs, Duration: time.Since(start)}
+	if g.JSON {
+		return g.PrintJSON(r)
+	}
+	g.Note("%s: %s, %s in %s", r.Path, plain.Size(r.Size), plain.Count(r.Blobs, "blob"), r.Duration.Round(100*time.Millisecond))
+	return g.Result("%s", r.Digest)
+}

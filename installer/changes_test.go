@@ -1,0 +1,178 @@
+//go:build linux
+
+package installer
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/bundletest"
+	"github.com/kkbundle/kkbundle/installer/cri"
+	"github.com/kkbundle/kkbundle/installer/kubeadm"
+	"github.com/kkbundle/kkbundle/installer/task"
+	"github.com/kkbundle/kkbundle/installer/tasktest"
+	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/catalog"
+)
+
+// runtimeBundle has the programs of a cluster's nodes and an image of each upstream.
+func runtimeBundle(t *testing.T, c *manifest.Cluster, upstreams ...string) *bundle.Reader {
+	t.Helper()
+	b := bundletest.NewBuilder(t)
+	for _, name := range []string{"containerd", "runc", "cni-plugins", "kubeadm", "kubectl", "kubelet"} {
+		ref, err := catalog.Ref(c, manifest.Need{Kind: manifest.ItemFile, Name: name}, "linux/amd64")
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.File(ref, name, &ocispec.Platform{OS: "linux", Architecture: "amd64"}, fileContent(t, c, name))
+	}
+	for i, host := range upstreams {
+		b.Image(host+"/app:1", bundletest.RandomImage(t, int64(i+1), 1, 1000))
+	}
+	return b.Bundle().Reader
+}
+
+// runningSite makes nodes of v1.34.3 with the programs of a bundle in force.
+func runningSite(t *testing.T, names ...string) (*site, *fakeAPI) {
+	t.Helper()
+	s, f := upgradeSite(t, "v1.34.3", names...)
+	c := s.options.Cluster
+	phases := []task.Phase{{Name: "install", Tasks: []task.Task{cri.ContainerdTask(), kubeadm.KubeletTask(c)}}}
+	if err := s.run(t, runtimeBundle(t, c, "docker.io")).Phases(t.Context(), phases); err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range f.nodes {
+		n.Status.NodeInfo.ContainerRuntimeVersion = "containerd://2.1.4"
+	}
+	f.steps()
+	s.states()
+	for _, h := range s.hosts {
+		h.said("")
+	}
+	return s, f
+}
+
+// Another runtime in a rebuilt bundle is not for install: it would restart the runtimes of all nodes at once.
+func TestInstallRefusesAnotherRuntime(t *testing.T) {
+	t.Parallel()
+	s, _ := runningSite(t, "cp1", "node1", "node2")
+	plan := Plan(s.options.Cluster)
+	check := func(b *bundle.Reader, phases []task.Phase) error {
+		return checkChanges(t.Context(), s.run(t, b), phases)
+	}
+	if err := check(runtimeBundle(t, s.options.Cluster, "docker.io", "quay.io"), plan); err != nil {
+		t.Errorf("a new upstream host is refused: %v", err)
+	}
+	s.options.Cluster = tasktest.Cluster(t, "kubernetes: {version: v1.34.3}\ncri: {version: v1.7.30}")
+	other := runtimeBundle(t, s.options.Cluster, "docker.io")
+	err := check(other, plan)
+	var changes *ChangesError
+	if !errors.As(err, &changes) || !strings.HasSuffix(err.Error(), "\n  containerd v2.1.4 -> v1.7.30 on cp1, node1, node2") ||
+		!strings.Contains(changes.Hint(), "kkbundle upgrade -i INVENTORY BUNDLE") {
+		t.Errorf("another runtime: %v", err)
+	}
+	if err := check(other, []task.Phase{{Name: "install", Tasks: []task.Task{kubeadm.KubeletTask(s.options.Cluster)}}}); err != nil {
+		t.Errorf("another runtime that install leaves alone: %v", err)
+	}
+	s.options.Limit = []string{"node2"}
+	if err := check(other, plan); err == nil || !strings.HasSuffix(err.Error(), " on node2") {
+		t.Errorf("with --limit: %v", err)
+	}
+}
+
+// A host that was changed by hand, or that is no node yet, is install's.
+func TestInstallRepairsTheRuntime(t *testing.T) {
+	t.Parallel()
+	s, _ := runningSite(t, "cp1", "node1", "node2")
+	s.hosts["node1"].put(t, cri.ContainerdConfigFile, "edited\n")
+	s.hosts["node1"].put(t, "/usr/local/bin/containerd", "damaged\n")
+	b := runtimeBundle(t, s.options.Cluster, "docker.io")
+	if err := checkChanges(t.Context(), s.run(t, b), Plan(s.options.Cluster)); err != nil {
+		t.Errorf("a repair is refused: %v", err)
+	}
+	if err := s.run(t, b).Phases(t.Context(), []task.Phase{{Name: "install", Tasks: []task.Task{cri.ContainerdTask()}}}); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := s.states(), []string{"containerd@cp1 done", "containerd@node1 changed", "containerd@node2 done"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// An image of a new upstream host adds a file that containerd reads at the next pull.
+func TestNewUpstreamRestartsNothing(t *testing.T) {
+	t.Parallel()
+	s, _ := runningSite(t, "cp1")
+	b := runtimeBundle(t, s.options.Cluster, "docker.io", "quay.io")
+	if err := s.run(t, b).Phases(t.Context(), []task.Phase{{Name: "install", Tasks: []task.Task{cri.ContainerdTask()}}}); err != nil {
+		t.Fatal(err)
+	}
+	if s.hosts["cp1"].content(cri.CertsDir+"/quay.io/hosts.toml") == "" {
+		t.Error("the new upstream host has no mirror")
+	}
+	for _, line := range s.hosts["cp1"].said("") {
+		if strings.Contains(line, "systemctl restart") {
+			t.Errorf("ran %q", line)
+		}
+	}
+}
+
+// A runtime alone is upgraded as a release is: drained, in batches, stopped at the first failure, continued.
+func TestUpgradeOfTheRuntimeAlone(t *testing.T) {
+	t.Parallel()
+	s, f := runningSite(t, "cp1", "node1", "node2", "node3")
+	s.options.Cluster = tasktest.Cluster(t, "kubernetes: {version: v1.34.3}\ncri: {version: v1.7.30}")
+	b := runtimeBundle(t, s.options.Cluster, "docker.io")
+	start := func() *upgrade {
+		u := s.upgradeWith(t, b)
+		u.how.Batch = Batch{count: 1}
+		return u
+	}
+	u := start()
+	plan, err := u.look(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if plan.Changes, err = u.changes(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if want := "containerd v2.1.4 -> v1.7.30 on cp1, node1, node2, node3"; len(plan.Changes) != 1 || plan.Changes[0].String() != want {
+		t.Errorf("changes %v, want %s", plan.Changes, want)
+	}
+	f.fail = func(_ int, line string) (bool, bool) { return strings.HasPrefix(line, "drain node2"), false }
+	var stopped *StoppedError
+	if _, err := start().walkAll(t.Context()); !errors.As(err, &stopped) {
+		t.Fatalf("got %v", err)
+	}
+	restarted := func(name string) bool {
+		return slices.Contains(s.hosts[name].said(""), "systemctl restart containerd.service")
+	}
+	for name, want := range map[string]bool{"cp1": true, "node1": true, "node2": false, "node3": false} {
+		if got := restarted(name); got != want {
+			t.Errorf("%s was restarted: %v", name, got)
+		}
+	}
+	want := []string{
+		"cp1: drain cp1", "cp1: systemctl try-restart kubelet.service", "cp1: uncordon cp1",
+		"cp1: drain node1", "node1: kubeadm upgrade node", "node1: systemctl try-restart kubelet.service", "cp1: uncordon node1",
+		"cp1: drain node2",
+	}
+	if diff := cmp.Diff(f.steps(), want); diff != "" {
+		t.Errorf("(-got +want):\n%s", diff)
+	}
+	f.fail = nil
+	if _, err := start().walkAll(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := f.steps(); len(got) == 0 || got[0] != "cp1: drain node2" {
+		t.Errorf("it goes on with %q", got)
+	}
+	if err := checkChanges(t.Context(), s.run(t, b), Plan(s.options.Cluster)); err != nil {
+		t.Errorf("install after the upgrade: %v", err)
+	}
+}

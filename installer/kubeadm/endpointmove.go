@@ -1,0 +1,307 @@
+package kubeadm
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"slices"
+	"strconv"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/kkbundle/kkbundle/installer/endpoint"
+	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/member"
+	"github.com/kkbundle/kkbundle/installer/task"
+	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/pki"
+)
+
+const (
+	configInCluster = "kubeadm-config"
+	clusterPart     = "ClusterConfiguration"
+	// newServing has a certificate of the API server until it is put into use. It is on the file system of the one in use.
+	newServing    = kube.PKIDir + "/kkbundle-new"
+	servingCert   = "apiserver.crt"
+	leaseWait     = 2 * time.Minute
+	servingWait   = 3 * time.Minute // an API server looks at its certificate's files every minute
+	kubeletConf   = "/etc/kubernetes/kubelet.conf"
+	superConf     = endpoint.SuperAdminConf
+	managerConf   = "/etc/kubernetes/controller-manager.conf"
+	schedulerConf = "/etc/kubernetes/scheduler.conf"
+)
+
+// clusterConfiguration returns kubeadm's configuration in the cluster with another endpoint and with more names in API servers'
+// certificates.
+func clusterConfiguration(ctx context.Context, t *task.Host, hostPort string, names []string) (d kube.Document, changed bool, err error) {
+	config, err := t.Kube().ConfigMap(ctx, kube.SystemNamespace, configInCluster)
+	if err != nil {
+		return nil, false, fmt.Errorf("kubeadm's configuration in the cluster: %w", err)
+	}
+	if err := yaml.Unmarshal([]byte(config.Data[clusterPart]), &d); err != nil || d == nil {
+		return nil, false, fmt.Errorf("kubeadm's configuration in the cluster (ConfigMap %s/%s) cannot be read: %w", kube.SystemNamespace, configInCluster, err)
+	}
+	changed = d["controlPlaneEndpoint"] != hostPort
+	d["controlPlaneEndpoint"] = hostPort
+	server, _ := d[apiServer].(map[string]any)
+	if server == nil {
+		server = kube.Document{}
+	}
+	sans, _ := server["certSANs"].([]any)
+	for _, name := range names {
+		if !slices.Contains(sans, any(name)) {
+			sans, changed = append(sans, name), true
+		}
+	}
+	if len(sans) > 0 {
+		server["certSANs"] = sans
+		d[apiServer] = server
+	}
+	return d, changed, nil
+}
+
+// EndpointConfigTask writes the new endpoint into kubeadm's configuration in the cluster, for nodes that join and for upgrades.
+func EndpointConfigTask(m endpoint.Move) task.Task {
+	look := func(ctx context.Context, t *task.Host) (kube.Document, bool, error) {
+		return clusterConfiguration(ctx, t, m.To.HostPort, endpoint.Part(t.Site).Names)
+	}
+	return task.Task{
+		Name: "kubeadm-config", Roles: []manifest.Role{manifest.RoleControlPlane}, Where: task.First, AllOrNone: true,
+		Done: func(ctx context.Context, t *task.Host) (bool, error) {
+			_, changed, err := look(ctx, t)
+			return !changed, err
+		},
+		Do: func(ctx context.Context, t *task.Host) error {
+			d, _, err := look(ctx, t)
+			if err != nil {
+				return err
+			}
+			data, err := yaml.Marshal(d)
+			if err != nil {
+				return err
+			}
+			return t.Kube().PatchConfigMap(ctx, kube.SystemNamespace, configInCluster, clusterPart, string(data))
+		},
+	}
+}
+
+//go:embed scripts/use-serving.sh
+var useServingScript string
+
+// EndpointPendingTask puts a new certificate into use whose key is in use already: a run was killed in between, and an API server that
+// starts with both would fail. It asks no API server.
+func EndpointPendingTask() task.Task {
+	use := host.Script("use-serving.sh", useServingScript, newServing, kube.PKIDir)
+	return task.Task{
+		Name: "endpoint-pending", Roles: []manifest.Role{manifest.RoleControlPlane}, AllOrNone: true,
+		Done: func(ctx context.Context, t *task.Host) (bool, error) {
+			cert, err := t.Test(ctx, "test", "-e", newServing+"/"+servingCert)
+			if err != nil || !cert {
+				return err == nil, err
+			}
+			return t.Test(ctx, "test", "-e", newServing+"/apiserver.key")
+		},
+		Do: func(ctx context.Context, t *task.Host) error { return t.Run(ctx, use...) },
+	}
+}
+
+// EndpointCertificateTask gives API servers certificates with the names of the new endpoint and of the old ones, one by one. They
+// read their certificates again without a restart.
+func EndpointCertificateTask(m endpoint.Move) task.Task {
+	return task.Task{
+		Name: "endpoint-certificate", Roles: []manifest.Role{manifest.RoleControlPlane}, Where: task.OneByOne, AllOrNone: true,
+		Done: func(ctx context.Context, t *task.Host) (bool, error) {
+			now, _ := m.Hosts(t.Site)
+			if ok, err := hasServing(ctx, t, now); err != nil || !ok {
+				return false, err
+			}
+			if err := endpoint.Presents(ctx, t, now); err != nil {
+				task.Because(ctx, "the API server has not read its new certificate")
+				return false, nil //nolint:nilerr // Do waits for it
+			}
+			return true, nil
+		},
+		Do: func(ctx context.Context, t *task.Host) error {
+			now, before := m.Hosts(t.Site)
+			ok, err := hasServing(ctx, t, now)
+			if err == nil && !ok {
+				err = newServingCertificate(ctx, t, m.To.HostPort, slices.Concat(now, before))
+			}
+			if err != nil {
+				return err
+			}
+			return task.Eventually(ctx, servingWait, func(ctx context.Context) error { return endpoint.Presents(ctx, t, now) })
+		},
+	}
+}
+
+// hasServing reports whether the API server's certificate file is valid for all names.
+func hasServing(ctx context.Context, t *task.Host, names []string) (bool, error) {
+	const path = kube.PKIDir + "/" + servingCert
+	data, err := t.Read(ctx, path)
+	if err != nil {
+		return false, err
+	}
+	cert, err := pki.ParseCertificate(data)
+	if err != nil {
+		return false, fmt.Errorf("%s on %s: %w", path, t.Name, err)
+	}
+	for _, name := range names {
+		if cert.VerifyHostname(name) != nil {
+			task.Because(ctx, "%s is not valid for %s", path, name)
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// newServingCertificate makes kubeadm issue a certificate in a directory of its own, and puts it into use with its key.
+func newServingCertificate(ctx context.Context, t *task.Host, hostPort string, names []string) error {
+	cluster, _, err := clusterConfiguration(ctx, t, hostPort, names)
+	if err != nil {
+		return err
+	}
+	cluster["certificatesDir"] = newServing
+	data, err := kube.Documents(kube.Document{
+		"apiVersion": cluster["apiVersion"], "kind": "InitConfiguration",
+		"localAPIEndpoint": LocalEndpoint(t.IP), "nodeRegistration": kube.Document{"name": t.Name},
+	}, cluster)
+	if err != nil {
+		return err
+	}
+	for _, args := range [][]string{
+		{"rm", "-rf", newServing}, {"install", "-d", "-m", "0700", newServing},
+		{"cp", "-p", kube.ClusterCA, kube.PKIDir + "/ca.key", newServing + "/"},
+	} {
+		if err := t.Run(ctx, args...); err != nil {
+			return err
+		}
+	}
+	if err := Run(ctx, t, data, "init", "phase", "certs", "apiserver"); err != nil {
+		return errors.Join(err, t.Run(context.WithoutCancel(ctx), "rm", "-rf", newServing))
+	}
+	return t.Run(ctx, host.Script("use-serving.sh", useServingScript, newServing, kube.PKIDir)...)
+}
+
+// NodeMoveTask makes the programs of a node use the new endpoint, one node after the other: its kubeconfigs, then its kubelet. The
+// node's record comes last, so that a killed run restarts the programs again.
+func NodeMoveTask(m endpoint.Move) task.Task {
+	return task.Task{
+		Name: "node-endpoint", Roles: []manifest.Role{manifest.RoleCluster}, Where: task.OneByOne, AllOrNone: true,
+		Done: func(ctx context.Context, t *task.Host) (bool, error) {
+			files, err := movedFiles(ctx, t, m)
+			for _, f := range files {
+				if f.have != f.want {
+					task.Because(ctx, "%s names the old endpoint", f.path)
+					return false, nil
+				}
+			}
+			if err != nil {
+				return false, err
+			}
+			have, want, err := movedRecord(ctx, t, m)
+			return have == want, err
+		},
+		Do: func(ctx context.Context, t *task.Host) error { return moveNode(ctx, t, m) },
+	}
+}
+
+func moveNode(ctx context.Context, t *task.Host, m endpoint.Move) error {
+	files, err := movedFiles(ctx, t, m)
+	if err != nil {
+		return err
+	}
+	var restart []string
+	for _, f := range files {
+		if f.have != f.want {
+			if err := t.Edit(ctx, f.path, []byte(f.want)); err != nil {
+				return err
+			}
+		}
+		if f.process != "" && f.uses(m.To.HostPort) {
+			restart = append(restart, f.process)
+		}
+	}
+	if len(restart) > 0 {
+		if err := restartStatic(ctx, t, restart...); err != nil {
+			return err
+		}
+	}
+	if err := t.Systemctl(ctx, "restart", "kubelet.service"); err != nil {
+		return t.WithUnitLog(ctx, "kubelet.service", err)
+	}
+	restarted, err := t.Clock(ctx)
+	if err != nil {
+		return err
+	}
+	restarted = restarted.Add(time.Second) // the clock has whole seconds
+	if err := task.Eventually(ctx, leaseWait, func(ctx context.Context) error { return renewedSince(ctx, t, restarted) }); err != nil {
+		return t.WithUnitLog(ctx, "kubelet.service", err)
+	}
+	_, record, err := movedRecord(ctx, t, m)
+	if err != nil {
+		return err
+	}
+	return t.Write(ctx, task.File{Path: member.Path, Mode: 0o600, Data: []byte(record)})
+}
+
+// A movedFile is a kubeconfig of a node. process is the one that reads it at its start, besides the kubelet.
+type movedFile struct{ path, process, have, want string }
+
+func (f movedFile) uses(hostPort string) bool {
+	only := endpoint.Move{From: []endpoint.Address{{HostPort: hostPort}}}
+	return only.Rewritten(f.want, "") != f.want
+}
+
+// movedFiles returns a node's kubeconfigs. Where kubeadm writes the control plane's own address, that stays.
+func movedFiles(ctx context.Context, t *task.Host, m endpoint.Move) ([]movedFile, error) {
+	files := []movedFile{{path: kubeletConf}}
+	keep := ""
+	if t.Is(manifest.RoleControlPlane) {
+		keep = net.JoinHostPort(t.IP.String(), strconv.Itoa(manifest.DefaultPort))
+		files = append(files, movedFile{path: kube.AdminConf}, movedFile{path: superConf},
+			movedFile{path: managerConf, process: "kube-controller-manager"}, movedFile{path: schedulerConf, process: "kube-scheduler"})
+	}
+	var found []movedFile
+	for _, f := range files {
+		data, err := t.Read(ctx, f.path)
+		if errors.Is(err, fs.ErrNotExist) && f.path == superConf {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		own := keep
+		if f.path == kube.AdminConf || f.path == superConf {
+			own = "" // copies of it are used elsewhere
+		}
+		f.have = string(data)
+		f.want = m.Rewritten(f.have, own)
+		found = append(found, f)
+	}
+	return found, nil
+}
+
+// movedRecord returns the node's record, and that with the new endpoint.
+func movedRecord(ctx context.Context, t *task.Host, m endpoint.Move) (have, want string, err error) {
+	data, err := t.Read(ctx, member.Path)
+	return string(data), member.WithEndpoint(string(data), string(m.To.Type), m.To.HostPort), err
+}
+
+// renewedSince checks that the kubelet has renewed its node's lease since a time of the host's clock: it reaches the API.
+func renewedSince(ctx context.Context, t *task.Host, since time.Time) error {
+	var lease coordinationv1.Lease
+	if err := t.Site.FirstControlPlane().Kube().Get(ctx, &lease, "lease", t.Name, "--namespace=kube-node-lease"); err != nil {
+		return err
+	}
+	if lease.Spec.RenewTime == nil || !lease.Spec.RenewTime.After(since) {
+		return fmt.Errorf("the kubelet of %s has not reached the API server since its restart", t.Name)
+	}
+	return nil
+}

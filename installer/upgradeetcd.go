@@ -1,0 +1,93 @@
+package installer
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/Masterminds/semver/v3"
+
+	"github.com/kkbundle/kkbundle/capped"
+	"github.com/kkbundle/kkbundle/installer/task"
+	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/catalog"
+)
+
+// etcdStatus is the output of etcdctl endpoint status.
+type etcdStatus []struct {
+	Endpoint string `json:"Endpoint"`
+	Status   struct {
+		Version string `json:"version"`
+	} `json:"Status"`
+}
+
+// etcdVersions returns the running versions of kubeadm's etcd, one for each control plane. It is empty if a member gives none:
+// then nothing is known about the oldest.
+func (u *upgrade) etcdVersions(ctx context.Context) []string {
+	first := u.FirstControlPlane()
+	out, err := first.Kubectl(task.WithoutOutput(ctx), etcdctlArgs(first, "endpoint", "status", "--cluster", "--write-out=json")...)
+	var members etcdStatus
+	if bad := capped.JSON(out, capped.MaxValues, &members); err != nil || bad != nil || len(members) < len(u.controlPlanes()) {
+		return nil
+	}
+	var versions []string
+	for _, m := range members {
+		if m.Status.Version == "" {
+			return nil
+		}
+		versions = append(versions, m.Status.Version)
+	}
+	return versions
+}
+
+// mustPass reports whether a step that exists for its etcd has to be made: not if an API server is beyond it already, and not if
+// every member is new enough.
+func (p UpgradePlan) mustPass(s catalog.Step, c *manifest.Cluster) (bool, error) {
+	if versionLess(majorMinor(s.Cluster.Kubernetes.Version)+".0", majorMinor(p.newestServer())+".0") {
+		return false, nil
+	}
+	if len(p.etcd) == 0 {
+		return true, nil
+	}
+	for _, running := range p.etcd {
+		take, err := catalog.Through(c, "etcd", running)
+		if err != nil || take != "" {
+			return true, err
+		}
+	}
+	return false, nil
+}
+
+// isOfRunningMinor reports whether a step is of the minor release that the oldest control plane has: it exists for its etcd alone.
+func (p UpgradePlan) isOfRunningMinor(s catalog.Step) bool {
+	return s.Etcd != "" && majorMinor(s.Cluster.Kubernetes.Version) == majorMinor(p.oldest())
+}
+
+// checkExternalEtcd refuses to skip a version of etcd beside the cluster. Its tasks bring it to the bundle's version in one step.
+func (u *upgrade) checkExternalEtcd(ctx context.Context, p UpgradePlan) error {
+	if u.Cluster.Etcd.Type != manifest.EtcdExternal {
+		return nil
+	}
+	return u.OnAll(u.WithRole(manifest.RoleEtcd), func(_ int, t *task.Host) error {
+		out, err := t.Output(ctx, "etcd", "--version")
+		if err != nil {
+			return fmt.Errorf("version of etcd on %s: %w", t.Name, err)
+		}
+		first, _, _ := bytes.Cut(out, []byte("\n"))
+		running := strings.TrimSpace(strings.TrimPrefix(string(first), "etcd Version:"))
+		take, err := catalog.Through(u.Cluster, "etcd", running)
+		if err != nil || take == "" {
+			return err
+		}
+		v, err := semver.NewVersion(take)
+		if err != nil {
+			return err
+		}
+		release := fmt.Sprintf("v%d.%d.%d", v.Major(), v.Minor(), v.Patch())
+		return &RefusedError{
+			p.Cluster, p.To, fmt.Sprintf("etcd on %s is %s, and the bundle's must not be reached from it directly", t.Name, running),
+			"write components: {etcd: {version: " + release + "}} into the cluster file of the present release, build that bundle and upgrade with it; then use this one",
+		}
+	})
+}

@@ -1,0 +1,67 @@
+package installer
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/kkbundle/kkbundle/installer/engine"
+	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/task"
+	"github.com/kkbundle/kkbundle/installer/tasktest"
+)
+
+// TestEtcdIsPassedWhereItRunsOld: the step for etcd alone is left out where every member is new enough, and where an API server is
+// beyond it already: kubeadm would downgrade that one.
+func TestEtcdIsPassedWhereItRunsOld(t *testing.T) {
+	t.Parallel()
+	cp := func(name, server string) UpgradeNode {
+		return UpgradeNode{Name: name, ControlPlane: true, APIServer: server, Kubelet: "v1.33.6", Recorded: "v1.33.6"}
+	}
+	for name, c := range map[string]struct {
+		etcd  []string
+		nodes []UpgradeNode
+		steps []string
+	}{
+		"old":       {[]string{"3.5.24", "3.5.24"}, []UpgradeNode{cp("cp1", "v1.33.6"), cp("cp2", "v1.33.6")}, []string{"v1.33.13", "v1.34.4"}},
+		"one old":   {[]string{"3.5.32", "3.5.24"}, []UpgradeNode{cp("cp1", "v1.33.6"), cp("cp2", "v1.33.6")}, []string{"v1.33.13", "v1.34.4"}},
+		"unknown":   {nil, []UpgradeNode{cp("cp1", "v1.33.6"), cp("cp2", "v1.33.6")}, []string{"v1.33.13", "v1.34.4"}},
+		"new":       {[]string{"3.5.26", "3.5.32"}, []UpgradeNode{cp("cp1", "v1.33.6"), cp("cp2", "v1.33.6")}, []string{"v1.34.4"}},
+		"passed":    {[]string{"3.6.5", "3.5.32"}, []UpgradeNode{cp("cp1", "v1.34.4"), cp("cp2", "v1.33.6")}, []string{"v1.34.4"}},
+		"too late":  {nil, []UpgradeNode{cp("cp1", "v1.34.4"), cp("cp2", "v1.33.6")}, []string{"v1.34.4"}},
+		"mid patch": {[]string{"3.5.32", "3.5.24"}, []UpgradeNode{cp("cp1", "v1.33.13"), cp("cp2", "v1.33.6")}, []string{"v1.33.13", "v1.34.4"}},
+	} {
+		u := &upgrade{Run: &engine.Run{Site: &task.Site{Cluster: tasktest.Cluster(t, "kubernetes: {version: v1.34.4}")}}}
+		steps, err := u.steps(UpgradePlan{Cluster: "site", To: "v1.34.4", Nodes: c.nodes, etcd: c.etcd})
+		if err != nil || !slices.Equal(steps, c.steps) {
+			t.Errorf("%s: %q, %v, want %q", name, steps, err, c.steps)
+		}
+	}
+}
+
+// TestExternalEtcdIsNotSkipped: etcd beside the cluster goes to the bundle's version in one step, so an old one is refused with the way
+// around.
+func TestExternalEtcdIsNotSkipped(t *testing.T) {
+	t.Parallel()
+	s, _ := upgradeSite(t, "v1.33.6", "cp1", "node1")
+	s.options.Cluster = tasktest.Cluster(t, "kubernetes: {version: v1.34.4}\netcd: {type: external}")
+	for version, refused := range map[string]bool{"3.5.24": true, "3.5.26": false, "3.6.5": false} {
+		u := s.upgradeWith(t, nil)
+		for _, h := range u.WithRole("etcd") {
+			s.hosts[h.Name].answer("etcd", func(_ context.Context, cmd host.Cmd) error {
+				_, err := cmd.Stdout.Write([]byte("etcd Version: " + version + "\nGit SHA: 1\n"))
+				return err
+			})
+		}
+		err := u.checkExternalEtcd(t.Context(), UpgradePlan{Cluster: "site", To: "v1.34.4"})
+		var e *RefusedError
+		if errors.As(err, &e) != refused || !refused && err != nil {
+			t.Errorf("%s: %v", version, err)
+		}
+		if refused && (!strings.Contains(err.Error(), "is 3.5.24, and the bundle's must not be reached from it directly") || !strings.Contains(e.Hint(), "components: {etcd: {version: v3.5.32}}")) {
+			t.Errorf("%s: %v\n%s", version, err, e.Hint())
+		}
+	}
+}

@@ -1,0 +1,34 @@
+package manifest_test
+
+import (
+	"fmt"
+	"runtime"
+	"testing"
+
+	"github.com/opencontainers/go-digest"
+
+	"github.com/kkbundle/kkbundle/manifest"
+)
+
+// TestLockOf100000Pins has a lock of the size that MaxLockSize is for, with names of usual length.
+func TestLockOf100000Pins(t *testing.T) { //nolint:paralleltest // measures the memory of the process
+	l := manifest.Lock{Metadata: manifest.Metadata{Name: "big", Version: "1.0.0"}, Manifest: digest.FromString("x").String()}
+	for i := range 100_000 {
+		name := fmt.Sprintf("registry.example.com/team/product/component-%06d", i)
+		l.Items = append(l.Items, manifest.Pin{
+			Kind: manifest.ItemImage, Ref: name + ":v1.30.2-rev.4", Name: name, Version: "v1.30.2-rev.4", Digest: digest.FromString(name), Size: 4711,
+			MediaType: "application/vnd.oci.image.index.v1+json", Platforms: []string{"linux/amd64", "linux/arm64"}, Verified: manifest.VerifiedUpstream,
+		})
+	}
+	data, err := l.Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	back, err := manifest.ParseLock("big.lock.yaml", data)
+	if err != nil || len(back.Items) != len(l.Items) {
+		t.Fatal(err)
+	}
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	t.Logf("%d MiB of text, %d MiB from the system", len(data)>>20, m.Sys>>20)
+}
