@@ -130,6 +130,13 @@ func (f *finder) resolve(ctx context.Context) (*manifest.Lock, error) {
 	if in, ok := f.catalogInput(); ok {
 		l.Inputs = append(l.Inputs, in)
 	}
+	for _, name := range f.catalogs {
+		d, err := f.digestOf(name)
+		if err != nil {
+			return nil, err
+		}
+		l.Inputs = append(l.Inputs, manifest.Input{Path: name, Digest: d})
+	}
 	var refs []string
 	for _, pin := range l.Items {
 		if pin.Kind == manifest.ItemImage {

@@ -232,7 +232,7 @@ func (p *Project) otherCatalog(l *manifest.Lock) bool {
 func (p *Project) documents(l *manifest.Lock) ([]bundle.Document, error) {
 	list := slices.Clone(p.extras)
 	for _, in := range l.Inputs {
-		if isCatalog(in) || p.isValues(in.Path) {
+		if isCatalog(in) || slices.Contains(p.catalogs, in.Path) || p.isValues(in.Path) {
 			continue
 		}
 		data, err := ReadFile(p.beside(in.Path))

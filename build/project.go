@@ -38,6 +38,7 @@ type Project struct {
 	charts   []manifest.Chart    // likewise
 	clusters []*manifest.Cluster // with defaults, in the order of the manifest
 	below    []string            // for each cluster, the directory of its files in the bundle
+	catalogs []string            // catalogs that the clusters name, relative to the manifest
 	applied  []string            // YAML files that the clusters apply, relative to the manifest
 	hosts    *fetch.Hosts        // facts about upstream hosts, learnt while fetching
 	loading
@@ -169,6 +170,9 @@ func (p *Project) addCluster(name, as, below string) error {
 	c = c.WithDefaults()
 	if c.Catalogs, err = ReadCatalogs(c, ReadFile, filepath.Dir(file)); err != nil {
 		return err
+	}
+	for _, f := range c.Catalog {
+		p.catalogs = append(p.catalogs, path.Join(path.Dir(filepath.ToSlash(name)), filepath.ToSlash(f)))
 	}
 	if p.assume && catalog.IsUnknown(c) {
 		p.kubeadm = maps.Clone(p.kubeadm)

@@ -1,12 +1,15 @@
 package fetch
 
 import (
+	"cmp"
 	"context"
+	"encoding/xml"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/google/go-containerregistry/pkg/name"
@@ -26,6 +29,8 @@ type Newer struct {
 	Patch, Minor, Latest string
 	// Moved is the present digest of the item's own tag or version, if different.
 	Moved digest.Digest
+	// Removed means that upstream, or its mirror, no longer has the item's own version.
+	Removed bool
 	// Unknown is the reason that nothing can be known; "" if upstream could be asked.
 	Unknown string
 	// Err is the error of the request.
@@ -104,10 +109,10 @@ func (l *versionLookup) newerTag(ctx context.Context, n *Newer, upstream name.Re
 	}
 	if n.Pin.Digest != "" {
 		d, err := repo.head(ctx, tag)
-		if err != nil {
+		if n.Removed = isGone(err); err != nil && !n.Removed {
 			return err
 		}
-		if d != n.Pin.Digest {
+		if err == nil && d != n.Pin.Digest {
 			n.Moved = d
 		}
 	}
@@ -200,6 +205,7 @@ func (l *versionLookup) newerChart(ctx context.Context, n *Newer) error {
 			n.Moved = now
 		}
 	}
+	n.Removed = n.Pin.Digest != "" && !slices.Contains(all, n.Pin.Version)
 	n.pick(n.Pin.Version, all)
 	return nil
 }
@@ -219,6 +225,11 @@ func chartHome(p manifest.Pin) (repo, chart string, ok bool) {
 
 // newerFile looks up newer versions by the catalog's component, or by the releases of a project at GitHub.
 func (l *versionLookup) newerFile(ctx context.Context, n *Newer) error {
+	if n.Pin.Digest != "" { // of a lock or a bundle
+		if err := l.asks(ctx, n); err != nil {
+			return err
+		}
+	}
 	if stable, ok, err := catalog.StableOf(n.Pin.Name, n.Pin.Ref); err != nil {
 		return err
 	} else if ok {
@@ -229,16 +240,55 @@ func (l *versionLookup) newerFile(ctx context.Context, n *Newer) error {
 		n.Unknown = "no list of its versions is published"
 		return nil
 	}
-	latest, err := l.latestRelease(ctx, project)
+	tags, err := l.releases(ctx, project)
 	if err != nil {
 		return err
 	}
-	if latest == "" {
+	if len(tags) == 0 {
 		n.Unknown = "the project names no latest release"
 		return nil
 	}
-	n.pick(have, []string{latest})
+	n.pick(have, tags)
 	return nil
+}
+
+// asks sets Removed for a file that its own address no longer has.
+func (l *versionLookup) asks(ctx context.Context, n *Newer) error {
+	address := cmp.Or(n.Pin.URL, n.Pin.Ref)
+	if u, err := url.Parse(address); err != nil || u.Scheme != "https" && u.Scheme != "http" {
+		return nil //nolint:nilerr // a package in a disk image, for example
+	}
+	_, err := l.head(ctx, address, "ask for "+manifest.WithoutSecrets(address), l.exists)
+	if n.Removed = isGone(err); n.Removed {
+		return nil
+	}
+	return err
+}
+
+// exists returns an error if a server answers that an address has nothing. Other answers tell nothing: some servers refuse HEAD.
+func (l *versionLookup) exists(ctx context.Context, o origin) (string, error) {
+	client, err := o.client(ctx)
+	if err != nil {
+		return "", err
+	}
+	req, err := o.request(ctx, http.MethodHead)
+	if err != nil {
+		return "", err
+	}
+	res, err := l.web.loader.sender.send(ctx, o.peer, client, req)
+	if err != nil {
+		return "", err
+	}
+	if res.StatusCode == http.StatusNotFound || res.StatusCode == http.StatusGone {
+		return "", errors.Join(newStatusError(res), res.Body.Close())
+	}
+	return "", res.Body.Close()
+}
+
+// isGone reports whether a server answered that it does not have something.
+func isGone(err error) bool {
+	status := statusOf(err)
+	return status != nil && (status.code == http.StatusNotFound || status.code == http.StatusGone)
 }
 
 // newerStable reads files that name a version.
@@ -272,25 +322,76 @@ func githubRelease(address string) (project, version string, ok bool) {
 	return parts[0] + "/" + parts[1], parts[4], true
 }
 
+// maxFeed bounds a feed of releases. It has the texts of the last ten.
+const maxFeed = 4 << 20
+
+// releases returns the tags of a project's releases: the latest, and those of its feed, which has the last ten, of older lines
+// too. Mirrors of files have neither, or one.
+func (l *versionLookup) releases(ctx context.Context, project string) ([]string, error) {
+	latest, err := l.latestRelease(ctx, project)
+	data, feedErr := l.web.page(ctx, "https://github.com/"+project+"/releases.atom", maxFeed)
+	if feedErr != nil {
+		data = nil
+	}
+	tags := feedTags(data)
+	if latest != "" {
+		tags = append(tags, latest)
+	}
+	if err != nil && len(tags) > 0 && isGone(err) {
+		err = nil
+	}
+	return tags, err
+}
+
+// feedTags returns the tags in a feed of releases at GitHub; none of a text that is no feed.
+func feedTags(data []byte) []string {
+	var feed struct {
+		Entries []struct {
+			Link struct {
+				Href string `xml:"href,attr"`
+			} `xml:"link"`
+		} `xml:"entry"`
+	}
+	if err := xml.Unmarshal(data, &feed); err != nil {
+		return nil
+	}
+	var tags []string
+	for _, e := range feed.Entries {
+		_, tag, _ := strings.Cut(e.Link.Href, "/releases/tag/")
+		if tag, err := url.PathUnescape(tag); err == nil && tag != "" {
+			tags = append(tags, tag)
+		}
+	}
+	return tags
+}
+
 // latestRelease returns the tag of a project's latest release, from the redirect of GitHub's address for it. It is ""
 // without a redirect, for example on a mirror of files.
 func (l *versionLookup) latestRelease(ctx context.Context, project string) (string, error) {
 	return once(&l.flights, "release "+project, func() (string, error) {
-		d, err := l.web.urlDownload("https://github.com/"+project+"/releases/latest", "", -1)
-		if err != nil {
-			return "", err
-		}
-		tag := ""
-		err = d.each(ctx, func(o origin) error {
-			return l.web.loader.sender.retry(ctx, o.peer, "find the latest release of "+project, func() (err error) {
-				if tag, err = l.leadsTo(ctx, o, "/releases/tag/"); err == nil && tag == "" && o.peer.spare {
-					err = &statusError{code: http.StatusNotFound} // the next place may have it
-				}
-				return err
-			})
+		return l.head(ctx, "https://github.com/"+project+"/releases/latest", "find the latest release of "+project, func(ctx context.Context, o origin) (string, error) {
+			tag, err := l.leadsTo(ctx, o, "/releases/tag/")
+			if err == nil && tag == "" && o.peer.spare {
+				err = &statusError{code: http.StatusNotFound} // the next place may have it
+			}
+			return tag, err
 		})
-		return tag, err
 	})
+}
+
+// head asks each place of an address until one answers.
+func (l *versionLookup) head(ctx context.Context, address, what string, ask func(context.Context, origin) (string, error)) (text string, err error) {
+	d, err := l.web.urlDownload(address, "", -1)
+	if err != nil {
+		return "", err
+	}
+	err = d.each(ctx, func(o origin) error {
+		return l.web.loader.sender.retry(ctx, o.peer, what, func() (err error) {
+			text, err = ask(ctx, o)
+			return err
+		})
+	})
+	return text, err
 }
 
 // leadsTo requests an address and returns the part after mark in the address that it redirects to, "" if there is no

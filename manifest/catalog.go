@@ -5,6 +5,7 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/Masterminds/semver/v3"
 	"github.com/opencontainers/go-digest"
@@ -24,6 +25,8 @@ type Catalog struct {
 	Kubeadm map[string]KubeadmImages `yaml:"kubeadm,omitempty" doc:"By release of Kubernetes, such as v1.34.3, the tags of the images that its kubeadm asks for. They replace the versions under components."`
 	// Packages are operating system packages by purpose.
 	Packages map[string]CatalogPackage `yaml:"packages,omitempty" doc:"Operating system packages by purpose."`
+	// EndOfLife has the day from which upstream mends a release line no more, by component and line.
+	EndOfLife map[string]map[string]string `yaml:"endOfLife,omitempty" doc:"By component (or kubernetes) and release line, the last day of upstream's support, as 2026-06-28."`
 	// Zones are mirrors that are used together.
 	Zones map[string][]Source `yaml:"zones,omitempty" doc:"Mirrors for manifests that name the zone."`
 
@@ -179,19 +182,15 @@ func ParseCatalog(file string, data []byte) (*Catalog, error) {
 	})
 }
 
-const catalogHeader = `# Written by kkbundle build: the catalog that the versions and names of the items in this bundle come from.
-# install and every other command with this bundle read it in place of their own.
-`
-
-// Marshal returns the catalog as YAML. The same entries give the same bytes.
-func (k *Catalog) Marshal() ([]byte, error) {
+// Marshal returns the catalog as YAML after a header of comments. The same entries give the same bytes.
+func (k *Catalog) Marshal(header string) ([]byte, error) {
 	out := *k
 	out.APIVersion, out.Kind = APIVersion, KindCatalog
 	body, err := yaml.Marshal(&out)
 	if err != nil {
 		return nil, fmt.Errorf("write the catalog: %w", err)
 	}
-	return append([]byte(catalogHeader), body...), nil
+	return append([]byte(header), body...), nil
 }
 
 // Problem returns an error about the value at a path of the catalog file, like Cluster.Problem.
@@ -218,6 +217,17 @@ func (c catalogChecker) check(k *Catalog) {
 	}
 	for _, purpose := range sortedKeys(k.Packages) {
 		c.catalogPackage(key("packages", purpose), k.Packages[purpose])
+	}
+	for _, name := range sortedKeys(k.EndOfLife) {
+		for _, line := range sortedKeys(k.EndOfLife[name]) {
+			at := key(key("endOfLife", name), line)
+			if !minorPattern().MatchString(line) {
+				c.addKey(at, "%q is no release line; write one such as v1.34", shorten(line))
+			}
+			if _, err := time.Parse(time.DateOnly, k.EndOfLife[name][line]); err != nil {
+				c.add(at, "%q is no day; write one such as 2026-06-28", shorten(k.EndOfLife[name][line]))
+			}
+		}
 	}
 	for _, zone := range sortedKeys(k.Zones) {
 		sourceChecker(c).sources(key("zones", zone), k.Zones[zone])

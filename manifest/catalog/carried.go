@@ -11,6 +11,10 @@ import (
 // otherRelease is the remedy for a bundle's catalog that this program cannot read.
 const otherRelease = "use the release of kkbundle that built the bundle, or a newer one"
 
+const carriedHeader = `# Written by kkbundle build: the catalog that the versions and names of the items in this bundle come from.
+# install and every other command with this bundle read it in place of their own.
+`
+
 // Carried returns the program's catalog as a bundle carries it: without zones, which serve builds only.
 func Carried() ([]byte, error) {
 	k, err := builtin()
@@ -19,7 +23,7 @@ func Carried() ([]byte, error) {
 	}
 	out := *k
 	out.Zones = nil
-	return out.Marshal()
+	return out.Marshal(carriedHeader)
 }
 
 // ParseCarried reads the catalog that a bundle carries, as the Base of its clusters. Zones are refused: they name files of

@@ -48,7 +48,7 @@ var builtin = sync.OnceValues(func() (*manifest.Catalog, error) { //nolint:goche
 func merged(all ...*manifest.Catalog) *manifest.Catalog {
 	m := &manifest.Catalog{
 		Releases: map[string]string{}, Components: map[string]manifest.CatalogEntry{},
-		Packages: map[string]manifest.CatalogPackage{}, Zones: map[string][]manifest.Source{},
+		Packages: map[string]manifest.CatalogPackage{}, Zones: map[string][]manifest.Source{}, EndOfLife: map[string]map[string]string{},
 		Kubeadm: map[string]manifest.KubeadmImages{},
 	}
 	for _, one := range all {
@@ -56,6 +56,14 @@ func merged(all ...*manifest.Catalog) *manifest.Catalog {
 		maps.Copy(m.Components, one.Components)
 		maps.Copy(m.Packages, one.Packages)
 		maps.Copy(m.Zones, one.Zones)
+		for name, lines := range one.EndOfLife {
+			all := maps.Clone(m.EndOfLife[name])
+			if all == nil {
+				all = map[string]string{}
+			}
+			maps.Copy(all, lines)
+			m.EndOfLife[name] = all
+		}
 		maps.Copy(m.Kubeadm, one.Kubeadm)
 	}
 	return m

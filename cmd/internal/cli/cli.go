@@ -90,7 +90,7 @@ That file is carried across; push seeds a registry from it, install makes a clus
 		&cobra.Group{ID: "site", Title: "At the site:"},
 	)
 	for group, cmds := range map[string][]*cobra.Command{
-		"connected": {newInitCmd(g), newCheckCmd(g), newBuildCmd(g), newLockCmd(g), newImagesCmd(g), newOutdatedCmd(g), newCacheCmd(g), newConvertCmd(g)},
+		"connected": {newInitCmd(g), newCheckCmd(g), newBuildCmd(g), newLockCmd(g), newImagesCmd(g), newOutdatedCmd(g), newCatalogCmd(g), newCacheCmd(g), newConvertCmd(g)},
 		"bundle": {
 			newInspectCmd(g), newVerifyCmd(g), newExtractCmd(g), newCopyCmd(g), newDiffCmd(g), newDeltaCmd(g), newPatchCmd(g), newPackCmd(g), newUnpackCmd(g), newPartsCmd(g), newPublishCmd(g), newPullCmd(g),
 			newSignCmd(g), newKeygenCmd(g),

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/opencontainers/go-digest"
 	"github.com/spf13/cobra"
@@ -16,6 +17,7 @@ import (
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/fetch"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
 
 type outdatedOptions struct {
@@ -31,7 +33,8 @@ func newOutdatedCmd(g *globals) *cobra.Command {
 		Long: `Asks upstream for newer versions of the items of a manifest, lock or bundle: image tags with the same suffix and as many numbers
 (1.27-alpine: 1.29-alpine), versions of charts, Kubernetes' own binaries, releases on GitHub. PATCH is the newest version with the same
 major and minor number, MINOR with the same major number, LATEST the newest of all. A tag with a new digest has moved. Items without
-published versions are unknown.
+published versions are unknown. An item of a lock or bundle that upstream, or its mirror, no longer has is removed. NOTE says since when a
+release line of Kubernetes or containerd has no more support.
 
 The manifest's sources are used: of the manifest beside a lock, or in a bundle. A bundle's sources with ca, cert, key or directory are
 refused: name the manifest or the lock instead.`,
@@ -42,7 +45,7 @@ refused: name the manifest or the lock instead.`,
 	f := cmd.Flags()
 	g.addTrust(f)
 	f.BoolVarP(&o.all, "all", "a", false, "also show items that are up to date")
-	f.BoolVar(&o.exitCode, "exit-code", false, "end with exit code 1 if something is outdated or has moved")
+	f.BoolVar(&o.exitCode, "exit-code", false, "end with exit code 1 if something is outdated, has moved, was removed or has no more support")
 	o.jobs = fetch.DefaultJobs
 	f.VarP(&o.jobs, "jobs", "j", "requests at once")
 	return cmd
@@ -59,13 +62,15 @@ type outdatedItem struct {
 	Name     string        `json:"name"`
 	Ref      string        `json:"ref"`
 	Platform string        `json:"platform,omitempty"`
-	State    string        `json:"state"` // current, outdated, moved, unknown or failed
+	State    string        `json:"state"` // current, outdated, moved, removed, unknown or failed
 	Have     string        `json:"have"`
-	Patch    string        `json:"patch,omitempty"`  // newest with the same major and minor number
-	Minor    string        `json:"minor,omitempty"`  // newest with the same major number
-	Latest   string        `json:"latest,omitempty"` // newest of all
-	Moved    digest.Digest `json:"moved,omitempty"`  // current digest of the tag or version
-	Reason   string        `json:"reason,omitempty"` // of unknown or failed
+	Patch    string        `json:"patch,omitempty"`     // newest with the same major and minor number
+	Minor    string        `json:"minor,omitempty"`     // newest with the same major number
+	Latest   string        `json:"latest,omitempty"`    // newest of all
+	Moved    digest.Digest `json:"moved,omitempty"`     // current digest of the tag or version
+	Ends     string        `json:"endOfLife,omitempty"` // last day of upstream's support, such as 2026-06-28
+	Ended    bool          `json:"ended,omitempty"`     // that day is over
+	Reason   string        `json:"reason,omitempty"`    // of unknown or failed
 }
 
 func runOutdated(ctx context.Context, g *globals, path string, o outdatedOptions) error {
@@ -79,25 +84,33 @@ func runOutdated(ctx context.Context, g *globals, path string, o outdatedOptions
 		return failed
 	}
 	r := outdatedResult{Version: 1, Items: make([]outdatedItem, 0, len(newer))}
-	for _, n := range newer {
-		r.Items = append(r.Items, outdatedRow(n))
-	}
 	states := map[string]int{}
-	for _, it := range r.Items {
+	for _, n := range newer {
+		it, err := outdatedRow(n, time.Now())
+		if err != nil {
+			return err
+		}
+		r.Items = append(r.Items, it)
 		states[it.State]++
+		if it.Ended {
+			states[stateEnded]++
+		}
 	}
 	if g.JSON {
 		err = g.PrintJSON(r)
 	} else {
 		err = printOutdated(g, r, states, o.all)
 	}
-	if err = errors.Join(failed, err); err == nil && o.exitCode && states["outdated"]+states["moved"] > 0 {
+	if err = errors.Join(failed, err); err == nil && o.exitCode && states["outdated"]+states["moved"]+states["removed"]+states[stateEnded] > 0 {
 		err = errDiffers
 	}
 	return err
 }
 
-func outdatedRow(n fetch.Newer) outdatedItem {
+// stateEnded counts items without support, whatever their state.
+const stateEnded = "without support"
+
+func outdatedRow(n fetch.Newer, now time.Time) (outdatedItem, error) {
 	it := outdatedItem{
 		Kind: n.Pin.Kind, Name: cmp.Or(n.Pin.Name, n.Pin.Ref), Ref: n.Pin.Ref, Platform: n.Pin.Platform, Have: n.Pin.Version,
 		Patch: n.Patch, Minor: n.Minor, Latest: n.Latest, Moved: n.Moved, Reason: n.Unknown, State: "current",
@@ -105,6 +118,8 @@ func outdatedRow(n fetch.Newer) outdatedItem {
 	switch {
 	case n.Err != nil:
 		it.State, it.Reason = "failed", n.Err.Error()
+	case n.Removed:
+		it.State = "removed"
 	case n.Latest != "":
 		it.State = "outdated"
 	case n.Moved != "":
@@ -112,30 +127,44 @@ func outdatedRow(n fetch.Newer) outdatedItem {
 	case n.Unknown != "":
 		it.State = "unknown"
 	}
-	return it
+	var err error
+	it.Ends, err = catalog.EndOfLife(n.Pin)
+	it.Ended = it.Ends != "" && now.UTC().Format(time.DateOnly) > it.Ends
+	return it, err
+}
+
+// note returns the last column of an item.
+func (it outdatedItem) note() string {
+	var notes []string
+	switch it.State {
+	case "failed":
+		notes = append(notes, "failed")
+	case "removed":
+		notes = append(notes, "removed upstream")
+	case "unknown":
+		notes = append(notes, "unknown: "+it.Reason)
+	}
+	if it.Moved != "" {
+		notes = append(notes, "moved to "+shortDigest(it.Moved.String()))
+	}
+	if it.Ended {
+		notes = append(notes, "no support since "+it.Ends)
+	}
+	return strings.Join(notes, "; ")
 }
 
 func printOutdated(g *globals, r outdatedResult, states map[string]int, all bool) error {
 	var rows [][]string
 	for _, it := range r.Items {
-		if it.State == "current" && !all {
+		if it.State == "current" && !it.Ended && !all {
 			continue
-		}
-		note := ""
-		switch {
-		case it.State == "failed":
-			note = "failed"
-		case it.State == "unknown":
-			note = "unknown: " + it.Reason
-		case it.Moved != "":
-			note = "moved to " + shortDigest(it.Moved.String())
 		}
 		name := it.Name
 		if it.Platform != "" {
 			name += " (" + it.Platform + ")"
 		}
 		dash := func(s string) string { return cmp.Or(s, "-") }
-		rows = append(rows, []string{it.Kind, name, dash(it.Have), dash(it.Patch), dash(it.Minor), dash(it.Latest), note})
+		rows = append(rows, []string{it.Kind, name, dash(it.Have), dash(it.Patch), dash(it.Minor), dash(it.Latest), it.note()})
 	}
 	if len(rows) > 0 {
 		if err := g.PrintTable([]string{"KIND", "NAME", "HAVE", "PATCH", "MINOR", "LATEST", "NOTE"}, rows); err != nil {
@@ -143,7 +172,7 @@ func printOutdated(g *globals, r outdatedResult, states map[string]int, all bool
 		}
 	}
 	var parts []string
-	for _, state := range []string{"outdated", "moved", "failed", "unknown", "current"} {
+	for _, state := range []string{"outdated", "moved", "removed", "failed", "unknown", "current", stateEnded} {
 		if states[state] > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", states[state], state))
 		}

@@ -28,3 +28,26 @@ func release(ts *testscript.TestScript, neg bool, args []string) {
 	u.files.put("/charts/index.yaml", []byte(index))
 	u.forget()
 }
+
+// put PATH FILE publishes a file of the script upstream. One that begins with "Location: " is a redirect.
+func put(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: put PATH FILE")
+	}
+	of(ts).files.put(args[0], []byte(ts.ReadFile(args[1])))
+}
+
+// tags IMAGE TAG... gives a new image these tags in the source registry, below hub.
+func tags(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: tags IMAGE TAG...")
+	}
+	u := of(ts)
+	img, err := randomImage(rand.New(rand.NewSource(8)), "linux/amd64")
+	ts.Check(err)
+	for _, tag := range args[1:] {
+		ref, err := name.ParseReference(u.source.Host + "/hub/" + args[0] + ":" + tag)
+		ts.Check(err)
+		ts.Check(remote.Write(ref, img, remote.WithAuthFromKeychain(u.source.Keychain()), remote.WithTransport(u.source.Transport())))
+	}
+}

@@ -79,6 +79,8 @@ func TestScripts(t *testing.T) {
 			"harbor":       harbor,
 			"proxy":        proxy,
 			"release":      release,
+			"put":          put,
+			"tags":         tags,
 		},
 	})
 }

@@ -266,6 +266,10 @@ func (s *fileServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.NotFound(w, r)
 		return
 	}
+	if to, ok := bytes.CutPrefix(data, []byte("Location: ")); ok { // as GitHub answers for a latest release
+		http.Redirect(w, r, strings.TrimSpace(string(to)), http.StatusFound)
+		return
+	}
 	w.Header().Set("ETag", fmt.Sprintf(`"%x"`, sha256.Sum256(data)))
 	if r.Method == http.MethodGet && strings.HasPrefix(r.URL.Path, "/slow/") {
 		if first, stops := s.stops(r); stops {
