@@ -40,9 +40,13 @@ type kubeadmRequest struct {
 	Args    []string
 }
 
-// become runs the program in this process. It returns only if that failed.
+// become runs the program in this process. It returns only if that failed, or if this system lacks the barriers that keep a program
+// of others from this machine's files and networks.
 func (r kubeadmRequest) become() error {
-	isolateProgram(filepath.Dir(r.Program))
+	missing := isolateProgram(filepath.Dir(r.Program))
+	if slices.Contains(missing, barrierLandlock) || slices.Contains(missing, barrierSeccomp) {
+		return fmt.Errorf("kubeadm is not run on a system without %s", strings.Join(missing, ", "))
+	}
 	return fmt.Errorf("kubeadm: %w", execute(r.Program, append([]string{"kubeadm"}, r.Args...)))
 }
 

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/opencontainers/go-digest"
@@ -92,11 +93,12 @@ func TestRealKubeadmsListTheirImages(t *testing.T) {
 		s, d := askable(t, path)
 		c := clusterOf(t, "kubernetes: {version: "+version+"}\n")
 		k := kubeadmProgram{c, manifest.Pin{Digest: d}}
+		began := time.Now()
 		got, err := s.defaults(t.Context(), k)
 		if err != nil {
 			t.Fatalf("%s: %v", version, err)
 		}
-		t.Logf("%s: etcd %s, coredns %s, pause %s", version, got.Etcd, got.CoreDNS, got.Pause)
+		t.Logf("%s: etcd %s, coredns %s, pause %s, in %s", version, got.Etcd, got.CoreDNS, got.Pause, time.Since(began))
 		if exact, err := catalog.IsExact(c); err != nil || !exact {
 			continue
 		}
