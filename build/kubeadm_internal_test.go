@@ -210,7 +210,7 @@ func TestImagesAreKubeadms(t *testing.T) {
 		t.Errorf("assumed: %q", p.Assumptions)
 	}
 	b := builderOf(t, p, standIn(t))
-	if differs, err := b.learn(t.Context(), b.lock); err != nil || !differs {
+	if differs, err := b.learn(t.Context(), b.lock, b.clusters); err != nil || !differs {
 		t.Fatalf("learnt %v, %v", differs, err)
 	}
 	for name, there := range map[string]bool{"etcd:3.7.0-0": true, "etcd:3.6.8-0": false, "coredns/coredns:v1.14.6": true, "pause:3.10.2": true} {
@@ -223,7 +223,7 @@ func TestImagesAreKubeadms(t *testing.T) {
 	if got := b.lock.Kubeadm[version]; got != want {
 		t.Errorf("locked %+v", got)
 	}
-	if again, err := b.learn(t.Context(), b.lock); again || err != nil {
+	if again, err := b.learn(t.Context(), b.lock, b.clusters); again || err != nil {
 		t.Errorf("learnt again: %v, %v", again, err)
 	}
 	data, err := b.lock.Marshal()
@@ -257,7 +257,7 @@ func TestUnknownMinor(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := builderOf(t, p, standIn(t))
-	if _, err := b.learn(t.Context(), b.lock); err != nil {
+	if _, err := b.learn(t.Context(), b.lock, b.clusters); err != nil {
 		t.Fatal(err)
 	}
 	b.lock.Kubeadm = b.listed()
@@ -294,7 +294,7 @@ func TestUnaskedKubeadm(t *testing.T) {
 				notes = append(notes, e.Text)
 			}
 		}
-		differs, err := b.learn(t.Context(), b.lock)
+		differs, err := b.learn(t.Context(), b.lock, b.clusters)
 		if differs || (err != nil) != (want != "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, %v", version, differs, err)
 		}
