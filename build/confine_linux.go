@@ -28,9 +28,10 @@ func isolate(readable string) (missing []string) {
 }
 
 // isolateProgram does the same before this process becomes a program of a directory that has nothing else.
-func isolateProgram(dir string) {
-	confineTo(dir)
+func isolateProgram(dir string) (missing []string) {
+	missing = confineTo(dir)
 	_ = unix.Setrlimit(unix.RLIMIT_CPU, &unix.Rlimit{Cur: programSeconds, Max: programSeconds}) // its parent may be gone
+	return missing
 }
 
 // programSeconds bounds the processor time of a program.
@@ -57,12 +58,12 @@ func confineTo(readable string, forbidden ...string) (missing []string) {
 	}
 	// V1 is in Linux 5.13; later versions forbid more.
 	if landlock.V1.RestrictPaths(rules...) != nil {
-		missing = append(missing, "Landlock")
+		missing = append(missing, barrierLandlock)
 	} else {
 		_ = landlock.V6.BestEffort().Restrict(rules...)
 	}
 	if filterCalls(forbidden) != nil {
-		missing = append(missing, "seccomp")
+		missing = append(missing, barrierSeccomp)
 	}
 	return missing
 }

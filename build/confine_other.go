@@ -12,11 +12,11 @@ func separateNetwork(*exec.Cmd) {}
 
 // isolate returns the barriers that this system lacks: all of them.
 func isolate(string) []string {
-	return []string{"network namespace", "resource limits", "Landlock", "seccomp"}
+	return []string{"network namespace", "resource limits", barrierLandlock, barrierSeccomp}
 }
 
-// isolateProgram does nothing: execute fails.
-func isolateProgram(string) {}
+// isolateProgram returns the same.
+func isolateProgram(dir string) []string { return isolate(dir) }
 
 // execute fails: kubeadm is a program of Linux.
 func execute(string, []string) error { return errors.ErrUnsupported }

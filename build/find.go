@@ -99,7 +99,11 @@ func (s *session) resolve(ctx context.Context) (*finder, *manifest.Lock, error) 
 	if err != nil {
 		return f, l, err
 	}
-	differs, err := s.learn(ctx, l)
+	clusters, err := s.releases()
+	if err != nil {
+		return f, nil, err
+	}
+	differs, err := s.learn(ctx, l, clusters)
 	if err != nil {
 		return f, nil, err
 	}

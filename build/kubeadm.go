@@ -40,9 +40,13 @@ type kubeadmRequest struct {
 	Args    []string
 }
 
-// become runs the program in this process. It returns only if that failed.
+// become runs the program in this process. It returns only if that failed, or if this system lacks the barriers that keep a program
+// of others from this machine's files and networks.
 func (r kubeadmRequest) become() error {
-	isolateProgram(filepath.Dir(r.Program))
+	missing := isolateProgram(filepath.Dir(r.Program))
+	if slices.Contains(missing, barrierLandlock) || slices.Contains(missing, barrierSeccomp) {
+		return fmt.Errorf("kubeadm is not run on a system without %s", strings.Join(missing, ", "))
+	}
 	return fmt.Errorf("kubeadm: %w", execute(r.Program, append([]string{"kubeadm"}, r.Args...)))
 }
 
@@ -174,13 +178,9 @@ func (p *Project) releases() ([]*manifest.Cluster, error) {
 	return list, nil
 }
 
-// learn asks the kubeadm of each release for its images. It reports whether they differ from those of the project, which then is
+// learn asks the kubeadm of each of these releases for its images. It reports whether they differ from those of the project, which then is
 // another.
-func (s *session) learn(ctx context.Context, l *manifest.Lock) (differs bool, err error) {
-	clusters, err := s.releases()
-	if err != nil {
-		return false, err
-	}
+func (s *session) learn(ctx context.Context, l *manifest.Lock, clusters []*manifest.Cluster) (differs bool, err error) {
 	listed := maps.Clone(s.kubeadm)
 	if listed == nil {
 		listed = map[string]manifest.KubeadmImages{}
@@ -373,22 +373,27 @@ func (p *Project) listed() map[string]manifest.KubeadmImages {
 	return own
 }
 
-// learnUnknown asks for the images of releases that neither the catalog nor the lock knows itself.
+// learnUnknown asks for the images of releases that neither the catalog nor the lock knows itself. A list of images goes without an
+// answer, with a note.
 func (s *session) learnUnknown(ctx context.Context) error {
 	clusters, err := s.releases()
 	if err != nil {
 		return err
 	}
+	var unknown []*manifest.Cluster
 	for _, c := range clusters {
 		exact, err := catalog.IsExact(c)
 		if err != nil {
 			return err
 		}
-		if exact || s.kubeadm[c.Kubernetes.Version].Program != "" {
-			continue
+		if !exact {
+			unknown = append(unknown, c)
 		}
-		_, err = s.learn(ctx, &manifest.Lock{})
-		return err
 	}
-	return nil
+	_, err = s.learn(ctx, &manifest.Lock{}, unknown)
+	if input, ok := errors.AsType[*InputError](err); ok {
+		s.note("%v", input)
+		return nil
+	}
+	return err
 }

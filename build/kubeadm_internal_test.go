@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/opencontainers/go-digest"
@@ -92,11 +93,12 @@ func TestRealKubeadmsListTheirImages(t *testing.T) {
 		s, d := askable(t, path)
 		c := clusterOf(t, "kubernetes: {version: "+version+"}\n")
 		k := kubeadmProgram{c, manifest.Pin{Digest: d}}
+		began := time.Now()
 		got, err := s.defaults(t.Context(), k)
 		if err != nil {
 			t.Fatalf("%s: %v", version, err)
 		}
-		t.Logf("%s: etcd %s, coredns %s, pause %s", version, got.Etcd, got.CoreDNS, got.Pause)
+		t.Logf("%s: etcd %s, coredns %s, pause %s, in %s", version, got.Etcd, got.CoreDNS, got.Pause, time.Since(began))
 		if exact, err := catalog.IsExact(c); err != nil || !exact {
 			continue
 		}
@@ -208,7 +210,7 @@ func TestImagesAreKubeadms(t *testing.T) {
 		t.Errorf("assumed: %q", p.Assumptions)
 	}
 	b := builderOf(t, p, standInKubeadm(t))
-	if differs, err := b.learn(t.Context(), b.lock); err != nil || !differs {
+	if differs, err := b.learn(t.Context(), b.lock, b.clusters); err != nil || !differs {
 		t.Fatalf("learnt %v, %v", differs, err)
 	}
 	for name, there := range map[string]bool{"etcd:3.7.0-0": true, "etcd:3.6.8-0": false, "coredns/coredns:v1.14.6": true, "pause:3.10.2": true} {
@@ -221,7 +223,7 @@ func TestImagesAreKubeadms(t *testing.T) {
 	if got := b.lock.Kubeadm[version]; got != want {
 		t.Errorf("locked %+v", got)
 	}
-	if again, err := b.learn(t.Context(), b.lock); again || err != nil {
+	if again, err := b.learn(t.Context(), b.lock, b.clusters); again || err != nil {
 		t.Errorf("learnt again: %v, %v", again, err)
 	}
 	data, err := b.lock.Marshal()
@@ -255,7 +257,7 @@ func TestUnknownMinor(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := builderOf(t, p, standInKubeadm(t))
-	if _, err := b.learn(t.Context(), b.lock); err != nil {
+	if _, err := b.learn(t.Context(), b.lock, b.clusters); err != nil {
 		t.Fatal(err)
 	}
 	b.lock.Kubeadm = b.listed()
@@ -292,7 +294,7 @@ func TestUnaskedKubeadm(t *testing.T) {
 				notes = append(notes, e.Text)
 			}
 		}
-		differs, err := b.learn(t.Context(), b.lock)
+		differs, err := b.learn(t.Context(), b.lock, b.clusters)
 		if differs || (err != nil) != (want != "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, %v", version, differs, err)
 		}

@@ -47,6 +47,8 @@ const (
 	maxFiles    = 64       // open files of the child
 	memoryTick  = 10 * time.Millisecond
 
+	barrierLandlock, barrierSeccomp = "Landlock", "seccomp"
+
 	exitMemory = 3 // exit codes of the child; no user sees them
 	exitOrphan = 4
 )

@@ -32,12 +32,8 @@ func NewConfig(c *manifest.Cluster, endpoint string, parts ...task.KubeadmPart) 
 	if err != nil {
 		return Config{}, fmt.Errorf("kubernetes version %q: %w", c.Kubernetes.Version, err)
 	}
-	tags, err := imageTags(c)
-	if err != nil {
-		return Config{}, err
-	}
 	beta4 := !v.LessThan(semver.New(1, 31, 0, "", ""))
-	return Config{cluster: c, endpoint: endpoint, beta4: beta4, parts: parts, tags: tags}, nil
+	return Config{cluster: c, endpoint: endpoint, beta4: beta4, parts: parts, tags: imageTags(c)}, nil
 }
 
 // APIVersion returns the version of kubeadm's API.

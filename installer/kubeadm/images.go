@@ -1,7 +1,6 @@
 package kubeadm
 
 import (
-	"fmt"
 	"strings"
 
 	"github.com/kkbundle/kkbundle/installer/kube"
@@ -13,28 +12,26 @@ import (
 const ImageRepository = "registry.k8s.io"
 
 // imageTags returns the tags of the images that a bundle has for kubeadm: kubeadm's own default is never used, because
-// another patch release of it may have another.
-func imageTags(c *manifest.Cluster) (map[string]string, error) {
+// another patch release of it may have another. Releases before those of the catalog have none here, and no bundle.
+func imageTags(c *manifest.Cluster) map[string]string {
 	tags := map[string]string{}
 	for _, name := range []string{"coredns", "etcd"} {
-		ref, err := catalog.ImageRef(c, name)
-		if err != nil {
-			return nil, fmt.Errorf("image of kubeadm's %s: %w", name, err)
+		if ref, err := catalog.ImageRef(c, name); err == nil {
+			tags[name] = ref[strings.LastIndexByte(ref, ':')+1:]
 		}
-		tags[name] = ref[strings.LastIndexByte(ref, ':')+1:]
 	}
-	return tags, nil
+	return tags
 }
 
 // withImages adds the repository and the tags of images to ClusterConfiguration, where it does not set them. A cluster
 // with external etcd has no image of etcd.
 func (k Config) withImages(d kube.Document) kube.Document {
-	base := kube.Document{
-		"imageRepository": ImageRepository,
-		"dns":             kube.Document{"imageTag": k.tags["coredns"]},
+	base := kube.Document{"imageRepository": ImageRepository}
+	if tag := k.tags["coredns"]; tag != "" {
+		base["dns"] = kube.Document{"imageTag": tag}
 	}
 	etcd, _ := d["etcd"].(map[string]any)
-	if _, external := etcd["external"]; !external {
+	if _, external := etcd["external"]; !external && k.tags["etcd"] != "" {
 		base["etcd"] = kube.Document{"local": kube.Document{"imageTag": k.tags["etcd"]}}
 	}
 	return k.mergeCluster(base, d)

@@ -131,7 +131,8 @@ func newLockCmd(g *globals) *cobra.Command {
 		Short: "Pin every item of a manifest by digest",
 		Long: `Looks up the current digests of the manifest's tags and versions and writes them to a lock file beside it
 (manifest.lock.yaml for manifest.yaml). build then uses exactly these; run lock again to move to newer ones.
-Charts are rendered, and Kubernetes YAML is read, to find images that nobody listed; these are pinned too.
+Charts are rendered, and Kubernetes YAML is read, to find images that nobody listed; these are pinned too. The kubeadm of a cluster is
+downloaded and asked for the images of its release.
 Files without a published checksum are downloaded to compute it, and the lock records that. Signatures, attestations and SBOMs
 attached to images are pinned with them. Signatures that the manifest requires (verify) are checked now and in every build.`,
 		Example: "  kkbundle lock manifest.yaml",
