@@ -39,9 +39,14 @@ func newConfigCheckCmd(g *globals) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			g.noteGaps(c.CheckInstall())
+			gaps := c.CheckInstall()
+			g.noteGaps(gaps)
 			if g.JSON {
 				return g.PrintJSON(checkResult{Version: 1, File: args[0]})
+			}
+			if gaps != nil {
+				g.Note("%s: valid, but install refuses the settings above", args[0])
+				return nil
 			}
 			g.Note("%s: nothing wrong", args[0])
 			return nil

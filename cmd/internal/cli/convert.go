@@ -162,6 +162,21 @@ func complete(r *convert.Result, first string, o convertOptions) {
 		}
 	}
 	together(r, filepath.ToSlash(first))
+	noteRefused(r, filepath.ToSlash(first))
+}
+
+// noteRefused notes settings of the converted clusters that install refuses, such as kube-vip with k3s.
+func noteRefused(r *convert.Result, file string) {
+	for i, c := range r.Clusters {
+		gaps, _ := errors.AsType[manifest.Problems](c.CheckInstall())
+		for _, gap := range gaps {
+			name := "cluster.yaml"
+			if i > 0 {
+				name = "the cluster file of Kubernetes " + c.WithDefaults().Kubernetes.Version
+			}
+			r.Notes = append(r.Notes, convert.Note{File: file, Text: "install refuses " + name + ": " + gap.Message})
+		}
+	}
 }
 
 // together removes clusters with incompatible versions unless no other cluster is left. Each is a note.
