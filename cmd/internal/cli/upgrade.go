@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -174,7 +175,7 @@ func writeUpgrade(w io.Writer, p installer.UpgradePlan) {
 		_, _ = fmt.Fprintf(w, "cluster %s: %s\n", plain.Line(p.Cluster), plain.Line(text))
 		return
 	}
-	_, _ = fmt.Fprintf(w, "cluster %s: %s\n", plain.Line(p.Cluster), plain.Line(strings.Join(append([]string{p.From}, p.Steps...), " -> ")))
+	_, _ = fmt.Fprintf(w, "cluster %s: %s\n", plain.Line(p.Cluster), plain.Line(strings.Join(slices.Compact(append([]string{p.From}, p.Steps...)), " -> ")))
 	for _, c := range p.Changes {
 		_, _ = fmt.Fprintf(w, "changes: %s\n", plain.Line(c.String()))
 	}
