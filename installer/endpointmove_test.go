@@ -396,3 +396,30 @@ func TestFormerEndpoints(t *testing.T) {
 		t.Errorf("a rerun: %q", got)
 	}
 }
+
+// A run was killed when the new key was in use, and its certificate was not: an API server that starts then fails.
+func TestMoveEndpointAfterAKillBetweenKeyAndCertificate(t *testing.T) {
+	t.Parallel()
+	for name, files := range map[string][]string{"key in use": {"apiserver.crt"}, "not used yet": {"apiserver.crt", "apiserver.key"}, "all in use": nil} {
+		s, _ := newHA(t, "")
+		h := s.hosts["cp1"]
+		h.put(t, kube.PKIDir+"/apiserver.crt", "old")
+		h.put(t, kube.PKIDir+"/apiserver.key", "old")
+		h.put(t, kube.PKIDir+"/kkbundle-new/ca.key", "secret")
+		for _, file := range files {
+			h.put(t, kube.PKIDir+"/kkbundle-new/"+file, "new")
+		}
+		want := "old"
+		if len(files) == 1 {
+			want = "new"
+		}
+		r := s.run(t, nil)
+		r.LeadHost = r.Hosts[0]
+		if err := r.Phases(t.Context(), []task.Phase{{Name: "look", Tasks: []task.Task{kubeadm.EndpointPendingTask()}}}); err != nil {
+			t.Fatal(err)
+		}
+		if got := h.content(kube.PKIDir + "/apiserver.crt"); got != want || h.content(kube.PKIDir+"/kkbundle-new/ca.key") != "" {
+			t.Errorf("%s: the certificate is the %s one, want the %s one; left: %q", name, got, want, h.content(kube.PKIDir+"/kkbundle-new/ca.key"))
+		}
+	}
+}

@@ -66,7 +66,7 @@ type upgrade struct {
 // reports the plan and checks the cluster's health.
 func Upgrade(ctx context.Context, o UpgradeOptions) (engine.Report, error) {
 	if o.Cluster.WithDefaults().Kubernetes.Distribution != manifest.DistributionKubernetes {
-		return engine.Report{}, &RefusedError{o.Cluster.Metadata.Name, o.Cluster.Kubernetes.Version, "kkbundle upgrades clusters of kubeadm, and this is k3s", "see k3s' own documentation"}
+		return engine.Report{}, &RefusedError{o.Cluster.Metadata.Name, o.Cluster.Kubernetes.Version, "kkbundle upgrades clusters of kubeadm, and this is k3s", "kkbundle has no upgrade of k3s; docs/site/k3s.md lists what it cannot do, and https://docs.k3s.io/upgrades/manual how to upgrade the hosts by hand"}
 	}
 	_, versions := catalog.Check(o.Cluster)
 	if err := errors.Join(o.Cluster.CheckInstall(), o.Inventory.CheckInstall(), versions); err != nil {

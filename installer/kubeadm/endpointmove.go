@@ -94,20 +94,21 @@ func EndpointConfigTask(m endpoint.Move) task.Task {
 //go:embed scripts/use-serving.sh
 var useServingScript string
 
+//go:embed scripts/resume-serving.sh
+var resumeServingScript string
+
 // EndpointPendingTask puts a new certificate into use whose key is in use already: a run was killed in between, and an API server that
 // starts with both would fail. It asks no API server.
 func EndpointPendingTask() task.Task {
-	use := host.Script("use-serving.sh", useServingScript, newServing, kube.PKIDir)
 	return task.Task{
 		Name: "endpoint-pending", Roles: []manifest.Role{manifest.RoleControlPlane}, AllOrNone: true,
 		Done: func(ctx context.Context, t *task.Host) (bool, error) {
-			cert, err := t.Test(ctx, "test", "-e", newServing+"/"+servingCert)
-			if err != nil || !cert {
-				return err == nil, err
-			}
-			return t.Test(ctx, "test", "-e", newServing+"/apiserver.key")
+			there, err := t.AnyExists(ctx, newServing)
+			return !there, err
 		},
-		Do: func(ctx context.Context, t *task.Host) error { return t.Run(ctx, use...) },
+		Do: func(ctx context.Context, t *task.Host) error {
+			return t.Run(ctx, host.Script("resume-serving.sh", resumeServingScript, newServing, kube.PKIDir)...)
+		},
 	}
 }
 

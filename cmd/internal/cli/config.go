@@ -36,11 +36,16 @@ func newConfigCheckCmd(g *globals) *cobra.Command {
 		Example: "  kkbundle config check cluster.yaml",
 		Args:    takes("CLUSTER"),
 		RunE: func(_ *cobra.Command, args []string) error {
-			if _, err := g.checkCluster(args[0], settings); err != nil {
+			c, err := g.checkCluster(args[0], settings)
+			if err != nil {
 				return err
 			}
 			if g.JSON {
 				return g.PrintJSON(checkResult{Version: 1, File: args[0]})
+			}
+			if c.CheckInstall() != nil {
+				g.Note("%s: valid, but install refuses the settings above", args[0])
+				return nil
 			}
 			g.Note("%s: nothing wrong", args[0])
 			return nil

@@ -163,6 +163,7 @@ func complete(r *convert.Result, first string, o convertOptions) {
 	}
 	together(r, filepath.ToSlash(first))
 	defaultRegistry(r, filepath.ToSlash(first))
+	noteRefused(r, filepath.ToSlash(first))
 }
 
 // defaultRegistry puts the registry that a cluster installs on the first control plane unless the inventory says otherwise.
@@ -179,6 +180,20 @@ func defaultRegistry(r *convert.Result, file string) {
 			inv.Groups.Registry = []string{h.Name}
 			r.Notes = append(r.Notes, convert.Note{File: file, Text: "the inventory has no group image_registry; the registry is installed on " + h.Name})
 			return
+		}
+	}
+}
+
+// noteRefused notes settings of the converted clusters that install refuses, such as kube-vip with k3s.
+func noteRefused(r *convert.Result, file string) {
+	for i, c := range r.Clusters {
+		gaps, _ := errors.AsType[manifest.Problems](c.CheckInstall())
+		for _, gap := range gaps {
+			name := "cluster.yaml"
+			if i > 0 {
+				name = "the cluster file of Kubernetes " + c.WithDefaults().Kubernetes.Version
+			}
+			r.Notes = append(r.Notes, convert.Note{File: file, Text: "install refuses " + name + ": " + gap.Message})
 		}
 	}
 }

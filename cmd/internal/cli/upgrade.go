@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -230,7 +231,7 @@ func writeUpgrade(w io.Writer, p installer.UpgradePlan) {
 		_, _ = fmt.Fprintf(w, "cluster %s: %s\n", plain.Line(p.Cluster), plain.Line(text))
 		return
 	}
-	_, _ = fmt.Fprintf(w, "cluster %s: %s\n", plain.Line(p.Cluster), plain.Line(strings.Join(append([]string{p.From}, p.Steps...), " -> ")))
+	_, _ = fmt.Fprintf(w, "cluster %s: %s\n", plain.Line(p.Cluster), plain.Line(strings.Join(slices.Compact(append([]string{p.From}, p.Steps...)), " -> ")))
 	for _, step := range p.Steps {
 		if p.Etcd[step] != "" {
 			_, _ = fmt.Fprintf(w, "%s takes etcd %s: the next release's must not be reached from an older one\n", plain.Line(step), plain.Line(p.Etcd[step]))

@@ -1,11 +1,9 @@
 #!/bin/sh
-# use-serving.sh NEW PKI: puts the API server's certificate and key in directory NEW into use in PKI. Without a key in NEW, an earlier
-# run has moved the key and was killed.
+# use-serving.sh NEW PKI: puts the API server's certificate and key in directory NEW into use in PKI. See resume-serving.sh for a kill
+# in between.
 set -eu
-if [ -e "$1/apiserver.key" ]; then
-	sync "$1/apiserver.key" "$1/apiserver.crt"
-	mv -f "$1/apiserver.key" "$2/apiserver.key"
-fi
+sync "$1/apiserver.key" "$1/apiserver.crt"
+mv -f "$1/apiserver.key" "$2/apiserver.key"
 mv -f "$1/apiserver.crt" "$2/apiserver.crt"
 sync "$2"
 rm -rf "$1"
