@@ -82,6 +82,7 @@ func Rollback(ctx context.Context, o UpgradeOptions) (engine.Report, error) {
 		return engine.Report{}, err
 	}
 	b := newRollback(r, o)
+	b.settle = settleTime
 	r.Finish = r.KeepReport
 	return r.Start(ctx, b.work)
 }
@@ -445,16 +446,9 @@ func (b *rollback) kubelet(ctx context.Context, phase string, t *task.Host) erro
 		b.Tell(task.Event{Phase: phase, Task: "node", Host: t.Name, State: task.Done})
 		return b.uncordoned(ctx, phase, t)
 	}
-	tasks := []task.Task{b.drainTask(), {Name: "kubelet-config", Done: never, Do: func(ctx context.Context, t *task.Host) error {
-		kept, ok := b.kept[t.Name]
-		if !ok {
-			return nil // its upgrade had not begun
-		}
-		return t.Run(ctx, append(host.Script("put-back.sh", putBackScript, kept.dir, "/"), below(kubeletSettings()...)...)...)
-	}}}
-	tasks = append(tasks, containerTasks(b.Cluster)...)
+	tasks := append([]task.Task{b.drainTask(), b.settingsTask(t)}, containerTasks(b.Cluster)...)
 	tasks = append(tasks, restarted(kubeadm.KubeletTask(b.Cluster)), task.Task{Name: "ready", Do: func(ctx context.Context, t *task.Host) error {
-		return task.Eventually(ctx, health.PodsWait, func(ctx context.Context) error { return b.kubeletIsBack(ctx, t) })
+		return b.settled(ctx, t, b.kubeletIsBack)
 	}})
 	if !t.Is(manifest.RoleControlPlane) {
 		tasks = append(tasks, b.recordTask())
@@ -465,6 +459,24 @@ func (b *rollback) kubelet(ctx context.Context, phase string, t *task.Host) erro
 		}
 	}
 	return b.uncordoned(ctx, phase, t)
+}
+
+// settingsTask puts the settings of a node's kubelet back. A worker that joined after the upgrade has no copies, and kubeadm writes
+// the settings that are in the cluster again.
+func (b *rollback) settingsTask(t *task.Host) task.Task {
+	settings := task.Task{Name: "kubelet-config", Done: never}
+	kept, ok := b.kept[t.Name]
+	switch {
+	case ok:
+		settings.Do = func(ctx context.Context, t *task.Host) error {
+			return t.Run(ctx, append(host.Script("put-back.sh", putBackScript, kept.dir, "/"), below(kubeletSettings()...)...)...)
+		}
+	case t.Is(manifest.RoleControlPlane): // its upgrade had not begun
+		settings.Do = func(context.Context, *task.Host) error { return nil }
+	default:
+		settings.Files, settings.Do = kubeadmFiles(b.Cluster, "kubeadm"), upgradeOther
+	}
+	return settings
 }
 
 func (b *rollback) uncordoned(ctx context.Context, phase string, t *task.Host) error {
@@ -544,7 +556,7 @@ func (b *rollback) controlPlaneTask() task.Task {
 			if err := b.putManifests(ctx, t); err != nil {
 				return err
 			}
-			if err := task.Eventually(ctx, health.PodsWait, func(ctx context.Context) error { return b.nodeIsBack(ctx, t) }); err != nil {
+			if err := b.settled(ctx, t, b.nodeIsBack); err != nil {
 				return err
 			}
 			return b.recordTask().Do(ctx, t)

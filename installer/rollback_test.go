@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -152,6 +153,27 @@ func TestRollbackOrder(t *testing.T) {
 	if err != nil || !plan.Empty() || len(f.steps()) > 0 {
 		t.Errorf("a rerun plans %+v, %v", plan, err)
 	}
+}
+
+// A worker that joined after the upgrade has no copies: kubeadm of the release before writes its settings.
+func TestRollbackOfALaterWorker(t *testing.T) {
+	t.Parallel()
+	before, old, next := clustersOf(t)
+	s, f := rollbackSite(t, "cp1", "node1")
+	if err := s.upgraded(t, f, next); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(filepath.Join(s.hosts["node1"].root, kubeadm.UpgradeBackupDir)); err != nil {
+		t.Fatal(err)
+	}
+	f.steps()
+	if _, err := s.rollbackTo(t, f, before, old).walkBack(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if steps := strings.Join(f.steps(), "\n"); !strings.Contains(steps, "node1: kubeadm upgrade node") {
+		t.Errorf("got\n%s", steps)
+	}
+	wantBack(t, s, f, "a later worker")
 }
 
 // An upgrade that ended at any command (without KKBUNDLE_BIG=1, at some) is rolled back.
@@ -320,9 +342,14 @@ func TestUpgradeLeavesOneWayBack(t *testing.T) {
 	}
 	r := s.run(t, nil)
 	tidy(r)
-	for name, file := range map[string]string{"cp1": kept + "/usr/local/bin/kubelet", "node1": kept + "/usr/local/bin/kubelet"} {
-		if _, err := os.Stat(filepath.Join(s.hosts[name].root, file)); err == nil {
-			t.Errorf("%s still has %s", name, file)
+	if s.hosts["cp1"].content(kept+kube.ManifestsDir+"/etcd.yaml") == "" {
+		t.Error("cp1 has no manifest of etcd to go back to")
+	}
+	for _, name := range []string{"cp1", "node1"} {
+		for _, file := range []string{"/usr/local/bin/kubelet", kube.ClusterCA} {
+			if _, err := os.Stat(filepath.Join(s.hosts[name].root, kept, file)); err == nil {
+				t.Errorf("%s still has a copy of %s", name, file)
+			}
 		}
 		if s.hosts[name].content(kept+member.Path) == "" {
 			t.Errorf("%s has no way back", name)
@@ -386,5 +413,33 @@ func TestUpgradeOfSettingsKeepsAnew(t *testing.T) {
 	}
 	if steps := f.steps(); len(steps) == 0 {
 		t.Error("nothing was upgraded")
+	}
+}
+
+// The API server of a single control plane restarts soon after its new kubelet: the upgrade asks again.
+func TestUpgradeWaitsForARestartingAPIServer(t *testing.T) {
+	t.Parallel()
+	_, _, next := clustersOf(t)
+	s, f := rollbackSite(t, "cp1", "node1")
+	lost := false
+	f.fail = func(_ int, line string) (bool, bool) {
+		first := !lost && strings.HasPrefix(line, "uncordon cp1")
+		lost = lost || first
+		return first, false
+	}
+	if err := s.upgraded(t, f, next); err != nil || !lost {
+		t.Errorf("lost %v: %v", lost, err)
+	}
+	u := s.upgradeWith(t, next)
+	u.settle = time.Millisecond
+	var asked []string
+	if err := u.settled(t.Context(), u.Hosts[0], func(context.Context, *task.Host) error {
+		asked = append(asked, "x")
+		if len(asked) == 2 {
+			return errors.New("the API server restarts")
+		}
+		return nil
+	}); err != nil || len(asked) != 4 {
+		t.Errorf("asked %d times: %v", len(asked), err)
 	}
 }

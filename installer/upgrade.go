@@ -26,6 +26,9 @@ const apiWait = 2 * time.Minute
 // DrainTimeout bounds the drain of a node, unless UpgradeOptions or Deletion says otherwise.
 const DrainTimeout = 5 * time.Minute
 
+// settleTime exceeds the time in which a kubelet of another minor release restarts the static pods that it finds.
+const settleTime = 10 * time.Second
+
 // upgradePhase begins the names of the phases that upgrade nodes.
 const upgradePhase = "upgrade "
 
@@ -57,6 +60,8 @@ type upgrade struct {
 	through map[string]string
 	// worked means that nodes were upgraded or rolled back.
 	worked bool
+	// settle is how long a control plane has to stay ready.
+	settle time.Duration
 }
 
 // Upgrade brings a cluster to the version of the bundle: minor release by minor release, control planes first and one
@@ -79,7 +84,7 @@ func Upgrade(ctx context.Context, o UpgradeOptions) (engine.Report, error) {
 	if err != nil {
 		return engine.Report{}, err
 	}
-	u := &upgrade{Run: r, how: o}
+	u := &upgrade{Run: r, how: o, settle: settleTime}
 	r.Finish = u.keepReport
 	return r.Start(ctx, u.work)
 }

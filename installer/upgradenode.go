@@ -9,6 +9,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -284,7 +285,7 @@ func (u *upgrade) nodeTasks(t *task.Host) []task.Task {
 	return append(tasks,
 		restarted(kubeadm.KubeletTask(u.Cluster)),
 		task.Task{Name: "ready", Do: func(ctx context.Context, t *task.Host) error {
-			return task.Eventually(ctx, health.PodsWait, func(ctx context.Context) error { return u.nodeIsBack(ctx, t) })
+			return u.settled(ctx, t, u.nodeIsBack)
 		}},
 		task.Task{Name: "record", Done: never, Do: func(ctx context.Context, t *task.Host) error {
 			if err := t.Write(ctx, member.File(t.Site)); err != nil {
@@ -337,8 +338,12 @@ func (u *upgrade) drainTask() task.Task {
 	}}
 }
 
-// uncordon uncordons a node that an upgrade has cordoned.
+// uncordon uncordons a node that an upgrade has cordoned. A single API server may just be restarting.
 func uncordon(ctx context.Context, t *task.Host) error {
+	return task.Eventually(ctx, apiWait, func(ctx context.Context) error { return uncordonNow(ctx, t) })
+}
+
+func uncordonNow(ctx context.Context, t *task.Host) error {
 	api := t.Site.FirstControlPlane().Kube()
 	nodes, err := api.Nodes(ctx)
 	if err != nil {
@@ -355,6 +360,22 @@ func uncordon(ctx context.Context, t *task.Host) error {
 		return err
 	}
 	return api.AnnotateNode(ctx, t.Name, upgradeMark+"-")
+}
+
+// settled waits until a check of a node holds. On a control plane it must hold twice: a new kubelet answers at once, and then restarts
+// API server and etcd because it computes their state in another way.
+func (u *upgrade) settled(ctx context.Context, t *task.Host, check func(ctx context.Context, t *task.Host) error) error {
+	return task.Eventually(ctx, health.PodsWait, func(ctx context.Context) error {
+		if err := check(ctx, t); err != nil || !t.Is(manifest.RoleControlPlane) || u.settle == 0 {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(u.settle):
+		}
+		return check(ctx, t)
+	})
 }
 
 // nodeIsBack checks that a node's API server answers with the run's version, and its kubelet.
