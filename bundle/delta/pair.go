@@ -26,8 +26,6 @@ type part struct {
 	span span
 }
 
-func whole(p *piece) part { return part{p, span{0, p.size}} }
-
 func sizeOf(parts []part) (n int64) {
 	for _, p := range parts {
 		n += p.span.size

@@ -190,9 +190,10 @@ func (t *tree) runs(to []run) []run {
 	for i := 0; i <= t.last; {
 		length, n := t.length[i], 1
 		most, least := 7, 4
-		if length == 0 {
+		switch length {
+		case 0:
 			most, least = 138, 3
-		} else if length == before {
+		case before:
 			most, least = 6, 3
 		}
 		for n < most && i+n <= t.last && t.length[i+n] == length {

@@ -177,7 +177,8 @@ func newServingCertificate(ctx context.Context, t *task.Host, hostPort string, n
 		return err
 	}
 	for _, args := range [][]string{
-		{"rm", "-rf", newServing}, {"install", "-d", "-m", "0700", newServing},
+		{"rm", "-rf", newServing},
+		{"install", "-d", "-m", "0700", newServing},
 		{"cp", "-p", kube.ClusterCA, kube.PKIDir + "/ca.key", newServing + "/"},
 	} {
 		if err := t.Run(ctx, args...); err != nil {

@@ -37,7 +37,8 @@ func TestImageTagsAreWritten(t *testing.T) {
 		"the user's": {"kubernetes: {version: v1.34.3, kubeadm: {imageRepository: k8s.site, dns: {imageTag: v9.0.0}}}\n", local("3.6.5-0"), "k8s.site", "v9.0.0"},
 		"external": {
 			"kubernetes: {version: v1.34.3, kubeadm: {etcd: {external: {endpoints: [\"https://10.0.0.1:2379\"]}}}}\n",
-			kube.Document{"external": kube.Document{"endpoints": []any{"https://10.0.0.1:2379"}}}, "registry.k8s.io", "v1.12.1",
+			kube.Document{"external": kube.Document{"endpoints": []any{"https://10.0.0.1:2379"}}},
+			"registry.k8s.io", "v1.12.1",
 		},
 	} {
 		k, err := NewConfig(parsed(t, tc.text), "10.0.0.3:6443")

@@ -20,8 +20,9 @@ const (
 	BegunPath = task.StampDir + "/kubeadm-begun"
 	// Path is the record of a node that joined.
 	Path = task.StampDir + "/member"
-	// EndpointSetting is the line of the member file that names the cluster's endpoint, EndpointTypeSetting the one with its type.
-	EndpointSetting     = "controlPlaneEndpoint.address"
+	// EndpointSetting is the line of the member file that names the cluster's endpoint.
+	EndpointSetting = "controlPlaneEndpoint.address"
+	// EndpointTypeSetting is the line with the endpoint's type.
 	EndpointTypeSetting = "controlPlaneEndpoint.type"
 )
 

@@ -88,14 +88,15 @@ func firstURL(f manifest.CatalogFile) string {
 
 func filePin(name string, one manifest.CatalogEntry, version string) manifest.Pin {
 	pin := manifest.Pin{Kind: manifest.ItemFile, Name: name, Version: version}
-	for _, f := range files(name, one, version) {
-		platform := manifest.Platform("linux/amd64")
-		if len(f.Platforms) > 0 {
-			platform = f.Platforms[0]
-		}
-		pin.Ref = manifest.FileURL(f, platform)
-		break
+	all := files(name, one, version)
+	if len(all) == 0 {
+		return pin
 	}
+	platform := manifest.Platform("linux/amd64")
+	if len(all[0].Platforms) > 0 {
+		platform = all[0].Platforms[0]
+	}
+	pin.Ref = manifest.FileURL(all[0], platform)
 	return pin
 }
 
