@@ -49,7 +49,7 @@ func TestCertificates(t *testing.T) {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(ca.PEM)
 	for _, name := range []string{"cp1", "10.0.0.3", "127.0.0.1"} {
-		for _, at := range []time.Time{now, now.Add(-time.Hour), now.AddDate(9, 0, 0)} {
+		for _, at := range []time.Time{now, now.Add(-time.Hour), now.AddDate(0, 11, 0)} {
 			if _, err := pair.Leaf.Verify(x509.VerifyOptions{DNSName: name, Roots: roots, CurrentTime: at}); err != nil {
 				t.Errorf("%s at %s: %v", name, at, err)
 			}
@@ -71,7 +71,9 @@ func TestCertificates(t *testing.T) {
 		cert = got.Cert
 	}
 	step("a second run", names, now, true)
-	step("years later", names, now.AddDate(5, 0, 0), true)
+	step("half a year later", names, now.AddDate(0, 6, 0), true)
+	step("two months before the end", names, now.AddDate(0, 10, 0), false)
+	step("again", names, now.AddDate(0, 10, 0), true)
 	step("another name", pki.ParseNames([]string{"cp2"}), now, false)
 	step("back", names, now, false)
 	if err := w.Write(task.RegistryKeyFile, []byte("damaged")); err != nil {

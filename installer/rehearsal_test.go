@@ -51,9 +51,14 @@ func TestRehearse(t *testing.T) {
 	if len(f.said) > 0 {
 		t.Errorf("a rehearsal did %q", f.said)
 	}
-	if len(r.Steps) != 1 || r.Steps[0].Images == 0 || r.Steps[0].Files == 0 ||
-		!cmp.Equal(r.Steps[0].Components, []Replaced{{"etcd", "", "3.6.5"}, {"coredns", "v1.12.0", "v1.12.1"}}) {
-		t.Errorf("steps %+v", r.Steps)
+	want := [][]Replaced{{{"etcd", "", "3.5.32"}}, {{"etcd", "3.5.32", "3.6.5"}, {"coredns", "v1.12.0", "v1.12.1"}}}
+	if len(r.Steps) != len(want) {
+		t.Fatalf("steps %+v", r.Steps)
+	}
+	for i, step := range r.Steps {
+		if step.Images == 0 || step.Files == 0 || !cmp.Equal(step.Components, want[i]) {
+			t.Errorf("step %+v, want %+v", step, want[i])
+		}
 	}
 	if len(r.Webhooks) != 1 || !strings.Contains(r.Webhooks[0], "injector: Service mesh/inject has 1 ready endpoints") {
 		t.Errorf("webhooks %q", r.Webhooks)
