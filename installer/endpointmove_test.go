@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -270,19 +271,18 @@ func TestMoveEndpoint(t *testing.T) {
 // An ending host ends all its commands at the n-th one, before or after it did its work.
 type ending struct {
 	host.Host
-	count *int
-	n     int
+	count *atomic.Int64
+	n     int64
 	after bool
 	kill  func()
 }
 
 func (e ending) Run(ctx context.Context, cmd host.Cmd) error {
-	*e.count++
-	switch {
-	case *e.count > e.n, *e.count == e.n && !e.after:
+	switch count := e.count.Add(1); { // hosts are asked side by side
+	case count > e.n, count == e.n && !e.after:
 		e.kill()
 		return &host.ExitError{Args: cmd.Args, Code: 1, Stderr: "planted"}
-	case *e.count == e.n:
+	case count == e.n:
 		cmd.Stdout = io.Discard
 		_ = e.Host.Run(ctx, cmd)
 		e.kill()
@@ -296,11 +296,11 @@ func (e ending) Run(ctx context.Context, cmd host.Cmd) error {
 func TestMoveEndpointContinues(t *testing.T) {
 	t.Parallel()
 	whole, _ := movingSite(t, 2)
-	count := 0
+	var count atomic.Int64
 	if err := whole.moveOnce(t.Context(), t, func(h host.Host) host.Host { return ending{h, &count, 1 << 30, false, nil} }); err != nil {
 		t.Fatal(err)
 	}
-	ends := 2 * count
+	ends := 2 * int(count.Load())
 	if ends < 60 {
 		t.Fatalf("only %d ends are tried", ends)
 	}
@@ -308,9 +308,9 @@ func TestMoveEndpointContinues(t *testing.T) {
 		s, f := movingSite(t, 3+end%200)
 		network := 3 + end%200
 		before, after := fmt.Sprintf(oldEndpoint, network), fmt.Sprintf(newEndpoint, network)
-		count := 0
+		var count atomic.Int64
 		ctx, kill := context.WithCancel(t.Context())
-		ctxErr := s.moveOnce(ctx, t, func(h host.Host) host.Host { return ending{h, &count, 1 + end/2, end%2 == 1, kill} })
+		ctxErr := s.moveOnce(ctx, t, func(h host.Host) host.Host { return ending{h, &count, int64(1 + end/2), end%2 == 1, kill} })
 		kill()
 		if err := s.moveOnce(t.Context(), t, unchanged); err != nil {
 			t.Fatalf("command %d failed with %v, and then: %v", 1+end/2, ctxErr, err)
