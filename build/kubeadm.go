@@ -305,7 +305,7 @@ func (s *session) lockedProgram(c *manifest.Cluster, l *manifest.Lock, platform 
 func kubeadmNeed() manifest.Need { return manifest.Need{Kind: manifest.ItemFile, Name: "kubeadm"} }
 
 // programNeeds returns the images that the bundle's own kubeadm lists for its clusters. It is empty for a bundle without a kubeadm
-// for this machine: its lock then has what the kubeadm of the same release listed.
+// for this machine: the lock of such a bundle has the images that the kubeadm of the same release listed.
 func (b *builder) programNeeds(ctx context.Context) ([]closure.Need, error) {
 	clusters, err := b.releases()
 	if err != nil || runtime.GOOS != "linux" {

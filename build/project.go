@@ -44,7 +44,7 @@ type Project struct {
 	loading
 }
 
-// loading is what a project is loaded with besides its files.
+// loading has the inputs of a project that are not in its files.
 type loading struct {
 	// kubeadm has the images that kubeadm listed, by release, and the releases that were assumed. It is nil if there are none.
 	kubeadm map[string]manifest.KubeadmImages
@@ -199,8 +199,8 @@ func (p *Project) addCluster(name, as, below string) error {
 	return p.carry(file, below, c.CarriedFiles())
 }
 
-// CheckVersions returns what the catalog adds for a cluster with defaults, read from a file. The error is an *InputError: versions
-// that the catalog does not know, or that do not go together.
+// CheckVersions returns the catalog's items for a cluster with defaults that was read from this file. The error is an *InputError if
+// the catalog does not know a version, or if versions are incompatible.
 func CheckVersions(file string, c *manifest.Cluster, o catalog.Options) (catalog.Additions, error) {
 	more, err := catalog.Resolve(c, installer.Needed(c), o)
 	if err == nil {

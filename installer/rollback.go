@@ -67,17 +67,7 @@ func newRollback(r *engine.Run, o UpgradeOptions) *rollback {
 // newer than an API server, then control planes one by one. The work follows from running versions and from the copies on
 // nodes, so the same call continues a stopped rollback. Before any change it refuses what is impossible with a *NoWayBackError.
 func Rollback(ctx context.Context, o UpgradeOptions) (engine.Report, error) {
-	if o.Cluster.WithDefaults().Kubernetes.Distribution != manifest.DistributionKubernetes {
-		return engine.Report{}, &RefusedError{o.Cluster.Metadata.Name, o.Cluster.Kubernetes.Version, "kkbundle upgrades clusters of kubeadm, and this is k3s", "see k3s' own documentation"}
-	}
-	_, versions := catalog.Check(o.Cluster)
-	if err := errors.Join(o.Cluster.CheckInstall(), o.Inventory.CheckInstall(), versions); err != nil {
-		return engine.Report{}, err
-	}
-	if o.DrainTimeout <= 0 {
-		o.DrainTimeout = DrainTimeout
-	}
-	r, err := newInstall(o.Options, engine.Upgrading())
+	r, err := upgradeRun(&o)
 	if err != nil {
 		return engine.Report{}, err
 	}

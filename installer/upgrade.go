@@ -70,23 +70,28 @@ type upgrade struct {
 // any change it refuses impossible upgrades with a *RefusedError and unhealthy clusters with an *UnfitError. A dry run
 // reports the plan and checks the cluster's health.
 func Upgrade(ctx context.Context, o UpgradeOptions) (engine.Report, error) {
-	if o.Cluster.WithDefaults().Kubernetes.Distribution != manifest.DistributionKubernetes {
-		return engine.Report{}, &RefusedError{o.Cluster.Metadata.Name, o.Cluster.Kubernetes.Version, "kkbundle upgrades clusters of kubeadm, and this is k3s", "kkbundle has no upgrade of k3s; docs/site/k3s.md lists what it cannot do, and https://docs.k3s.io/upgrades/manual how to upgrade the hosts by hand"}
-	}
-	_, versions := catalog.Check(o.Cluster)
-	if err := errors.Join(o.Cluster.CheckInstall(), o.Inventory.CheckInstall(), versions); err != nil {
-		return engine.Report{}, err
-	}
-	if o.DrainTimeout <= 0 {
-		o.DrainTimeout = DrainTimeout
-	}
-	r, err := newInstall(o.Options, engine.Upgrading())
+	r, err := upgradeRun(&o)
 	if err != nil {
 		return engine.Report{}, err
 	}
 	u := &upgrade{Run: r, how: o, settle: settleTime}
 	r.Finish = u.keepReport
 	return r.Start(ctx, u.work)
+}
+
+// upgradeRun checks what an upgrade and a rollback need, sets defaults of the options, and returns the run.
+func upgradeRun(o *UpgradeOptions) (*engine.Run, error) {
+	if o.Cluster.WithDefaults().Kubernetes.Distribution != manifest.DistributionKubernetes {
+		return nil, &RefusedError{o.Cluster.Metadata.Name, o.Cluster.Kubernetes.Version, "kkbundle upgrades clusters of kubeadm, and this is k3s", "kkbundle has no upgrade of k3s; docs/site/k3s.md lists what it cannot do, and https://docs.k3s.io/upgrades/manual how to upgrade the hosts by hand"}
+	}
+	_, versions := catalog.Check(o.Cluster)
+	if err := errors.Join(o.Cluster.CheckInstall(), o.Inventory.CheckInstall(), versions); err != nil {
+		return nil, err
+	}
+	if o.DrainTimeout <= 0 {
+		o.DrainTimeout = DrainTimeout
+	}
+	return newInstall(o.Options, engine.Upgrading())
 }
 
 func (u *upgrade) work(ctx context.Context) (err error) {

@@ -131,7 +131,7 @@ func plan(added, old *scan) []entry {
 	return frugal(append(entries, together(fresh, freshGroup)...))
 }
 
-// frugal drops dictionaries beyond what a reader accepts.
+// frugal drops dictionaries beyond the total size that a reader accepts.
 func frugal(entries []entry) []entry {
 	left := int64(freeDicts)
 	for _, e := range entries {

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// TestProgramsOfTheDevelopersChoice prints what a program costs as a patch of another one.
+// TestProgramsOfTheDevelopersChoice prints the size of the patch from one program to another.
 func TestProgramsOfTheDevelopersChoice(t *testing.T) {
 	before, after := os.Getenv("KKBUNDLE_PROGRAM_OLD"), os.Getenv("KKBUNDLE_PROGRAM_NEW")
 	if before == "" {

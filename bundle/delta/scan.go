@@ -104,7 +104,7 @@ func (s *scan) add(ctx context.Context, l *layer, name string) error {
 	return nil
 }
 
-// keep returns the piece of what was measured. A known content is dropped.
+// keep returns a piece with the measured content. Content that is known already is dropped from the spool.
 func (s *scan) keep(m *measure, name string, blob int) *piece {
 	p := &piece{size: m.spool.size - m.at, in: m.spool, at: m.at, name: name, blob: blob, from: m.ranges, address: -1}
 	m.sum.Sum(p.sum[:0])

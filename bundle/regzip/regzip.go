@@ -178,7 +178,7 @@ func (w *writer) Close() error {
 	return err
 }
 
-// A comparer compares what is written to it with a stream.
+// A comparer compares the bytes that are written to it with a stream.
 type comparer struct {
 	want  io.Reader
 	short bool // want may end before the stream does

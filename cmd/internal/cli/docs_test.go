@@ -418,7 +418,7 @@ func (u *internet) environment(dir string) []string {
 	}
 }
 
-// publish puts a stand-in where upstream has what the pages name, and what the cluster of README needs.
+// publish puts stand-ins for the items that the pages name, and for those of README's cluster, at their upstream addresses.
 func (u *internet) publish(t *testing.T) {
 	t.Helper()
 	source, err := startUpstream(t.TempDir())
