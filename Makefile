@@ -9,6 +9,7 @@ CACHE    := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)
 TOOLS    := $(CACHE)/kkbundle-tools
 LINT_VERSION := v2.15.0
 LINT     := $(TOOLS)/golangci-lint-$(LINT_VERSION)
+CONFORMANCE_VERSION := v0.0.0-20260831232431-97274622c111
 VULN_VERSION := v1.9.0
 VULN     := $(TOOLS)/govulncheck-$(VULN_VERSION)
 VULNDB   ?= https://vuln.go.dev
@@ -25,7 +26,7 @@ HOSTS_OS ?=
 RESULTS  := $(CURDIR)/testdata/lab/results
 export CGO_ENABLED ?= 0
 
-.PHONY: help build helper dist dist-check test test-full lint vuln fmt docs fuzz mutate bench bench-corpus demo clients lab-needs lab lab-up lab-down e2e e2e-ha e2e-upgrade e2e-one e2e-all vm-e2e clean
+.PHONY: help build helper dist dist-check test test-full lint vuln fmt docs fuzz mutate bench bench-corpus demo clients conformance lab-needs lab lab-up lab-down e2e e2e-ha e2e-upgrade e2e-one e2e-all vm-e2e clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -128,6 +129,9 @@ clients: build ## crane, skopeo, helm, containerd, curl, apt, dnf and a browser 
 	@testdata/needs.sh chromium:chromium || true
 	testdata/clients/clients.sh
 	go test -count=1 -v -run 'TestBrowser|TestApt|TestDnf' ./registry/serve
+
+conformance: build ## the OCI conformance suite for distribution 1.1 against registry serve (from the module proxy)
+	@testdata/conformance.sh $(CONFORMANCE_VERSION)
 
 lab-needs: ## install the Debian packages that the lab needs (root)
 	@cd testdata/lab && go run . needs
