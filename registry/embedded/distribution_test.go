@@ -312,8 +312,7 @@ func badNames(t *testing.T, s site, _ string) {
 	}
 }
 
-// TestDistributionPushManifests holds the requirements for pushing manifests, and what a registry has
-// to do.
+// TestDistributionPushManifests holds the requirements for pushing manifests.
 func TestDistributionPushManifests(t *testing.T) {
 	host, _ := start(t, embedded.Options{Dir: t.TempDir()})
 	hold(t, site{host}, []requirement{
