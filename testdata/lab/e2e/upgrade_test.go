@@ -196,13 +196,10 @@ func (th *upgraded) refused(t *testing.T) {
 	}
 	th.kubectl(t, "-n steady delete poddisruptionbudget/never pod/alone")
 	r = run(t, th.with(t, "upgrade", "--plan")).must(t, 0)
-	wants := []string{
+	for _, want := range []string{
+		"etcd " + strings.TrimPrefix(software.EtcdVersion, "v") + " -> " + strings.TrimPrefix(th.release.Etcd, "v"),
 		"coredns " + software.CoreDNSVersion + " -> " + th.release.CoreDNS, "host2: replaces kubelet", "expected time: unknown",
-	}
-	if th.etcdType == manifest.EtcdInternal { // external etcd goes before the steps
-		wants = append(wants, "etcd "+strings.TrimPrefix(software.EtcdVersion, "v")+" -> "+strings.TrimPrefix(th.release.Etcd, "v"))
-	}
-	for _, want := range wants {
+	} {
 		if !strings.Contains(r.stderr, want) {
 			t.Errorf("no %q in\n%s", want, r.stderr)
 		}
