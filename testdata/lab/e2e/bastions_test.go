@@ -127,7 +127,7 @@ func (th *thread) writeHooks(t *testing.T) string {
 	for name, script := range map[string]string{
 		"pre_install.sh":                     "#!/bin/sh\n[ ! -e /etc/kubernetes/admin.conf ] || exit 1\necho pre >>/run/hooked\n",
 		"post_install.sh":                    "#!/bin/sh\necho post >>/run/hooked\n",
-		"kube_control_plane/post_install.sh": "#!/bin/sh\nkubectl --kubeconfig /etc/kubernetes/admin.conf get nodes --no-headers | grep -w Ready && echo ready >>/run/hooked\n",
+		"kube_control_plane/post_install.sh": "#!/bin/sh\nKUBECACHEDIR=/tmp/kubectl kubectl --kubeconfig /etc/kubernetes/admin.conf get nodes --no-headers | grep -w Ready && echo ready >>/run/hooked\n",
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(script), 0o755); err != nil {
 			t.Fatal(err)
