@@ -114,7 +114,7 @@ func (th *upgraded) begin(t *testing.T) {
 	r := run(t, th.site(t, "install")).must(t, 0)
 	t.Logf("install of %s: %s", software.KubernetesVersion, r.took.Round(time.Second))
 	th.apply(t, steady)
-	th.kubectl(t, "-n steady rollout status deployment/steady --timeout=2m")
+	th.kubectl(t, "-n steady rollout status deployment/steady --timeout=5m")
 }
 
 // steady is an application whose pods are told to go in time, so that it can answer while nodes are drained.
@@ -180,7 +180,7 @@ func (th *upgraded) notInstall(t *testing.T) {
 func (th *upgraded) refused(t *testing.T) {
 	th.kubectl(t, "-n steady create poddisruptionbudget never --selector=app=steady --max-unavailable=0")
 	th.kubectl(t, "-n steady run alone --image=docker.io/lab/labapp:1 --command -- /labapp sleep")
-	th.kubectl(t, "-n steady wait --for=condition=Ready pod/alone --timeout=1m")
+	th.kubectl(t, "-n steady wait --for=condition=Ready pod/alone --timeout=5m")
 	eventually(t, "the budget knows its pods", func() bool {
 		return strings.TrimSpace(th.kubectl(t, "-n steady get poddisruptionbudget never -o jsonpath={.status.desiredHealthy}")) == "2"
 	})
@@ -282,7 +282,7 @@ func (th *upgraded) upgrade(t *testing.T) {
 
 // rollback goes back with the first bundle. What was written after the upgrade stays.
 func (th *upgraded) rollback(t *testing.T) {
-	status := run(t, th.with(t, "status")).must(t, 0)
+	status := run(t, th.with(t, "status", "--wait", "5m")).must(t, 0)
 	if !strings.Contains(status.stdout, "to "+software.KubernetesVersion+", ") || !strings.Contains(status.stdout, "succeeded") {
 		t.Errorf("status names neither the upgrade nor the way back:\n%s", status.stdout)
 	}
