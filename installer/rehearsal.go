@@ -105,21 +105,14 @@ func (u *upgrade) rehearse(ctx context.Context, p UpgradePlan) (*Rehearsal, erro
 // rehearseSteps names what each step replaces: CoreDNS and kubeadm's etcd come with the release. Etcd on hosts of its own goes to the
 // bundle's version before the first step.
 func (u *upgrade) rehearseSteps(ctx context.Context, p UpgradePlan) ([]RehearsedStep, error) {
-	names, now := []string{"etcd", "coredns"}, map[string]string{}
 	first := u.FirstControlPlane()
-	switch u.Cluster.Etcd.Type {
-	case manifest.EtcdExternal:
-		oldest, err := u.oldestExternalEtcd(ctx)
-		if err != nil {
-			return nil, err
-		}
-		now["etcd"] = oldest
-	case manifest.EtcdProvided:
+	etcd, err := u.runningEtcd(ctx)
+	if err != nil {
+		return nil, err
+	}
+	names, now := []string{"etcd", "coredns"}, map[string]string{"etcd": etcd}
+	if u.Cluster.Etcd.Type == manifest.EtcdProvided {
 		names = names[1:]
-	case manifest.EtcdInternal:
-		if m, err := health.EtcdMember(ctx, first); err == nil {
-			now["etcd"] = m.Version
-		}
 	}
 	var dns appsv1.Deployment
 	if err := first.Kube().Get(ctx, &dns, "deployment", "coredns", "--namespace="+kube.SystemNamespace, "--ignore-not-found"); err != nil {
@@ -162,6 +155,20 @@ func (u *upgrade) rehearseSteps(ctx context.Context, p UpgradePlan) ([]Rehearsed
 		steps = append(steps, s)
 	}
 	return steps, nil
+}
+
+// runningEtcd returns the version of the cluster's etcd, the oldest of external etcd, and "" where it is unknown or provided.
+func (u *upgrade) runningEtcd(ctx context.Context) (string, error) {
+	switch u.Cluster.Etcd.Type {
+	case manifest.EtcdExternal:
+		return u.oldestExternalEtcd(ctx)
+	case manifest.EtcdInternal:
+		if m, err := health.EtcdMember(ctx, u.FirstControlPlane()); err == nil {
+			return m.Version, nil
+		}
+	case manifest.EtcdProvided: // upgrade leaves it alone
+	}
+	return "", nil
 }
 
 //go:embed scripts/deprecated-apis.sh
