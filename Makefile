@@ -152,16 +152,16 @@ e2e-ha: build lab ## three control planes and two workers: one lost, one replace
 	@cd testdata/lab && go test -count=1 -timeout 25m -v -run TestHA ./e2e/...
 
 e2e-upgrade: build lab ## two lab nodes to the next minor release and back: refused, killed, continued, with an application that answers
-	@cd testdata/lab && go test -count=1 -timeout 40m -v -run TestUpgrade ./e2e
+	@cd testdata/lab && go test -count=1 -timeout 40m -v -run 'TestUpgrade$$' ./e2e
 
 e2e-one: build lab ## one lab test, TEST=TestAges, and its result in testdata/lab/results; HOSTS_OS=bullseye for other hosts
-	@cd testdata/lab && KKBUNDLE_RESULTS=$(RESULTS) HOSTS_OS="$(HOSTS_OS)" go test -count=1 -timeout 30m -v -run '^$(or $(TEST),$(error TEST=NAME is missing))$$' ./e2e
+	@cd testdata/lab && KKBUNDLE_RESULTS=$(RESULTS) HOSTS_OS="$(HOSTS_OS)" go test -count=1 -timeout 80m -v -run '^$(or $(TEST),$(error TEST=NAME is missing))$$' ./e2e
 
 e2e-all: build lab ## every lab test, one after the other (hours), and the page of platforms from their results
 	@cd testdata/lab
 	failed=
 	for test in $$(go test -list '^Test' ./e2e | grep '^Test'); do
-		KKBUNDLE_RESULTS=$(RESULTS) HOSTS_OS="$(HOSTS_OS)" go test -count=1 -timeout 30m -v -run "^$$test\$$" ./e2e || failed="$$failed $$test"
+		KKBUNDLE_RESULTS=$(RESULTS) HOSTS_OS="$(HOSTS_OS)" go test -count=1 -timeout 80m -v -run "^$$test\$$" ./e2e || failed="$$failed $$test"
 	done
 	go test ./results -run 'TestPlatformsPage$$|TestUpgradeTable$$' -update
 	[ -z "$$failed" ] || { echo "failed:$$failed"; exit 1; }
