@@ -132,6 +132,15 @@ func ReadHead(path string) (Head, error) {
 	return f.Head, f.close()
 }
 
+// ParseHead is ReadHead for a delta of size bytes in any place.
+func ParseHead(src io.ReaderAt, size int64) (Head, error) {
+	f, err := parse(src, size)
+	if err != nil {
+		return Head{}, err
+	}
+	return f.Head, nil
+}
+
 // Scratch returns the bytes of temporary files for opening the result.
 func (h *Head) Scratch() int64 { return h.Store + h.Content }
 
