@@ -269,7 +269,7 @@ func (g *globals) openPushSource(ctx context.Context, path string, jobs int) (pu
 		return pushSource{}, err
 	}
 	if pipe == nil {
-		r, err := g.openAccepted(path)
+		r, err := g.openAccepted(ctx, path)
 		if err != nil {
 			return pushSource{}, err
 		}
