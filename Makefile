@@ -128,6 +128,7 @@ clients: build ## crane, skopeo, helm, containerd, curl, apt, dnf and a browser 
 	@testdata/needs.sh chromium:chromium || true
 	testdata/clients/clients.sh
 	go test -count=1 -v -run 'TestBrowser|TestApt|TestDnf' ./registry/serve
+	go test -count=1 -v -run TestBrowser ./cmd/internal/manual
 
 lab-needs: ## install the Debian packages that the lab needs (root)
 	@cd testdata/lab && go run . needs
