@@ -97,10 +97,11 @@ $(LINT):
 	GOBIN=$(TOOLS)/tmp go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION)
 	mv $(TOOLS)/tmp/golangci-lint $@
 
-docs: helper ## write the generated pages of docs anew: keys, commands, exit codes, checks, the catalog's tables, platforms
+docs: helper ## write the generated pages of docs anew: keys, commands, exit codes, error messages, checks, the catalog's tables, platforms
 	@go test ./manifest ./cmd/internal/cli -run 'TestReference$$' -update
 	go test ./installer/precheck -run 'TestListIsDocumented$$' -update
 	go test ./installer -run 'TestCatalogPage$$' -update
+	go test ./cmd/internal/manual -run 'TestErrorsPage$$' -update
 	cd testdata/lab && go test ./results -run 'TestPlatformsPage$$|TestUpgradeTable$$' -update
 
 fuzz: ## every fuzz target for FUZZTIME (default 20s) each

@@ -182,7 +182,7 @@ func TestMarkdown(t *testing.T) {
 	}
 	page := string(s["sub/b.html"])
 	for _, want := range []string{
-		`<h2 id="two-words">`, `<h2 id="two-words-1">`, `href="site.yaml.html"`, `href="../sub/site.yaml.html"`, `<code>kkbundle &lt;a&gt;</code>`, `<tr id="m1">`,
+		`<h2 id="two-words">`, `<h2 id="two-words-1">`, `href="site.yaml.html"`, `href="../sub/site.yaml.html"`, `<code>kkbundle &lt;a&gt;</code>`, `<tr id="m`,
 		`href="../index.html"`, `src="../sub/a.svg"`, `href="../sub/b.zh.html">中文`, `aria-current="page">B page`,
 	} {
 		if want == `href="site.yaml.html"` { // links begin at the site's root

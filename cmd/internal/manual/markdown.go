@@ -19,6 +19,7 @@ import (
 	tables "github.com/yuin/goldmark/extension/ast"
 	markdown "github.com/yuin/goldmark/parser"
 	"github.com/yuin/goldmark/renderer"
+	"github.com/yuin/goldmark/renderer/html"
 	"github.com/yuin/goldmark/text"
 	"github.com/yuin/goldmark/util"
 )
@@ -28,7 +29,7 @@ const ourPriority = 100
 
 func newMarkdown() goldmark.Markdown {
 	return goldmark.New(goldmark.WithExtensions(extension.Table), goldmark.WithParserOptions(markdown.WithAutoHeadingID()),
-		goldmark.WithRendererOptions(renderer.WithNodeRenderers(util.Prioritized(pieces{}, ourPriority))))
+		goldmark.WithRendererOptions(html.WithEastAsianLineBreaks(html.EastAsianLineBreaksCSS3Draft), renderer.WithNodeRenderers(util.Prioritized(pieces{}, ourPriority))))
 }
 
 // packageComment returns the comment of a Go package as Markdown.
@@ -282,8 +283,16 @@ func plainText(n ast.Node, source []byte) string {
 	return strings.Join(strings.FieldsFunc(b.String(), unicode.IsSpace), " ")
 }
 
-// isMessages reports whether a table's first column is headed "message": its rows are found one by one.
-func isMessages(t *tables.Table, source []byte) bool {
-	head := t.FirstChild()
-	return head != nil && head.FirstChild() != nil && slices.Contains([]string{"message"}, plainText(head.FirstChild(), source))
+// Heads of the first column of tables whose rows have anchors, and are found one by one.
+const (
+	headMessage = "message"
+	headTerm    = "term"
+)
+
+// headOf returns the head of a table's first column.
+func headOf(t *tables.Table, source []byte) string {
+	if head := t.FirstChild(); head != nil && head.FirstChild() != nil {
+		return plainText(head.FirstChild(), source)
+	}
+	return ""
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"hash/fnv"
 
 	"github.com/yuin/goldmark/ast"
 	tables "github.com/yuin/goldmark/extension/ast"
@@ -29,7 +30,7 @@ func (p *page) read(doc ast.Node, source []byte) {
 		}
 		text.Reset()
 	}
-	rows := 0
+	seen := anchors{}
 	for n := doc.FirstChild(); n != nil; n = n.NextSibling() {
 		if h, ok := n.(*ast.Heading); ok {
 			end()
@@ -41,9 +42,11 @@ func (p *page) read(doc ast.Node, source []byte) {
 			p.headings = append(p.headings, heading{Level: h.Level, ID: idOf(h), Text: title})
 			continue
 		}
-		if t, ok := n.(*tables.Table); ok && isMessages(t, source) {
-			rows = p.messages(t, source, rows)
-			continue
+		if t, ok := n.(*tables.Table); ok {
+			if head := headOf(t, source); head == headMessage || head == headTerm {
+				p.rows(t, source, seen)
+				continue
+			}
 		}
 		if text.Len() > 0 {
 			text.WriteByte(' ')
@@ -54,19 +57,25 @@ func (p *page) read(doc ast.Node, source []byte) {
 	p.linked(doc, source)
 }
 
-// messages adds the rows of a table.
-func (p *page) messages(t *tables.Table, source []byte, number int) int {
+// rows adds the rows of a table. An anchor depends on the first cell alone, so that links survive other versions.
+func (p *page) rows(t *tables.Table, source []byte, seen anchors) {
+	message := headOf(t, source) == headMessage
 	for row := t.FirstChild().NextSibling(); row != nil; row = row.NextSibling() {
-		number++
-		id := fmt.Sprintf("m%d", number)
-		row.SetAttributeString("id", []byte(id))
-		s := section{id: id, title: plainText(row.FirstChild(), source), level: 4, message: true}
+		title := plainText(row.FirstChild(), source)
+		name := "term-" + title
+		if message {
+			h := fnv.New32a()
+			_, _ = h.Write([]byte(title)) // it never fails
+			name = fmt.Sprintf("m%x", h.Sum32())
+		}
+		id := seen.Generate([]byte(name), row.Kind())
+		row.SetAttributeString("id", id)
+		s := section{id: string(id), title: title, level: 4, message: message}
 		for cell := row.FirstChild().NextSibling(); cell != nil; cell = cell.NextSibling() {
 			s.text += plainText(cell, source) + " "
 		}
 		p.sections = append(p.sections, s)
 	}
-	return number
 }
 
 // indexed is the index of the search. Its fields are short: the browser loads them with every row.

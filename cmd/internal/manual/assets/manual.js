@@ -25,6 +25,7 @@ if (here) {
 const mostWords = 60;    // words of a query that count
 const mostResults = 20;
 const mostEndings = 60;  // words of the index that a word of the query may begin
+const usualWords = 150;  // of a section; words of a longer one count less
 const inTitle = 8, inPageTitle = 3, inText = 1, begun = 0.45; // weights
 const background = /^(changelog|architecture|threat-model|readme|format\/)/; // pages that few look for
 const languageWeight = 0.6; // of pages in another language than this one
@@ -52,7 +53,9 @@ class Index {
     this.places = new Map(); // word to a map of section to weight
     this.sections = data.sections.map(([page, anchor, title, text, level, message], number) => {
       const own = new Set(words(title.replace(/<[^>]*>/g, message ? " " : "$&"))); // a placeholder of a message stands for anything
-      for (const word of words(text)) { this.put(word, number, inText); }
+      const body = words(text);
+      const weight = message ? inTitle : inText * Math.min(1, Math.sqrt(usualWords / body.length)); // the text of a message is its remedy
+      for (const word of body) { this.put(word, number, weight); }
       for (const word of words(message ? "" : this.pages[page][1])) { this.put(word, number, inPageTitle); }
       for (const word of own) { this.put(word, number, inTitle); }
       return {page, anchor, title, text, level, message: Boolean(message), own};
@@ -106,7 +109,7 @@ class Index {
     const results = [];
     for (const [number, s] of scores) {
       const section = this.sections[number];
-      let score = s.score * (s.share / total) ** 2 * this.fit(section, asked);
+      let score = s.score * (s.share / total) ** (section.message ? 1 : 2) * this.fit(section, asked);
       if (this.pages[section.page][2] !== lang) { score *= languageWeight; }
       results.push({section, score, share: s.share / total});
     }
@@ -124,7 +127,8 @@ class Index {
       if (asked.some((a) => word === a || (a.length > 2 && word.startsWith(a)))) { shared += rarity; }
     }
     const part = own > 0 ? shared / own : 0;
-    if (section.message) { return asked.length > 3 ? 0.2 + 2 * part ** 2 : 0.4 + part; }
+    if (section.message) { return asked.length > 3 ? 0.1 + 2 * part ** 2 : 0.05 + 0.6 * part; }
+    if (this.pages[section.page][0] === "reference/glossary.html") { return 0.6 + part / 2; }
     return (1 + part) * (section.level === 1 ? 1.3 : 1) * (background.test(this.pages[section.page][0]) ? 0.4 : 1);
   }
 }
