@@ -89,7 +89,7 @@ func entries(list []area, messages []message) []entry {
 		m.text = strings.TrimSuffix(m.text, ": <error>")
 		if m.remedy == "" || constantWords(m.remedy) == 0 {
 			m.remedy = ""
-			if split := remedyInside.FindStringSubmatch(m.text); split != nil {
+			if split := remedyInside.FindStringSubmatch(m.text); split != nil && constantWords(split[1]) > 0 {
 				m.text, m.remedy = split[1], split[2]
 			}
 		}
@@ -98,8 +98,8 @@ func entries(list []area, messages []message) []entry {
 		if list[e.area].usual == "64" || list[e.area].usual == "10" { // about what the reader has typed
 			fewest = fewestWords
 		}
-		listed := words >= fewestWords && m.remedy != "" && constantWords(m.text) > 0 || words >= fewest && list[e.area].whole && !introduces
-		key := fmt.Sprint(e.area, m.text)
+		listed := words >= fewestWords && m.remedy != "" || words >= fewest && list[e.area].whole && !introduces
+		key := fmt.Sprint(e.area, named.ReplaceAllString(m.text, "<>"), m.remedy)
 		if !listed || seen[key] || strings.HasPrefix(m.text, "want ") && m.remedy == "" {
 			continue
 		}

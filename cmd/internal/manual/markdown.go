@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"unicode"
+	"unicode/utf8"
 
 	"github.com/yuin/goldmark"
 	"github.com/yuin/goldmark/ast"
@@ -19,7 +20,6 @@ import (
 	tables "github.com/yuin/goldmark/extension/ast"
 	markdown "github.com/yuin/goldmark/parser"
 	"github.com/yuin/goldmark/renderer"
-	"github.com/yuin/goldmark/renderer/html"
 	"github.com/yuin/goldmark/text"
 	"github.com/yuin/goldmark/util"
 )
@@ -29,7 +29,7 @@ const ourPriority = 100
 
 func newMarkdown() goldmark.Markdown {
 	return goldmark.New(goldmark.WithExtensions(extension.Table), goldmark.WithParserOptions(markdown.WithAutoHeadingID()),
-		goldmark.WithRendererOptions(html.WithEastAsianLineBreaks(html.EastAsianLineBreaksCSS3Draft), renderer.WithNodeRenderers(util.Prioritized(pieces{}, ourPriority))))
+		goldmark.WithRendererOptions(renderer.WithNodeRenderers(util.Prioritized(pieces{}, ourPriority))))
 }
 
 // packageComment returns the comment of a Go package as Markdown.
@@ -49,7 +49,7 @@ func (b *builder) render(p *page, source []byte) error {
 	md := newMarkdown()
 	ctx := markdown.NewContext(markdown.WithIDs(anchors{}))
 	doc := md.Parser().Parse(text.NewReader(source), markdown.WithContext(ctx))
-	if err := b.relink(p, doc); err != nil {
+	if err := b.relink(p, doc, source); err != nil {
 		return err
 	}
 	p.read(doc, source)
@@ -61,8 +61,8 @@ func (b *builder) render(p *page, source []byte) error {
 	return nil
 }
 
-// relink makes links lead to pages of the site. A link to a file that the site does not have becomes text.
-func (b *builder) relink(p *page, doc ast.Node) error {
+// relink makes links lead to pages of the site, and joins lines of Chinese. A link to a file that the site does not have becomes text.
+func (b *builder) relink(p *page, doc ast.Node, source []byte) error {
 	var outside []*ast.Link
 	err := ast.Walk(doc, func(n ast.Node, entering bool) (ast.WalkStatus, error) {
 		if !entering {
@@ -74,6 +74,8 @@ func (b *builder) relink(p *page, doc ast.Node) error {
 			if l.Destination = []byte(to); !inside {
 				outside = append(outside, l)
 			}
+		case *ast.Text:
+			joinHan(l, source)
 		case *ast.Image:
 			to, inside := b.target(p, string(l.Destination))
 			if !inside || strings.Contains(to, ":") {
@@ -90,6 +92,19 @@ func (b *builder) relink(p *page, doc ast.Node) error {
 		l.Parent().RemoveChild(l.Parent(), l)
 	}
 	return err
+}
+
+// joinHan drops a line break between two Chinese characters, which browsers show as a blank.
+func joinHan(t *ast.Text, source []byte) {
+	next, ok := t.NextSibling().(*ast.Text)
+	if !ok || !t.SoftLineBreak() {
+		return
+	}
+	last, _ := utf8.DecodeLastRune(t.Value(source))
+	first, _ := utf8.DecodeRune(next.Value(source))
+	if util.IsEastAsianWideRune(last) && util.IsEastAsianWideRune(first) {
+		t.SetSoftLineBreak(false)
+	}
 }
 
 // target returns the address of a link's destination. It is not inside if the site does not have the file.
@@ -226,7 +241,11 @@ func renderCode(w util.BufWriter, source []byte, n ast.Node, entering bool) (ast
 
 func renderTable(w util.BufWriter, _ []byte, n ast.Node, entering bool) (ast.WalkStatus, error) {
 	if entering {
-		_, err := w.WriteString("<div class=\"table\"><table>\n")
+		open := "<div class=\"table\"><table>\n"
+		if class, ok := n.AttributeString("class"); ok {
+			open = fmt.Sprintf("<div class=\"table\"><table class=\"%s\">\n", class)
+		}
+		_, err := w.WriteString(open)
 		return ast.WalkContinue, err
 	}
 	end := "</table></div>\n"
@@ -243,9 +262,6 @@ func renderRow(w util.BufWriter, _ []byte, n ast.Node, entering bool) (ast.WalkS
 		return ast.WalkContinue, err
 	}
 	row := "<tr>\n"
-	if n.PreviousSibling() != nil && n.PreviousSibling().Kind() == tables.KindTableHeader {
-		row = "<tbody>\n" + row
-	}
 	if id := idOf(n); id != "" {
 		row = strings.Replace(row, "<tr>", `<tr id="`+template.HTMLEscapeString(id)+`">`, 1)
 	}

@@ -60,6 +60,9 @@ func (p *page) read(doc ast.Node, source []byte) {
 // rows adds the rows of a table. An anchor depends on the first cell alone, so that links survive other versions.
 func (p *page) rows(t *tables.Table, source []byte, seen anchors) {
 	message := headOf(t, source) == headMessage
+	if message {
+		t.SetAttributeString("class", "messages")
+	}
 	for row := t.FirstChild().NextSibling(); row != nil; row = row.NextSibling() {
 		title := plainText(row.FirstChild(), source)
 		name := "term-" + title
