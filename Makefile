@@ -51,7 +51,7 @@ dist: helper $(NFPM) ## a release in dist/: programs, deb, rpm, image, formula, 
 		echo "dist/kkbundle-$$p"
 		GOOS=$${p%-*} GOARCH=$${p#*-} go build $(GOFLAGS_STATIC) -ldflags "$(LDFLAGS)" -o dist/kkbundle-$$p ./cmd/kkbundle
 	done
-	go run ./cmd/internal/manual dist/share "$(VERSION)" "$(DATE)"
+	go run ./cmd/internal/manpages dist/share "$(VERSION)" "$(DATE)"
 	for p in $(filter linux-%,$(DIST)); do
 		for kind in deb rpm; do
 			ARCH=$${p#*-} VERSION="$(PACKAGE_VERSION)" SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) \
@@ -128,10 +128,11 @@ $(LINT):
 	GOBIN=$(TOOLS)/tmp go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION)
 	mv $(TOOLS)/tmp/golangci-lint $@
 
-docs: helper ## write the generated pages of docs anew: keys, commands, exit codes, checks, the catalog's tables, platforms
+docs: helper ## write the generated pages of docs anew: keys, commands, exit codes, error messages, checks, the catalog's tables, platforms
 	@go test ./manifest ./cmd/internal/cli -run 'TestReference$$' -update
 	go test ./installer/precheck -run 'TestListIsDocumented$$' -update
 	go test ./installer -run 'TestCatalogPage$$' -update
+	go test ./cmd/internal/manual -run 'TestErrorsPage$$' -update
 	cd testdata/lab && go test ./results -run 'TestPlatformsPage$$|TestUpgradeTable$$' -update
 
 fuzz: ## every fuzz target for FUZZTIME (default 20s) each
@@ -159,6 +160,7 @@ clients: build ## crane, skopeo, helm, containerd, curl, apt, dnf and a browser 
 	@testdata/needs.sh chromium:chromium || true
 	testdata/clients/clients.sh
 	go test -count=1 -v -run 'TestBrowser|TestApt|TestDnf' ./registry/serve
+	go test -count=1 -v -run TestBrowser ./cmd/internal/manual
 
 conformance: build ## the OCI conformance suite for distribution 1.1 against registry serve (from the module proxy)
 	@testdata/conformance.sh $(CONFORMANCE_VERSION)

@@ -6,6 +6,8 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -341,5 +343,25 @@ func TestSeveralBundles(t *testing.T) {
 	}
 	if page := string(s.ask(t, "GET", "/").body); !strings.Contains(page, app+"@"+first) {
 		t.Error("the page does not say how to get what the tag is not")
+	}
+}
+
+// TestManual serves the manual where there is one, and leads to it from the front page then only.
+func TestManual(t *testing.T) {
+	t.Parallel()
+	path := bundletest.New(t).Path
+	text := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, "manual "+r.URL.Path) })
+	for _, c := range []struct {
+		manual http.Handler
+		status int
+		body   string
+	}{{text, http.StatusOK, "manual /docs/start/bundle.html"}, {nil, http.StatusNotFound, ""}} {
+		s := start(t, serve.Options{Manual: c.manual}, path)
+		if r := s.ask(t, http.MethodGet, "/docs/start/bundle.html"); r.StatusCode != c.status || !strings.Contains(string(r.body), c.body) {
+			t.Errorf("%d %s", r.StatusCode, r.body)
+		}
+		if r := s.ask(t, http.MethodGet, "/"); strings.Contains(string(r.body), `href="/docs/"`) != (c.manual != nil) {
+			t.Errorf("with a manual: %t\n%s", c.manual != nil, r.body)
+		}
 	}
 }

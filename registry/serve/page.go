@@ -47,6 +47,7 @@ type pageData struct {
 	Kinds   []pageKind
 	Apt     bool // there are Debian packages
 	Yum     bool // there are RPM packages
+	Manual  bool // is served at /docs/
 	Query   string
 	Kind    string
 	Total   int // that match the query
@@ -80,7 +81,9 @@ func (s *Server) page(w http.ResponseWriter, r *http.Request, sh *snapshot) {
 	}
 	all, err := sh.listOf.get(func() ([]listed, error) { return s.listItems(context.WithoutCancel(r.Context()), sh.books) })
 	if err == nil {
-		err = s.render(w, r, "page", sh.pageData(r, all))
+		data := sh.pageData(r, all)
+		data.Manual = s.manual != nil
+		err = s.render(w, r, "page", data)
 	}
 	if err != nil {
 		plainError(w, err)

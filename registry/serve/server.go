@@ -32,6 +32,7 @@ type Options struct {
 	// requires none.
 	Users  string
 	Logger *slog.Logger // nil for none
+	Manual http.Handler // of /docs/ and below; nil for none
 	// Open opens a bundle, also a replaced one, and may refuse it; nil is bundle.Open.
 	Open func(path string) (*bundle.Reader, error)
 }
@@ -50,6 +51,7 @@ type Server struct {
 	handler   http.Handler
 	reloads   atomic.Int64
 	templates func() (*template.Template, error)
+	manual    http.Handler
 
 	indexing  sync.Mutex // of packages
 	reloading sync.Mutex
@@ -64,7 +66,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 		o.Open = bundle.Open
 	}
 	s := &Server{
-		log: o.Logger, open: o.Open, verify: o.Verify, users: htpasswd.New(o.Users), frames: newFrames(), metrics: newMetrics(), limits: defaultLimits(),
+		log: o.Logger, open: o.Open, verify: o.Verify, manual: o.Manual, users: htpasswd.New(o.Users), frames: newFrames(), metrics: newMetrics(), limits: defaultLimits(),
 		checks: make(chan struct{}, min(runtime.GOMAXPROCS(0), maxDecodes)),
 	}
 	s.templates = sync.OnceValues(parseTemplates)
@@ -118,7 +120,7 @@ type area struct {
 }
 
 func (s *Server) areas() []area {
-	return []area{
+	areas := []area{
 		{path: "/v2", name: "registry", handle: s.distribution},
 		{path: "/v2/", name: "registry", handle: s.distribution},
 		{path: "/charts/", name: "charts", handle: s.charts},
@@ -130,6 +132,10 @@ func (s *Server) areas() []area {
 		{path: "/healthz", name: "health", handle: health, public: true},
 		{path: "/", name: "page", handle: s.page},
 	}
+	if s.manual != nil {
+		areas = append(areas, area{path: "/docs/", name: "docs", handle: func(w http.ResponseWriter, r *http.Request, _ *snapshot) { s.manual.ServeHTTP(w, r) }})
+	}
+	return areas
 }
 
 func (s *Server) mount() http.Handler {

@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime/debug"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -18,6 +19,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/cmd/internal/manual"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/plain"
 	"github.com/kkbundle/kkbundle/registry/serve"
@@ -43,6 +45,7 @@ func newServeCmd(g *globals) *cobra.Command {
   /files/<upstream host>/<path>  files, with SHA256SUMS in each directory
   /apt/, /yum/                   repositories of all .deb and .rpm files, and one for each directory
   /                              a page with the contents and commands to get them
+  /docs/                         this documentation, with a search
   /healthz, /metrics             for monitoring (Prometheus)
 
 A blob's digest is checked at its first request, before its last byte is sent; --verify checks everything before the first request. If
@@ -94,9 +97,10 @@ func runServe(ctx context.Context, g *globals, paths []string, o serveOptions) e
 	if o.verify {
 		g.Note("checking every byte of %s", plain.Count(len(paths), "bundle"))
 	}
-	s, err := serve.New(ctx, serve.Options{Bundles: paths, Verify: o.verify, Users: o.users, Logger: g.Logger(), Open: func(path string) (*bundle.Reader, error) {
-		return g.openAccepted(ctx, path)
-	}})
+	s, err := serve.New(ctx, serve.Options{
+		Bundles: paths, Verify: o.verify, Users: o.users, Logger: g.Logger(), Manual: manual.Handler("/docs/", sync.OnceValues(newManual)),
+		Open: func(path string) (*bundle.Reader, error) { return g.openAccepted(ctx, path) },
+	})
 	if err != nil {
 		return err
 	}

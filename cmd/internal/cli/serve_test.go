@@ -130,6 +130,15 @@ func TestServe(t *testing.T) {
 	if status, body := get(t, http.DefaultClient, url); status != 200 || body != "old" {
 		t.Fatalf("%d %q", status, body)
 	}
+	root := strings.TrimSuffix(url, "files/dl.example/f")
+	if _, body := get(t, http.DefaultClient, root); !strings.Contains(body, `href="/docs/"`) {
+		t.Errorf("the front page does not lead to the documentation:\n%s", body)
+	}
+	for _, page := range []string{"docs/", "docs/day-two/reset.html", "docs/assets/index.js"} {
+		if status, body := get(t, http.DefaultClient, root+page); status != 200 || !strings.Contains(body, "Reset") {
+			t.Errorf("%s: %d %.200s", page, status, body)
+		}
+	}
 	putBundle(t, path, "new")
 	s.hangUp(t, "reloaded")
 	if status, body := get(t, http.DefaultClient, url); status != 200 || body != "new" {

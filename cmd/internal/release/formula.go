@@ -19,7 +19,7 @@ const (
 	home    = "https://github.com/kkbundle/kkbundle"
 	formula = "kkbundle.rb"
 	manual  = "kkbundle-manual.tar.gz"
-	share   = "share" // directory of manual pages and completions, which cmd/internal/manual writes
+	share   = "share" // directory of manual pages and completions, which cmd/internal/manpages writes
 )
 
 // formulaText installs a program of the release with its manual pages and completions. Homebrew makes files in bin executable.

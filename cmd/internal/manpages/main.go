@@ -1,4 +1,4 @@
-// Command manual writes kkbundle's manual pages and shell completions, for `make dist`. The same commands and date give the same bytes.
+// Command manpages writes kkbundle's manual pages and shell completions, for `make dist`. The same commands and date give the same bytes.
 package main
 
 import (
