@@ -4,13 +4,20 @@ SHELL       := bash
 .ONESHELL:
 .DEFAULT_GOAL := help
 
-VERSION  := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+# A tag v1.2.3 is version v1.2.3, later commits v1.2.3-COUNT-gCOMMIT; without any tag v0.0.0-COUNT-gCOMMIT.
+VERSION  := $(shell git describe --tags --match 'v[0-9]*' --dirty 2>/dev/null || \
+	{ commit=$$(git describe --always --exclude='*' --abbrev=12 --dirty 2>/dev/null) && echo "v0.0.0-$$(git rev-list --count HEAD)-g$$commit"; } || echo dev)
+# The same for dpkg and rpm, which sort 1.2.3~rc.1 < 1.2.3 < 1.2.3+4.gCOMMIT.
+PACKAGE_VERSION = $(shell sed -E 's/^v//; s/^([^0-9])/0.0.0+\1/; s/-([0-9]+)-g([0-9a-f]+)/+\1.g\2/; s/-dirty$$/.dirty/; s/-/~/; s/-/./g' <<< "$(VERSION)")
 CACHE    := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)
 TOOLS    := $(CACHE)/kkbundle-tools
 LINT_VERSION := v2.15.0
 LINT     := $(TOOLS)/golangci-lint-$(LINT_VERSION)
+CONFORMANCE_VERSION := v0.0.0-20260831232431-97274622c111
 VULN_VERSION := v1.9.0
 VULN     := $(TOOLS)/govulncheck-$(VULN_VERSION)
+NFPM_VERSION := v2.45.0
+NFPM     := $(TOOLS)/nfpm-$(NFPM_VERSION)
 VULNDB   ?= https://vuln.go.dev
 GOFLAGS_STATIC := -trimpath -buildvcs=false
 COMMIT   := $(shell git rev-parse HEAD 2>/dev/null)
@@ -25,7 +32,7 @@ HOSTS_OS ?=
 RESULTS  := $(CURDIR)/testdata/lab/results
 export CGO_ENABLED ?= 0
 
-.PHONY: help build helper dist dist-check test test-full lint vuln fmt docs fuzz mutate bench bench-corpus demo recording clients lab-needs lab lab-up lab-down e2e e2e-ha e2e-upgrade e2e-one e2e-all vm-e2e clean
+.PHONY: help build helper dist dist-check dist-try release test test-full lint vuln fmt docs fuzz mutate bench bench-corpus demo recording clients conformance lab-needs lab lab-up lab-down e2e e2e-ha e2e-upgrade e2e-one e2e-all vm-e2e clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -38,21 +45,40 @@ helper: ## build kkbundle-node for both architectures, to be embedded
 build: helper ## build bin/kkbundle
 	@go build $(GOFLAGS_STATIC) -ldflags "$(LDFLAGS)" -o bin/kkbundle ./cmd/kkbundle
 
-dist: helper ## programs for every platform, bill of materials, provenance and checksums in dist/; RELEASE_KEY=FILE signs them
+dist: helper $(NFPM) ## a release in dist/: programs, deb, rpm, image, formula, bill of materials, provenance, checksums; RELEASE_KEY=FILE or env://NAME signs them
 	@rm -rf dist
 	for p in $(DIST); do
 		echo "dist/kkbundle-$$p"
 		GOOS=$${p%-*} GOARCH=$${p#*-} go build $(GOFLAGS_STATIC) -ldflags "$(LDFLAGS)" -o dist/kkbundle-$$p ./cmd/kkbundle
 	done
-	go run ./cmd/internal/release dist "$(VERSION)" "$$(git rev-parse HEAD)" $(RELEASE_KEY)
+	go run ./cmd/internal/manual dist/share "$(VERSION)" "$(DATE)"
+	for p in $(filter linux-%,$(DIST)); do
+		for kind in deb rpm; do
+			ARCH=$${p#*-} VERSION="$(PACKAGE_VERSION)" SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) \
+				$(NFPM) package -f cmd/internal/release/nfpm.yaml -p $$kind -t dist/kkbundle-$$p.$$kind >/dev/null
+		done
+	done
+	go run ./cmd/internal/release dist "$(VERSION)" "$(COMMIT)" "$(DATE)" $(RELEASE_KEY)
+	rm -rf dist/share
 
-dist-check: dist ## build dist/ again from a clone, in another directory and with nothing compiled, and compare
+dist-check: dist ## build dist/ again from a clone, in another directory and with nothing compiled, and compare; then dist-try
 	@again=$$(mktemp -d); trap 'rm -rf "$$again"' EXIT
 	git clone -q . "$$again/clone"
 	GOCACHE="$$again/cache" $(MAKE) -s -C "$$again/clone" dist VERSION=$(VERSION) RELEASE_KEY=
 	cmp dist/SHA256SUMS "$$again/clone/dist/SHA256SUMS"
 	(cd dist && sha256sum --quiet -c SHA256SUMS)
 	echo "the same bytes from two directories"
+	$(MAKE) -s dist-try
+
+dist-try: ## install the deb, the rpm and the image of dist/ in directories of their own, and run what is in them (root)
+	@testdata/needs.sh rpm:rpm man:man-db skopeo:skopeo
+	KKBUNDLE_DIST=$(CURDIR)/dist go test -count=1 -timeout 10m -v -run TestDist ./cmd/internal/release
+
+release: dist-check ## publish dist/ of the tag $(VERSION) at GitHub with gh, and the image with skopeo; for .github/workflows/release.yml
+	@testdata/needs.sh gh:gh skopeo:skopeo
+	(cd dist && gh release create "$(VERSION)" --verify-tag --title "$(VERSION)" --notes "See CHANGELOG.md." *)
+	dist/kkbundle-linux-amd64 login ghcr.io --username "$$GITHUB_ACTOR" --password-stdin <<< "$$GH_TOKEN"
+	skopeo copy --all "oci-archive:dist/kkbundle-image.tar:$(VERSION)" "docker://ghcr.io/kkbundle/kkbundle:$(VERSION)"
 
 test: helper ## unit and integration tests without the slow ones: what to run after each change
 	@testdata/needs.sh $(TEST_NEEDS)
@@ -87,6 +113,11 @@ $(VULN):
 	@mkdir -p $(TOOLS)
 	GOBIN=$(TOOLS)/tmp go install golang.org/x/vuln/cmd/govulncheck@$(VULN_VERSION)
 	mv $(TOOLS)/tmp/govulncheck $@
+
+$(NFPM):
+	@mkdir -p $(TOOLS)
+	GOBIN=$(TOOLS)/tmp go install github.com/goreleaser/nfpm/v2/cmd/nfpm@$(NFPM_VERSION)
+	mv $(TOOLS)/tmp/nfpm $@
 
 fmt: $(LINT) ## format
 	@$(LINT) fmt
@@ -132,6 +163,9 @@ clients: build ## crane, skopeo, helm, containerd, curl, apt, dnf and a browser 
 	testdata/clients/clients.sh
 	go test -count=1 -v -run 'TestBrowser|TestApt|TestDnf' ./registry/serve
 
+conformance: build ## the OCI conformance suite for distribution 1.1 against registry serve (from the module proxy)
+	@testdata/conformance.sh $(CONFORMANCE_VERSION)
+
 lab-needs: ## install the Debian packages that the lab needs (root)
 	@cd testdata/lab && go run . needs
 
@@ -151,16 +185,16 @@ e2e-ha: build lab ## three control planes and two workers: one lost, one replace
 	@cd testdata/lab && go test -count=1 -timeout 25m -v -run TestHA ./e2e/...
 
 e2e-upgrade: build lab ## two lab nodes to the next minor release and back: refused, killed, continued, with an application that answers
-	@cd testdata/lab && go test -count=1 -timeout 40m -v -run TestUpgrade ./e2e
+	@cd testdata/lab && go test -count=1 -timeout 40m -v -run 'TestUpgrade$$' ./e2e
 
 e2e-one: build lab ## one lab test, TEST=TestAges, and its result in testdata/lab/results; HOSTS_OS=bullseye for other hosts
-	@cd testdata/lab && KKBUNDLE_RESULTS=$(RESULTS) HOSTS_OS="$(HOSTS_OS)" go test -count=1 -timeout 30m -v -run '^$(or $(TEST),$(error TEST=NAME is missing))$$' ./e2e
+	@cd testdata/lab && KKBUNDLE_RESULTS=$(RESULTS) HOSTS_OS="$(HOSTS_OS)" go test -count=1 -timeout 80m -v -run '^$(or $(TEST),$(error TEST=NAME is missing))$$' ./e2e
 
 e2e-all: build lab ## every lab test, one after the other (hours), and the page of platforms from their results
 	@cd testdata/lab
 	failed=
 	for test in $$(go test -list '^Test' ./e2e | grep '^Test'); do
-		KKBUNDLE_RESULTS=$(RESULTS) HOSTS_OS="$(HOSTS_OS)" go test -count=1 -timeout 30m -v -run "^$$test\$$" ./e2e || failed="$$failed $$test"
+		KKBUNDLE_RESULTS=$(RESULTS) HOSTS_OS="$(HOSTS_OS)" go test -count=1 -timeout 80m -v -run "^$$test\$$" ./e2e || failed="$$failed $$test"
 	done
 	go test ./results -run 'TestPlatformsPage$$|TestUpgradeTable$$' -update
 	[ -z "$$failed" ] || { echo "failed:$$failed"; exit 1; }

@@ -51,7 +51,8 @@ func (p *Project) Build(ctx context.Context, o Options) (r Result, err error) {
 	return r, errors.Join(err, b.close())
 }
 
-// Resolve makes a lock of the manifest and of the images found in its charts and YAML. It does not write the lock to a file.
+// Resolve makes a lock of the manifest and of the images found in its charts and YAML. It does not write the lock to a file. If the
+// lock beside the manifest does not fit any more, its pins of unchanged items stay, except with o.Update.
 func (p *Project) Resolve(ctx context.Context, o Options) (l *manifest.Lock, err error) {
 	s := newSession(p, o)
 	if err := s.open(); err != nil {
@@ -59,6 +60,7 @@ func (p *Project) Resolve(ctx context.Context, o Options) (l *manifest.Lock, err
 	}
 	defer func() { err = errors.Join(err, s.cache.Close()) }()
 	s.memory = memoryDir(s.Cache)
+	s.keepStale()
 	var f *finder
 	l, err = bundle.Mend(s.cache, s.dropped, func() (l *manifest.Lock, err error) {
 		f, l, err = s.resolve(ctx)
@@ -71,6 +73,21 @@ func (p *Project) Resolve(ctx context.Context, o Options) (l *manifest.Lock, err
 		err = s.checkLock(l, f)
 	}
 	return l, err
+}
+
+// keepStale keeps the lock beside the manifest if it can be read and does not fit.
+func (s *session) keepStale() {
+	l, err := s.Lock()
+	if err != nil || l == nil || s.Update {
+		return // an unreadable lock is replaced
+	}
+	stale := l.Covers(s.Manifest)
+	if stale == nil {
+		stale, err = s.checkInputs(l)
+	}
+	if stale != nil && err == nil {
+		s.keep = l
+	}
 }
 
 // A builder makes one bundle.
@@ -246,7 +263,12 @@ func (b *builder) lockFor(ctx context.Context) (*manifest.Lock, error) {
 	if b.Locked {
 		return nil, fmt.Errorf("%s: %w", file, stale)
 	}
-	b.note("%s is not used: %v; run `kkbundle lock %s`", file, stale, b.File)
+	if b.Update {
+		b.note("%s is not used: %v; run `kkbundle lock %s`", file, stale, b.File)
+	} else {
+		b.note("%s is used for unchanged items only: %v; run `kkbundle lock %s`", file, stale, b.File)
+		b.keep = l
+	}
 	return b.resolve(ctx)
 }
 

@@ -122,6 +122,7 @@ func (f *finder) resolve(ctx context.Context) (*manifest.Lock, error) {
 	m := f.begin(PhaseResolve)
 	defer m.end()
 	o := f.fetchOptions(m)
+	o.Keep = f.keep
 	o.Find = func(ctx context.Context, list []fetch.Chart) ([]fetch.Found, error) {
 		err := f.find(ctx, list)
 		return f.found(), err
@@ -148,7 +149,7 @@ func (f *finder) resolve(ctx context.Context) (*manifest.Lock, error) {
 		}
 	}
 	for _, d := range f.undecided(refs) {
-		l.Undecided = append(l.Undecided, undecidedText(d))
+		l.Undecided = append(l.Undecided, d.String())
 	}
 	return l, err
 }
@@ -180,10 +181,6 @@ func (f *finder) found() []fetch.Found {
 // undecided returns the doubts that no reference settles and excludeImages does not name.
 func (f *finder) undecided(refs []string) []discover.Doubt {
 	return slices.DeleteFunc(discover.Undecided(f.seen.Doubts, refs), func(d discover.Doubt) bool { return f.Manifest.ExcludesImage(d.Text) })
-}
-
-func undecidedText(d discover.Doubt) string {
-	return fmt.Sprintf("%q (%s) in %s", d.Text, d.Why, d.Place)
 }
 
 // judge reports undecided texts, as an error with Options.Strict.

@@ -84,7 +84,7 @@ func (n network) images(t *testing.T) (found, kinds, defined []string) {
 			t.Errorf("%s: %s", use.Chart, problem)
 		}
 		for _, d := range answer.Doubts {
-			t.Logf("%s: undecided: %s", use.Chart, undecidedText(d))
+			t.Logf("%s: undecided: %s", use.Chart, d)
 		}
 		for _, image := range answer.Images {
 			found = append(found, image.Ref)

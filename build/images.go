@@ -174,7 +174,7 @@ func sortedImages(m map[string][]Wanter) []WantedImage {
 }
 
 // String returns the text with its place and the reason for the doubt.
-func (u UndecidedText) String() string { return undecidedText(discover.Doubt(u)) }
+func (u UndecidedText) String() string { return discover.Doubt(u).String() }
 
 // String returns the reason in one line.
 func (w Wanter) String() string {

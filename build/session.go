@@ -13,6 +13,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/fetch"
+	"github.com/kkbundle/kkbundle/manifest"
 )
 
 // Options say how a Project is used. The zero value of every field but Cache and Output is a sensible default.
@@ -24,6 +25,7 @@ type Options struct {
 	RenderTimeout time.Duration // for one chart; 0 is a minute
 	Events        func(Event)   // may be nil
 	Logger        *slog.Logger  // for warnings; nil discards them
+	Update        bool          // of a lock that does not fit, look up unchanged items again, too
 
 	// Only for Build:
 
@@ -74,7 +76,8 @@ type session struct {
 	*Project
 	Options
 	cache  *bundle.Cache
-	memory string // directory of the digests of files that upstream publishes no checksum for
+	keep   *manifest.Lock // a lock that does not fit: its pins of unchanged items are used
+	memory string         // directory of the digests of files that upstream publishes no checksum for
 }
 
 func newSession(p *Project, o Options) *session {

@@ -281,6 +281,7 @@ type bundleWriter struct {
 	glue     []byte
 	buf      []byte
 	progress func()
+	refer    func(frames *io.SectionReader) error // if not nil, takes frames that stay where they are; see Compose
 }
 
 func (w *bundleWriter) segment(ctx context.Context, s format.Segment) error {
@@ -332,7 +333,13 @@ func (w *bundleWriter) blob(ctx context.Context, b format.Blob) (err error) {
 	if e.blobSize() != b.Size {
 		return fmt.Errorf("the size of blob %s changed while the bundle was written", b.Sum.Digest())
 	}
-	if err := e.copyTo(ctx, w, w.buf); err != nil {
+	if at, ok := e.(placed); ok && w.refer != nil {
+		err = w.refer(at.section())
+		w.off += e.length()
+	} else {
+		err = e.copyTo(ctx, w, w.buf)
+	}
+	if err != nil {
 		return err
 	}
 	w.entries = append(w.entries, e.seekEntries()...)

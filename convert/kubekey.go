@@ -22,7 +22,7 @@ func (f *reader) kubekey(o *object) {
 	f.kubekeySystems(spec.objects("operatingSystems"))
 	f.kubekeyClusters(spec)
 	registry := spec.mapping("registry")
-	registry.drop("auths", "log in with docker login, or put it into ~/.docker/config.json; secrets do not belong in a manifest")
+	registry.drop("auths", "log in with `kkbundle login`; secrets do not belong in a manifest")
 	registry.rest()
 	spec.rest()
 }

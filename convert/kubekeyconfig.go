@@ -134,7 +134,7 @@ func (s *site) images4(o *object) {
 	default:
 		s.note(o.node, "download.images.policy %s was not carried over: want strict or warn", shorten(policy))
 	}
-	o.drop("registry", "images come from the registries in their names; configure mirrors under sources, and passwords with docker login")
+	o.drop("registry", "images come from the registries in their names; configure mirrors under sources, and logins with `kkbundle login`")
 	o.rest()
 }
 

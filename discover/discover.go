@@ -8,6 +8,7 @@ package discover
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -27,6 +28,8 @@ type Place struct {
 	Source string `json:"source,omitempty"`
 	// File is a template in a chart, or a path beside the manifest.
 	File string `json:"file,omitempty"`
+	// Line is the line of a doubt's value in a file beside the manifest, 0 if it is not known.
+	Line int `json:"line,omitempty"`
 	// Object is kind and name, "Deployment shop/web".
 	Object string `json:"object,omitempty"`
 	// Path leads to the value in the object, "spec.template.spec.containers[0].image".
@@ -35,7 +38,11 @@ type Place struct {
 
 // String joins the known parts, from the outside in.
 func (p Place) String() string {
-	parts := slices.DeleteFunc([]string{p.Source, p.File, p.Object, p.Path}, func(s string) bool { return s == "" })
+	file := p.File
+	if p.Line > 0 {
+		file = fmt.Sprintf("%s:%d", file, p.Line)
+	}
+	parts := slices.DeleteFunc([]string{p.Source, file, p.Object, p.Path}, func(s string) bool { return s == "" })
 	return strings.Join(parts, ": ")
 }
 
@@ -51,6 +58,15 @@ type Doubt struct {
 	// Why is a short reason for the doubt.
 	Why string `json:"why"`
 	Place
+}
+
+// String returns the text, the reason for the doubt, the place, and the remedy where there is only one.
+func (d Doubt) String() string {
+	text := fmt.Sprintf("%q (%s) in %s", d.Text, d.Why, d.Place)
+	if d.Why == whyInvalid {
+		text += "; correct it, or name it under excludeImages"
+	}
+	return text
 }
 
 // Result holds the findings in one source. Images and doubts may repeat with different places.
@@ -96,7 +112,7 @@ func Merge(results ...Result) Result {
 	// The same text in one object is one question, however often it occurs.
 	asked := map[Doubt]bool{}
 	all.Doubts = slices.DeleteFunc(all.Doubts, func(d Doubt) bool {
-		d.Path, d.Why = "", ""
+		d.Path, d.Why, d.Line = "", "", 0
 		again := asked[d]
 		asked[d] = true
 		return again

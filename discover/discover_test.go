@@ -137,6 +137,38 @@ func TestAnnotation(t *testing.T) {
 	}
 }
 
+// TestInvalidImage names file, line, object and path of a container whose image is no reference, once for the object, and the remedy.
+func TestInvalidImage(t *testing.T) {
+	t.Parallel()
+	file := `apiVersion: v1
+kind: ConfigMap
+metadata: {name: first}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: web}
+spec:
+  containers:
+  - name: app
+    # image: Bad Image
+    image: "Bad Image" # two words
+  - {name: again, image: Bad Image}
+`
+	r, err := finder(t).YAML([]byte(file), discover.Place{File: "shop/web.yaml"})
+	if err != nil || len(r.Doubts) != 1 {
+		t.Fatalf("%v, %v", r.Doubts, err)
+	}
+	want := `"Bad Image" (it is no image reference) in shop/web.yaml:12: Pod web: spec.containers[0].image; correct it, or name it under excludeImages`
+	if have := r.Doubts[0].String(); have != want {
+		t.Errorf("have %s\nwant %s", have, want)
+	}
+	// Lines of a rendered template are not those of the template.
+	r, err = finder(t).YAML([]byte(file), discover.Place{Source: "chart shop 1.0.0", File: "shop/templates/web.yaml"})
+	if err != nil || len(r.Doubts) != 1 || r.Doubts[0].Line != 0 {
+		t.Errorf("%v, %v", r.Doubts, err)
+	}
+}
+
 func TestUndecided(t *testing.T) {
 	t.Parallel()
 	doubts := []discover.Doubt{

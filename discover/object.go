@@ -1,6 +1,7 @@
 package discover
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"maps"
@@ -13,8 +14,11 @@ import (
 func (f *Finder) YAML(text []byte, in Place) (Result, error) {
 	w := &walk{rules: f.rules, place: in, left: maxObjects}
 	var errs []error
+	line := 1
 	for i, doc := range documents(text) {
 		v, err := parse(doc)
+		w.doc, w.line = doc, line
+		line += bytes.Count(doc, []byte("\n"))
 		switch {
 		case err != nil:
 			errs = append(errs, fmt.Errorf("%s: document %d: %w", in, i+1, err))
@@ -59,6 +63,8 @@ func (f *Finder) Annotation(text string, in Place) Result {
 type walk struct {
 	rules    []rule
 	place    Place // of the current object
+	doc      []byte
+	line     int // of the source, where doc begins
 	seen     map[string]bool
 	found    Result
 	left     int // objects
@@ -230,5 +236,25 @@ func (w *walk) doubt(at, text, why string) {
 	}
 	place := w.place
 	place.Path += at
+	if place.Source == "" && why == whyInvalid {
+		place.Line = w.lineOf(text)
+	}
 	w.found.Doubts = append(w.found.Doubts, Doubt{shorten(text), why, place})
+}
+
+// lineOf returns the first line of the document that ends with a value, as in "image: VALUE", or 0. Large documents are not searched.
+func (w *walk) lineOf(value string) int {
+	const most = 1 << 20
+	if len(w.doc) > most || value == "" || strings.Contains(value, "\n") {
+		return 0
+	}
+	line := w.line
+	for text := range bytes.Lines(w.doc) {
+		key, rest, found := strings.Cut(string(text), ":")
+		if rest, _, _ = strings.Cut(rest, " #"); found && !strings.HasPrefix(strings.TrimSpace(key), "#") && strings.Trim(rest, " \t\r\n\"'") == strings.TrimSpace(value) {
+			return line
+		}
+		line++
+	}
+	return 0
 }

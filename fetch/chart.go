@@ -39,6 +39,7 @@ func chartLabel(c manifest.Chart) string {
 
 // helmCharts pins and brings charts: local ones, and those of Helm repositories and registries.
 type helmCharts struct {
+	kept       kept
 	web        *web
 	registries *registries
 	local      *localFiles
@@ -47,6 +48,12 @@ type helmCharts struct {
 
 // resolve pins a chart.
 func (h *helmCharts) resolve(ctx context.Context, c manifest.Chart) (manifest.Pin, error) {
+	if pin, ok := h.kept.chart(c, h.web); ok {
+		if c.Verify == nil {
+			return pin, nil
+		}
+		c.Version = pin.Version // its signature is checked again
+	}
 	switch {
 	case c.Path != "":
 		return h.resolveLocal(ctx, c)

@@ -152,7 +152,7 @@ func (e *endpoint) explain(err error) error {
 }
 
 func (e *endpoint) explainDenied(err error) error {
-	login := fmt.Sprintf("docker login %s (or an entry for it in the config.json of $DOCKER_CONFIG, ~/.docker by default)", e.peer.host)
+	login := fmt.Sprintf("kkbundle login %s (or an entry for it in the config.json of $DOCKER_CONFIG, ~/.docker by default)", e.peer.host)
 	if e.known {
 		return fmt.Errorf("%s: registry %s rejects the configured credentials for %s: check them with %s: %w", e.peer, e.peer.host, e.name.RepositoryStr(), login, err)
 	}

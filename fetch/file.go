@@ -33,6 +33,7 @@ const (
 
 // files pins and brings single files.
 type files struct {
+	kept      kept
 	web       *web
 	local     *localFiles
 	cache     *cache
@@ -66,6 +67,11 @@ func (f *files) resolve(ctx context.Context, file manifest.File, platform string
 	if local, ok := file.LocalPath(platform); ok {
 		pin.URL = local
 		return f.pinLocal(ctx, pin, known)
+	}
+	if known == "" {
+		if old, ok := f.kept.file(file, pin, f.web); ok {
+			return old, nil
+		}
 	}
 	if known == "" && file.Checksums != "" {
 		address := manifest.Expand(file.Checksums, platform)

@@ -42,8 +42,9 @@ func (h *Hosts) server(host string, limit int) *server {
 
 // A server is the state of one contacted host[:port].
 type server struct {
-	host string
-	gate *gate
+	host    string
+	gate    *gate
+	breaker breaker
 
 	mu       sync.Mutex
 	answered bool      // the host has answered in this run
@@ -55,6 +56,9 @@ type server struct {
 
 // heard records an answer's status.
 func (v *server) heard(status int) {
+	if !retryableStatus(status) {
+		v.breaker.answered()
+	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.answered = true

@@ -240,6 +240,7 @@ func (t *transfer) uncount() {
 // read sends requests until the writer has the whole blob.
 func (t *transfer) read(ctx context.Context) error {
 	a := attempts{sender: t.d.loader.sender, peer: t.from.peer, what: t.d.name}
+	defer a.end()
 	for {
 		if t.w != nil && t.total >= 0 && t.offset > t.total {
 			if err := t.reset(); err != nil {

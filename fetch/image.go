@@ -53,6 +53,7 @@ func imageRef(ref string) (name.Repository, string, digest.Digest, error) {
 
 // images pins and brings images with their referrers.
 type images struct {
+	kept       kept
 	registries *registries
 	dir        baseDir // of keys
 	log        *slog.Logger
@@ -68,7 +69,7 @@ func (i *images) resolve(ctx context.Context, img manifest.Image) ([]manifest.Pi
 	if err != nil {
 		return nil, err
 	}
-	upstream, tag, pinned, err := imageRef(ref)
+	upstream, _, _, err := imageRef(ref)
 	if err != nil {
 		return nil, err
 	}
@@ -76,17 +77,7 @@ func (i *images) resolve(ctx context.Context, img manifest.Image) ([]manifest.Pi
 	if err != nil {
 		return nil, err
 	}
-	verified := vouches(repo.peers)
-	if img.Verify != nil { // pinAttached checks it
-		verified = manifest.VerifiedSignature
-	}
-	root := ocispec.Descriptor{Digest: pinned, Size: -1}
-	if pinned != "" {
-		verified = manifest.VerifiedManifest
-		root, _, err = repo.manifest(ctx, root)
-	} else {
-		root, _, err = repo.resolve(ctx, tag)
-	}
+	root, verified, err := i.rootOf(ctx, repo, img, ref)
 	if err != nil {
 		return nil, err
 	}
@@ -117,6 +108,29 @@ func (i *images) resolve(ctx context.Context, img manifest.Image) ([]manifest.Pi
 		pin.Platforms = found.platforms
 	}
 	return i.pinAttached(ctx, repo, img, found, pin)
+}
+
+// rootOf returns an image's manifest or index, and what vouches for it.
+func (i *images) rootOf(ctx context.Context, repo *repository, img manifest.Image, ref string) (ocispec.Descriptor, manifest.Verification, error) {
+	_, tag, pinned, err := imageRef(ref)
+	if err != nil {
+		return ocispec.Descriptor{}, "", err
+	}
+	if pinned != "" {
+		root, _, err := repo.manifest(ctx, ocispec.Descriptor{Digest: pinned, Size: -1})
+		return root, manifest.VerifiedManifest, err
+	}
+	verified := vouches(repo.peers)
+	root, old, ok, err := i.kept.image(ctx, repo, ref)
+	if !ok && err == nil {
+		root, _, err = repo.resolve(ctx, tag)
+	} else if lookedUp(old) {
+		verified = old.Verified
+	}
+	if img.Verify != nil { // pinAttached checks it
+		verified = manifest.VerifiedSignature
+	}
+	return root, verified, err
 }
 
 // platformsOr returns an item's own platforms, or else those of the run.

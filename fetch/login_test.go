@@ -23,13 +23,13 @@ func TestBadCredentials(t *testing.T) {
 			o := u.options(newStore(t))
 			o.Keychain = badKeychain{}
 			_, err := fetch.Resolve(t.Context(), b, o)
-			wantError(t, err, "registry.k8s.io (mirror "+u.Host+"/k8s)", "rejects the configured credentials", "docker login "+u.Host, "401")
+			wantError(t, err, "registry.k8s.io (mirror "+u.Host+"/k8s)", "rejects the configured credentials", "kkbundle login "+u.Host, "401")
 			if strings.Contains(err.Error(), "wr0ng") || strings.Contains(err.Error(), "tried") {
 				t.Errorf("shows the password, or tried again: %v", err)
 			}
 			o.Keychain = authn.NewMultiKeychain()
 			_, err = fetch.Resolve(t.Context(), b, o)
-			wantError(t, err, "requires credentials", "docker login "+u.Host)
+			wantError(t, err, "requires credentials", "kkbundle login "+u.Host)
 		})
 	}
 }

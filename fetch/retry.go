@@ -200,6 +200,7 @@ type attempts struct {
 	what   string // for the log
 	n      int
 	began  time.Time // time of the first failure
+	probe  *probe    // others wait for this request's outcome; nil if none do
 }
 
 // progress records that bytes arrived.
@@ -207,6 +208,9 @@ func (a *attempts) progress() { a.n, a.began = 0, time.Time{} }
 
 // limit returns how many attempts an error is worth.
 func (a *attempts) limit(err error) int {
+	if a.peer.server.breaker.isOpen() {
+		return 1
+	}
 	var gone *unreachableError
 	if a.peer.spare || errors.As(err, &gone) && a.peer.server.silent() {
 		return min(fewAttempts, a.sender.limits.Attempts)
@@ -214,8 +218,9 @@ func (a *attempts) limit(err error) int {
 	return a.sender.limits.Attempts
 }
 
-// again waits before another attempt, or returns the error that ends the attempts.
+// again waits before another attempt, or returns the error that ends the attempts. The end of the attempts must be reported by end.
 func (a *attempts) again(ctx context.Context, err error) error {
+	a.end()
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
 	}
@@ -226,11 +231,29 @@ func (a *attempts) again(ctx context.Context, err error) error {
 	if a.n == 0 {
 		a.began = time.Now()
 	}
-	a.n++
-	if a.n >= a.limit(err) {
-		a.lost(err)
-		return fmt.Errorf("%w (tried %d times)", err, a.n)
+	for {
+		a.n = a.peer.server.breaker.next(a.n)
+		if a.n >= a.limit(err) {
+			a.lost(err)
+			a.peer.server.breaker.usedUp(a.began)
+			return fmt.Errorf("%w (tried %d times)", err, a.n)
+		}
+		if err := a.pause(ctx, err); err != nil {
+			return err
+		}
+		mine, ok, err := a.peer.server.breaker.turn(ctx, a.began, a.n)
+		if err != nil {
+			return err
+		}
+		if ok {
+			a.probe = mine
+			return nil
+		}
 	}
+}
+
+// pause waits as long as the host asks for, or longer with every attempt.
+func (a *attempts) pause(ctx context.Context, err error) error {
 	r := a.sender.limits
 	wait := backoff(r, a.n)
 	if status := statusOf(err); status != nil && (status.retryAfter > 0 || status.code == http.StatusTooManyRequests) {
@@ -242,6 +265,12 @@ func (a *attempts) again(ctx context.Context, err error) error {
 	}
 	a.tell(ctx, err, wait)
 	return sleep(ctx, wait)
+}
+
+// end reports that the last request is over. If others wait for its outcome, it had no proper answer.
+func (a *attempts) end() {
+	a.peer.server.breaker.fail(a.probe)
+	a.probe = nil
 }
 
 // lost records a host that was never reachable, so that later requests need not wait for it.
@@ -296,6 +325,7 @@ type sender struct {
 // retry runs f until it succeeds or further attempts are pointless.
 func (s *sender) retry(ctx context.Context, p *peer, what string, f func() error) error {
 	a := attempts{sender: s, peer: p, what: what}
+	defer a.end()
 	for {
 		err := f()
 		if err == nil {

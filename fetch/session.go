@@ -65,9 +65,10 @@ func newSession(o Options) (*session, error) {
 	s.registries = &registries{
 		network: s.network, loader: loader, keychain: o.Keychain, repos: map[string]*repository{}, apis: map[string]*referrersAPI{},
 	}
-	s.images = &images{registries: s.registries, dir: base, log: o.Logger, platforms: platforms, policy: o.Policy}
-	s.files = &files{web: site, local: local, cache: s.cache, platforms: platforms}
-	s.charts = &helmCharts{web: site, registries: s.registries, local: local, cache: s.cache}
+	kept := newKept(o.Keep)
+	s.images = &images{kept: kept, registries: s.registries, dir: base, log: o.Logger, platforms: platforms, policy: o.Policy}
+	s.files = &files{kept: kept, web: site, local: local, cache: s.cache, platforms: platforms}
+	s.charts = &helmCharts{kept: kept, web: site, registries: s.registries, local: local, cache: s.cache}
 	s.packages = &packageSets{web: site, local: local, log: o.Logger, jobs: o.Jobs}
 	return s, nil
 }

@@ -90,7 +90,6 @@ type network struct {
 	dir     baseDir // of certificates and keys
 	hosts   *Hosts
 	proxy   func(*http.Request) (*url.URL, error)
-	idle    time.Duration // see Retry
 	log     *slog.Logger
 
 	mu         sync.Mutex
@@ -100,7 +99,7 @@ type network struct {
 
 func newNetwork(o Options) *network {
 	return &network{
-		sources: o.Sources, dir: baseDir(o.Dir), hosts: o.Hosts, proxy: proxies(), idle: o.Retry.Idle, log: o.Logger,
+		sources: o.Sources, dir: baseDir(o.Dir), hosts: o.Hosts, proxy: proxies(), log: o.Logger,
 		known: map[string][]*peer{}, transports: map[credentials]*http.Transport{},
 	}
 }
@@ -191,7 +190,8 @@ func (n *network) connect(p *peer, source manifest.Source) error {
 // credentials are the files of a TLS connection.
 type credentials struct{ ca, cert, key string }
 
-// transport returns the connections with these credentials, shared by all users of the same ones. n is locked.
+// transport returns the connections with these credentials, shared by all users of the same ones. They speak HTTP/1.1, so that each of the
+// concurrent downloads has a connection, and a window, of its own. n is locked.
 func (n *network) transport(c credentials) (*http.Transport, error) {
 	if t := n.transports[c]; t != nil {
 		return t, nil
@@ -210,13 +210,10 @@ func (n *network) transport(c credentials) (*http.Transport, error) {
 		DialContext:            (&net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second}).DialContext,
 		TLSClientConfig:        &tls.Config{RootCAs: roots, Certificates: certificates, MinVersion: tls.VersionTLS12},
 		TLSHandshakeTimeout:    20 * time.Second,
-		ForceAttemptHTTP2:      true,
 		DisableCompression:     true, // bytes as published: digests and ranges refer to these
 		MaxIdleConnsPerHost:    maxIdle,
 		IdleConnTimeout:        90 * time.Second,
 		MaxResponseHeaderBytes: maxHeaders,
-		// A dead connection is detected and dropped; HTTP/2 would send every further attempt over it.
-		HTTP2: &http.HTTP2Config{SendPingTimeout: n.idle / 4, PingTimeout: n.idle / 4},
 	}
 	n.transports[c] = t
 	return t, nil

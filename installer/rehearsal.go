@@ -102,12 +102,17 @@ func (u *upgrade) rehearse(ctx context.Context, p UpgradePlan) (*Rehearsal, erro
 	return &r, nil
 }
 
-// rehearseSteps names what each step replaces: etcd, CoreDNS and pause come with the release.
+// rehearseSteps names what each step replaces: CoreDNS and kubeadm's etcd come with the release. Etcd on hosts of its own goes to the
+// bundle's version before the first step.
 func (u *upgrade) rehearseSteps(ctx context.Context, p UpgradePlan) ([]RehearsedStep, error) {
-	now := map[string]string{}
 	first := u.FirstControlPlane()
-	if m, err := health.EtcdMember(ctx, first); err == nil && u.Cluster.Etcd.Type == manifest.EtcdInternal {
-		now["etcd"] = m.Version
+	etcd, err := u.runningEtcd(ctx)
+	if err != nil {
+		return nil, err
+	}
+	names, now := []string{"etcd", "coredns"}, map[string]string{"etcd": etcd}
+	if u.Cluster.Etcd.Type == manifest.EtcdProvided {
+		names = names[1:]
 	}
 	var dns appsv1.Deployment
 	if err := first.Kube().Get(ctx, &dns, "deployment", "coredns", "--namespace="+kube.SystemNamespace, "--ignore-not-found"); err != nil {
@@ -120,8 +125,12 @@ func (u *upgrade) rehearseSteps(ctx context.Context, p UpgradePlan) ([]Rehearsed
 	var steps []RehearsedStep
 	for _, version := range p.Steps {
 		s := RehearsedStep{Version: version}
-		for _, name := range []string{"etcd", "coredns"} {
-			to, err := catalog.Version(u.clusters[version], name)
+		for _, name := range names {
+			of := u.clusters[version]
+			if name == "etcd" && u.Cluster.Etcd.Type == manifest.EtcdExternal {
+				of = u.Cluster
+			}
+			to, err := catalog.Version(of, name)
 			if err != nil {
 				return nil, err
 			}
@@ -146,6 +155,20 @@ func (u *upgrade) rehearseSteps(ctx context.Context, p UpgradePlan) ([]Rehearsed
 		steps = append(steps, s)
 	}
 	return steps, nil
+}
+
+// runningEtcd returns the version of the cluster's etcd, the oldest of external etcd, and "" where it is unknown or provided.
+func (u *upgrade) runningEtcd(ctx context.Context) (string, error) {
+	switch u.Cluster.Etcd.Type {
+	case manifest.EtcdExternal:
+		return u.oldestExternalEtcd(ctx)
+	case manifest.EtcdInternal:
+		if m, err := health.EtcdMember(ctx, u.FirstControlPlane()); err == nil {
+			return m.Version, nil
+		}
+	case manifest.EtcdProvided: // upgrade leaves it alone
+	}
+	return "", nil
 }
 
 //go:embed scripts/deprecated-apis.sh

@@ -3,13 +3,19 @@
 package installer
 
 import (
+	"context"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/report"
+	"github.com/kkbundle/kkbundle/installer/tasktest"
+	"github.com/kkbundle/kkbundle/manifest"
 )
 
 // Only APIs that the new release no longer serves are in the way, and the API server knows the release.
@@ -65,6 +71,32 @@ func TestRehearse(t *testing.T) {
 	}
 	if len(r.Nodes) != 2 || len(r.Nodes[0].Replaces) == 0 || r.RegistryLacks == 0 || r.Estimate != 0 {
 		t.Errorf("%+v", r)
+	}
+}
+
+// TestRehearseEtcdBesideTheCluster: etcd on hosts of its own goes to the bundle's version before the first step; kkbundle replaces no provided etcd.
+func TestRehearseEtcdBesideTheCluster(t *testing.T) {
+	t.Parallel()
+	for kind, want := range map[manifest.EtcdType][]Replaced{manifest.EtcdExternal: {{"etcd", "3.6.4", "3.6.5"}}, manifest.EtcdProvided: nil} {
+		s, _ := upgradeSite(t, "v1.34.2", "cp1", "node1")
+		s.options.Cluster = tasktest.Cluster(t, "kubernetes: {version: v1.34.3}\netcd: {type: external}")
+		u := s.upgradeWith(t, nil)
+		for _, h := range u.WithRole(manifest.RoleEtcd) {
+			s.hosts[h.Name].answer("etcd", func(_ context.Context, cmd host.Cmd) error {
+				_, err := cmd.Stdout.Write([]byte("etcd Version: 3.6.4\nGit SHA: 1\n"))
+				return err
+			})
+		}
+		u.Cluster.Etcd.Type = kind
+		u.clusters = map[string]*manifest.Cluster{"v1.34.3": u.Cluster}
+		steps, err := u.rehearseSteps(t.Context(), UpgradePlan{Cluster: "site", To: "v1.34.3", Steps: []string{"v1.34.3"}})
+		if err != nil || len(steps) != 1 {
+			t.Fatalf("%s: %v, %v", kind, steps, err)
+		}
+		got := slices.DeleteFunc(steps[0].Components, func(r Replaced) bool { return r.Name != "etcd" })
+		if diff := cmp.Diff(got, want, cmpopts.EquateEmpty()); diff != "" {
+			t.Errorf("%s (-got +want):\n%s", kind, diff)
+		}
 	}
 }
 

@@ -341,12 +341,10 @@ func (b *rollback) externalAllows(ctx context.Context) error {
 	}
 	was, _, _ := strings.Cut(want, "-")
 	for _, t := range b.Connected(manifest.RoleEtcd) {
-		out, err := t.Output(ctx, "etcd", "--version")
+		is, err := externalEtcdVersion(ctx, t)
 		if err != nil {
-			return fmt.Errorf("version of etcd on %s: %w", t.Name, err)
+			return err
 		}
-		first, _, _ := strings.Cut(string(out), "\n")
-		is := strings.TrimSpace(strings.TrimPrefix(first, "etcd Version:"))
 		if majorMinor(is) != majorMinor(was) {
 			return b.refuse("continue the upgrade; etcd itself has a procedure for a downgrade: https://etcd.io/docs/v3.6/downgrades/",
 				"etcd on %s is %s, and the bundle has %s", t.Name, is, was)

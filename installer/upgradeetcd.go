@@ -1,7 +1,6 @@
 package installer
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"strings"
@@ -64,18 +63,46 @@ func (p UpgradePlan) isOfRunningMinor(s catalog.Step) bool {
 	return s.Etcd != "" && majorMinor(s.Cluster.Kubernetes.Version) == majorMinor(p.oldest())
 }
 
+// externalEtcdVersion returns the version of the etcd program on a host, such as 3.6.5.
+func externalEtcdVersion(ctx context.Context, t *task.Host) (string, error) {
+	out, err := t.Output(ctx, "etcd", "--version")
+	if err != nil {
+		return "", fmt.Errorf("version of etcd on %s: %w", t.Name, err)
+	}
+	first, _, _ := strings.Cut(string(out), "\n")
+	return strings.TrimSpace(strings.TrimPrefix(first, "etcd Version:")), nil
+}
+
+// oldestExternalEtcd returns the oldest version of etcd on its hosts.
+func (u *upgrade) oldestExternalEtcd(ctx context.Context) (string, error) {
+	members := u.WithRole(manifest.RoleEtcd)
+	versions := make([]string, len(members))
+	err := u.OnAll(members, func(i int, t *task.Host) (err error) {
+		versions[i], err = externalEtcdVersion(ctx, t)
+		return err
+	})
+	if err != nil {
+		return "", err
+	}
+	oldest := versions[0]
+	for _, v := range versions {
+		if versionLess(v, oldest) {
+			oldest = v
+		}
+	}
+	return oldest, nil
+}
+
 // checkExternalEtcd refuses to skip a version of etcd beside the cluster. Its tasks bring it to the bundle's version in one step.
 func (u *upgrade) checkExternalEtcd(ctx context.Context, p UpgradePlan) error {
 	if u.Cluster.Etcd.Type != manifest.EtcdExternal {
 		return nil
 	}
 	return u.OnAll(u.WithRole(manifest.RoleEtcd), func(_ int, t *task.Host) error {
-		out, err := t.Output(ctx, "etcd", "--version")
+		running, err := externalEtcdVersion(ctx, t)
 		if err != nil {
-			return fmt.Errorf("version of etcd on %s: %w", t.Name, err)
+			return err
 		}
-		first, _, _ := bytes.Cut(out, []byte("\n"))
-		running := strings.TrimSpace(strings.TrimPrefix(string(first), "etcd Version:"))
 		take, err := catalog.Through(u.Cluster, "etcd", running)
 		if err != nil || take == "" {
 			return err

@@ -36,7 +36,7 @@ type Source struct {
 func (*Source) hint(name string) string {
 	switch name {
 	case "username", "password", "token", "auth", "identitytoken":
-		return "secrets never live in this file; log in with the docker configuration (docker login) or netrc"
+		return "secrets never live in this file; log in with `kkbundle login` or netrc"
 	case "insecure", "insecureSkipVerify", "skipTLSVerify":
 		return "certificates are always checked; name the authority with ca, or use plainHTTP"
 	case "proxy", "httpProxy", "httpsProxy":

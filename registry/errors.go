@@ -145,9 +145,9 @@ func (s *session) loginText(te *transport.Error) string {
 		at += " (through " + service + ")"
 	}
 	if s.account.Username == "" {
-		return fmt.Sprintf("registry %s requires a login and there is none%s: use --username and --password-stdin, or run docker login %s", at, reason(te), s.host)
+		return fmt.Sprintf("registry %s requires a login and there is none%s: use --username and --password-stdin, or run kkbundle login %s", at, reason(te), s.host)
 	}
-	return fmt.Sprintf("registry %s rejects user %q%s: check user and password (--username, --password-stdin) or log in again with docker login %s", at, s.account.Username, reason(te), s.host)
+	return fmt.Sprintf("registry %s rejects user %q%s: check user and password (--username, --password-stdin) or log in again with kkbundle login %s", at, s.account.Username, reason(te), s.host)
 }
 
 func (s *session) who() string {

@@ -47,7 +47,7 @@ func TestPushRefusals(t *testing.T) {
 			registrytest.Options{TLS: true, Auth: registrytest.AuthToken},
 			func(o *registry.PushOptions) { o.Auth = nil },
 			registry.ErrLogin,
-			[]string{"requires a login and there is none", "docker login"},
+			[]string{"requires a login and there is none", "kkbundle login"},
 		},
 		"read-only": {registrytest.Options{ReadOnly: true}, nil, nil, []string{"does not accept pushes", "read-only"}},
 		"unknown CA": {

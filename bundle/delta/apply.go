@@ -28,7 +28,9 @@ import (
 // Options configure Create and Apply.
 type Options struct {
 	Old    *bundle.From // nil for a pack
-	Output string       // the file to write
+	Output string       // the file to write; Open has none
+	// Scratch is the directory for temporary files; "" for that of the output.
+	Scratch string
 	// Progress, if not nil, receives the phase, and the bytes done and in total.
 	Progress func(phase string, done, total int64)
 }
@@ -37,6 +39,14 @@ func (o *Options) progress(phase string, done, total int64) {
 	if o.Progress != nil {
 		o.Progress(phase, done, total)
 	}
+}
+
+// dir returns the directory for temporary files.
+func (o *Options) dir() string {
+	if o.Scratch != "" {
+		return o.Scratch
+	}
+	return filepath.Dir(o.Output)
 }
 
 // A Result describes a bundle that Apply has written.
@@ -48,23 +58,12 @@ type Result struct {
 // Apply writes the bundle NEW of the delta at path. The delta must have been made against o.Old. NEW gets its name once its size and
 // sha256 are those that Create recorded. Temporary files lie in the directory of the output.
 func Apply(ctx context.Context, path string, o Options) (Result, error) {
-	src, err := os.Open(path)
+	f, err := openFile(path)
 	if err != nil {
 		return Result{}, err
 	}
-	defer src.Close()
-	info, err := src.Stat()
-	if err != nil {
-		return Result{}, err
-	}
-	f, err := parse(src, info.Size())
-	if err == nil {
-		err = f.verify()
-	}
-	if err == nil {
-		err = f.checkOld(o.Old)
-	}
-	if err != nil {
+	defer f.close()
+	if err := errors.Join(f.verify(), f.checkOld(o.Old)); err != nil {
 		return Result{}, fmt.Errorf("%s: %w", path, err)
 	}
 	if err := disk.CheckOutput(o.Output); err != nil {
@@ -122,47 +121,73 @@ func (f *file) checkOld(old *bundle.From) error {
 
 // apply makes the blobs of NEW and calls write with a source of them.
 func (f *file) apply(ctx context.Context, o Options, write func(bundle.Source, bundle.Index) (bundle.Summary, error)) (s bundle.Summary, err error) {
-	dir := filepath.Dir(o.Output)
-	scratch, err := bundle.OpenScratch(dir, format.LevelOf(f.Encoder, f.FrameSize))
+	enc, err := format.NewEncoder(format.LevelOf(f.Encoder, f.FrameSize), 1)
 	if err != nil {
 		return s, err
 	}
-	defer func() { err = errors.Join(err, scratch.Close()) }()
-	if scratch.Encoder() != f.Encoder {
-		return s, fmt.Errorf("the new bundle was written by %q, but this kkbundle has %q: use the version of kkbundle that built the bundle",
-			f.Encoder, scratch.Encoder())
+	if enc.ID != f.Encoder {
+		return s, fmt.Errorf("the new bundle was written by %q, but this kkbundle has %q: use the version of kkbundle that built the bundle", f.Encoder, enc.ID)
 	}
-	store, err := newSpool(dir)
+	a, err := f.rebuild(ctx, o, format.LevelOf(f.Encoder, f.FrameSize))
 	if err != nil {
 		return s, err
 	}
-	defer func() { err = errors.Join(err, store.Close()) }()
-	a := &applier{file: f, o: o, store: store, scratch: scratch}
-	for _, step := range []func(context.Context) error{a.readBase, a.make, a.putBlobs} {
-		if err := step(ctx); err != nil {
-			return s, err
-		}
-	}
-	x, err := bundle.ParseIndex(a.index)
-	if err != nil {
-		return s, err
-	}
-	if digest.FromBytes(a.index) != f.New {
-		return s, damaged("it makes another bundle than its head says")
-	}
+	defer func() { err = errors.Join(err, a.Close()) }()
 	src, err := a.source(ctx)
 	if err != nil {
 		return s, err
 	}
-	return write(src, x)
+	return write(src, a.index)
+}
+
+// rebuild makes the blobs of NEW that OLD lacks, compressed at a level. Close what it returns.
+func (f *file) rebuild(ctx context.Context, o Options, level bundle.Level) (_ *applier, err error) {
+	a := &applier{file: f, o: o}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, a.Close())
+		}
+	}()
+	if a.scratch, err = bundle.OpenScratch(o.dir(), level); err != nil {
+		return nil, err
+	}
+	if a.store, err = newSpool(o.dir()); err != nil {
+		return nil, err
+	}
+	for _, step := range []func(context.Context) error{a.readBase, a.make, a.putBlobs} {
+		if err := step(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if a.index, err = bundle.ParseIndex(a.indexJSON); err != nil {
+		return nil, err
+	}
+	if digest.FromBytes(a.indexJSON) != f.New {
+		return nil, damaged("it makes another bundle than its head says")
+	}
+	store := a.store
+	a.store = nil
+	return a, store.Close()
 }
 
 type applier struct {
 	*file
-	o       Options
-	store   *spool
-	scratch *bundle.Scratch
-	index   []byte // NEW's index.json
+	o         Options
+	store     *spool // nil when the blobs are made
+	scratch   *bundle.Scratch
+	indexJSON []byte // NEW's
+	index     bundle.Index
+}
+
+// Close frees the temporary space.
+func (a *applier) Close() (err error) {
+	if a.store != nil {
+		err = a.store.Close()
+	}
+	if a.scratch != nil {
+		err = errors.Join(err, a.scratch.Close())
+	}
+	return err
 }
 
 // copies reports whether frames of OLD can be copied, because the same encoder made them.
@@ -455,7 +480,7 @@ func (a *applier) putBlobs(ctx context.Context) error {
 		if in.err != nil {
 			break
 		}
-		if a.index == nil { // the first one is index.json
+		if a.indexJSON == nil { // the first one is index.json
 			var index bytes.Buffer
 			if b.Size > format.MaxIndexSize {
 				return damaged("its index.json has %d bytes", b.Size)
@@ -463,7 +488,7 @@ func (a *applier) putBlobs(ctx context.Context) error {
 			if err := a.write(&boundedWriter{&index, b.Size}, b); err != nil {
 				return err
 			}
-			a.index = index.Bytes()
+			a.indexJSON = index.Bytes()
 			continue
 		}
 		group.Go(func() error {

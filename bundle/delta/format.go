@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 
 	"github.com/klauspost/compress/zstd"
 	"github.com/opencontainers/go-digest"
@@ -102,7 +103,46 @@ type file struct {
 	Head
 	src   io.ReaderAt
 	start int64 // of the first section
+	close func() error
 }
+
+// openFile opens the delta at path and reads its head. Close it afterwards.
+func openFile(path string) (*file, error) {
+	src, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	info, err := src.Stat()
+	if err == nil {
+		var f *file
+		if f, err = parse(src, info.Size()); err == nil {
+			f.close = src.Close
+			return f, nil
+		}
+	}
+	return nil, fmt.Errorf("%s: %w", path, errors.Join(err, src.Close()))
+}
+
+// ReadHead returns the head of the delta at path. It does not read the rest.
+func ReadHead(path string) (Head, error) {
+	f, err := openFile(path)
+	if err != nil {
+		return Head{}, err
+	}
+	return f.Head, f.close()
+}
+
+// ParseHead is ReadHead for a delta of size bytes in any place.
+func ParseHead(src io.ReaderAt, size int64) (Head, error) {
+	f, err := parse(src, size)
+	if err != nil {
+		return Head{}, err
+	}
+	return f.Head, nil
+}
+
+// Scratch returns the bytes of temporary files for opening the result.
+func (h *Head) Scratch() int64 { return h.Store + h.Content }
 
 // parse reads the head of a delta of size bytes.
 func parse(src io.ReaderAt, size int64) (*file, error) {

@@ -115,6 +115,29 @@ func applied(t testing.TB, path string, old, next *bundletest.Bundle) error {
 	return nil
 }
 
+// opened opens the result of a forged delta: it is NEW, or there is an error, and nothing is left.
+func opened(t testing.TB, path string, old, next *bundletest.Bundle) {
+	t.Helper()
+	dir := t.TempDir()
+	base, err := bundle.Open(old.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := Open(t.Context(), Options{Old: &bundle.From{Name: "old", Reader: base}, Scratch: dir}, path)
+	if err != nil {
+		err = base.Close()
+	} else {
+		if r.Digest() != next.Reader.Digest() {
+			t.Errorf("the result is %s, not NEW", r.Digest())
+		}
+		err = r.Close()
+	}
+	entries, listErr := os.ReadDir(dir)
+	if err != nil || listErr != nil || len(entries) > 0 {
+		t.Errorf("left: %v (%v, %v)", entries, err, listErr)
+	}
+}
+
 // FuzzApply checks that a delta with a right checksum, but any content, gives NEW or an error.
 func FuzzApply(f *testing.F) {
 	old, next, h, plain := small(f)
@@ -129,7 +152,9 @@ func FuzzApply(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, base, made, blobs []byte) {
-		_ = applied(t, forge(t, h, [numSection][]byte{packed(t, base), made, packed(t, blobs)}), old, next)
+		path := forge(t, h, [numSection][]byte{packed(t, base), made, packed(t, blobs)})
+		_ = applied(t, path, old, next)
+		opened(t, path, old, next)
 	})
 }
 

@@ -18,8 +18,8 @@ import (
 const (
 	Max        = 999           // parts of a bundle
 	ListSuffix = ".parts.json" // of the list beside the parts
-	// maxListSize exceeds the size of 999 records of maximal length.
-	maxListSize = 256 << 10
+	// MaxList exceeds the size of a list of 999 records of maximal length.
+	MaxList = 256 << 10
 )
 
 // An Error names a missing or damaged file of a bundle in parts. It matches format.ErrDamaged.
@@ -128,6 +128,14 @@ func (l List) Marshal() []byte {
 	return append(b, "]}"...)
 }
 
+// ParseList reads the content of a NAME.kkb.parts.json of at most MaxList bytes.
+func ParseList(data []byte) (List, error) {
+	if len(data) > MaxList {
+		return nil, fmt.Errorf("the list of parts has more than %d bytes", MaxList)
+	}
+	return parsePartList(data)
+}
+
 // parsePartList refuses every byte that Marshal would not write.
 func parsePartList(data []byte) (List, error) {
 	s := format.NewScanner(data)
@@ -180,12 +188,12 @@ func readPartList(base string) (List, error) {
 	if err != nil {
 		return nil, refuse(err)
 	}
-	data, err := io.ReadAll(io.LimitReader(f, maxListSize+1))
+	data, err := io.ReadAll(io.LimitReader(f, MaxList+1))
 	if err := errors.Join(err, f.Close()); err != nil {
 		return nil, refuse(err)
 	}
-	if len(data) > maxListSize {
-		return nil, refuse(fmt.Errorf("more than %d bytes", maxListSize))
+	if len(data) > MaxList {
+		return nil, refuse(fmt.Errorf("more than %d bytes", MaxList))
 	}
 	l, err := parsePartList(data)
 	if errors.Is(err, format.ErrUnsupported) {

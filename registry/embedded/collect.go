@@ -20,7 +20,7 @@ import (
 type CollectOptions struct {
 	Dir      string
 	DryRun   bool // remove nothing; may run beside a writing registry, whose unfinished pushes count, too
-	Untagged bool // also remove manifests that no tag and no index refers to
+	Untagged bool // also remove manifests that no tag and no index refers to and whose subject is not there
 	Logger   *slog.Logger
 }
 
@@ -68,7 +68,7 @@ func collect(ctx context.Context, o CollectOptions) (c Collected, err error) {
 		return c, err
 	}
 	// A dry run is the same run over a driver that removes nothing.
-	err = storage.MarkAndSweep(ctx, counter, registry, storage.GCOpts{RemoveUntagged: o.Untagged, Quiet: true})
+	err = storage.MarkAndSweep(ctx, counter, keep(registry, links{content}), storage.GCOpts{RemoveUntagged: o.Untagged, Quiet: true})
 	return counter.Collected, err
 }
 
@@ -108,5 +108,9 @@ func (s *sweep) Delete(ctx context.Context, name string) error {
 	if s.dry {
 		return nil
 	}
-	return s.StorageDriver.Delete(ctx, name)
+	err := s.StorageDriver.Delete(ctx, name)
+	if errors.As(err, new(driver.PathNotFoundError)) {
+		return nil // two digests of one content: it was removed by the other
+	}
+	return err
 }

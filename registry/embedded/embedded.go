@@ -24,14 +24,15 @@ import (
 	"strings"
 	"time"
 
+	"github.com/distribution/distribution/v3"
 	"github.com/distribution/distribution/v3/configuration"
 	"github.com/distribution/distribution/v3/registry/handlers"
+	"github.com/distribution/distribution/v3/registry/storage"
+	"github.com/distribution/distribution/v3/registry/storage/driver/filesystem"
 	"github.com/sirupsen/logrus"
 
 	"github.com/kkbundle/kkbundle/registry/htpasswd"
 	"github.com/kkbundle/kkbundle/registry/httpd"
-
-	_ "github.com/distribution/distribution/v3/registry/storage/driver/filesystem" // registers itself by name
 )
 
 const (
@@ -55,13 +56,17 @@ type Options struct {
 
 // A Registry answers requests. All its methods may be called concurrently.
 type Registry struct {
-	app     *handlers.App
-	users   *htpasswd.Users
-	pullers *htpasswd.Users
-	log     *slog.Logger
-	dir     string
-	lock    *lock
-	metrics *metrics
+	app      *handlers.App
+	storage  distribution.Namespace // the same content, for what app does not offer
+	links    links
+	subjects *subjects
+	readOnly bool
+	users    *htpasswd.Users
+	pullers  *htpasswd.Users
+	log      *slog.Logger
+	dir      string
+	lock     *lock
+	metrics  *metrics
 }
 
 // Open opens the directory. The error is a *LockedError if another process may write there. Distribution logs to
@@ -101,7 +106,12 @@ func (r *Registry) open(ctx context.Context, o Options) (err error) {
 			err = fmt.Errorf("distribution: %v", p)
 		}
 	}()
-	r.app = handlers.NewApp(ctx, settings(o, secret))
+	r.app, r.readOnly = handlers.NewApp(ctx, settings(o, secret)), o.ReadOnly
+	r.links = links{filesystem.New(filesystem.DriverParameters{RootDirectory: o.Dir, MaxThreads: threads})}
+	if r.storage, err = storage.NewRegistry(ctx, r.links.content, storage.EnableDelete); err != nil {
+		return err
+	}
+	r.subjects = newSubjects(r.storage, r.links)
 	return nil
 }
 
@@ -119,6 +129,7 @@ func settings(o Options, secret string) *configuration.Configuration {
 	c.Catalog.MaxEntries, c.Tags.MaxTags = pageSize, pageSize
 	c.HTTP.Secret = secret
 	c.Validation.Manifests.Indexes.Platforms = "none"
+	c.Validation.Manifests.URLs.Allow = []string{"^https?://"} // of layers that are not distributed; none is ever fetched
 	return c
 }
 

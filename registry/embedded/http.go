@@ -57,7 +57,7 @@ func (r *Registry) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		http.Error(out, "a container registry: its API is below /v2/", http.StatusNotFound)
 		return
 	}
-	r.app.ServeHTTP(out, req)
+	r.api(out, req)
 }
 
 // errPullOnly means that a user who may only pull sent another request: 403.
@@ -78,7 +78,7 @@ func (r *Registry) admit(req *http.Request) error {
 	return nil
 }
 
-// refuse answers with the distribution specification's error body.
+// refuse answers a request that is not admitted.
 func refuse(w http.ResponseWriter, err error) {
 	status, code := http.StatusInternalServerError, "UNKNOWN"
 	switch {
@@ -91,12 +91,17 @@ func refuse(w http.ResponseWriter, err error) {
 		status, code = http.StatusTooManyRequests, "TOOMANYREQUESTS"
 		w.Header().Set("Retry-After", htpasswd.Retry)
 	}
-	text, jsonErr := json.Marshal(map[string][]map[string]string{"errors": {{"code": code, "message": err.Error()}}})
-	if jsonErr != nil {
+	w.Header().Set("Docker-Distribution-Api-Version", "registry/2.0")
+	answerError(w, status, code, err.Error())
+}
+
+// answerError answers with the distribution specification's error body.
+func answerError(w http.ResponseWriter, status int, code, message string) {
+	text, err := json.Marshal(map[string][]map[string]string{"errors": {{"code": code, "message": message}}})
+	if err != nil {
 		text = []byte(`{"errors":[{"code":"UNKNOWN"}]}`)
 	}
 	w.Header().Set("Content-Type", "application/json")
-	w.Header().Set("Docker-Distribution-Api-Version", "registry/2.0")
 	w.WriteHeader(status)
 	_, _ = w.Write(text) // the client may be gone
 }

@@ -43,7 +43,7 @@ func newBuildCmd(g *globals) *cobra.Command {
 		Long: `Downloads all items of a manifest and writes them to one file, NAME-VERSION.kkb.
 
 A matching lock file beside the manifest is used. Without one, build looks up the current digests of tags and keeps the lock in
-the bundle. Downloads stay in the cache: an interrupted build continues, and the next build downloads only new items. The same
+the bundle. Of a lock that does not match, the pins of unchanged items are used, unless --update is given. Downloads stay in the cache: an interrupted build continues, and the next build downloads only new items. The same
 lock gives the same bytes. Free space is checked before anything large is downloaded.
 
 With --no-cache only the bundle and a few blobs need space. Contents are downloaded in the order of the bundle, a few ahead of the
@@ -79,6 +79,7 @@ Texts that may be images are reported; --strict makes them an error. See kkbundl
 	cmd.Flags().Var(&o.split, "split", "write parts of this size, such as 4GB, 4GiB or 700MB")
 	o.encrypt.add(g, cmd.Flags())
 	o.add(cmd.Flags())
+	o.addUpdate(cmd.Flags())
 	cmd.Flags().BoolVar(&o.locked, "locked", false, "fail unless the lock file matches the manifest")
 	cmd.Flags().BoolVar(&o.provenance, "provenance", false, "write NAME.kkb.provenance.json, which describes the build")
 	cmd.Flags().BoolVarP(&o.force, "force", "f", false, "replace an existing file that is not a bundle of the same name")

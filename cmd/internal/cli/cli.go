@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -47,6 +48,11 @@ func Main(ctx context.Context, args []string, streams terminal.Streams) int {
 		printError(streams.Err, err)
 	}
 	return exitCode(err)
+}
+
+// Commands returns the tree of all commands, for manual pages and completions. The commands are not for running.
+func Commands() *cobra.Command {
+	return newRootCmd(&globals{Console: terminal.NewConsole(terminal.Streams{In: strings.NewReader(""), Out: io.Discard, Err: io.Discard})})
 }
 
 func newRootCmd(g *globals) *cobra.Command {

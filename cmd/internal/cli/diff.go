@@ -138,7 +138,7 @@ func (g *globals) openListing(ctx context.Context, path string, login loginFlags
 		}
 		return diff.OfLock(l), nil
 	}
-	r, err := g.openBundle(path)
+	r, err := g.openRead(ctx, path, login)
 	if err != nil {
 		return nil, err
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/build"
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/download"
 	"github.com/kkbundle/kkbundle/bundle/pull"
 	"github.com/kkbundle/kkbundle/cmd/internal/terminal"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
@@ -108,7 +109,9 @@ func exitClasses() []exitClass {
 		}},
 		{24, "bundle encrypted, and no given key decrypts it", asError[*bundle.EncryptedError]},
 		{14, "some items could not be fetched; the rest is kept", asError[*fetch.Errors]},
-		{15, "registry refused or unreachable", func(err error) bool { return asError[*pushError](err) || asError[*pull.RefusedError](err) }},
+		{15, "registry or web server refused or unreachable", func(err error) bool {
+			return asError[*pushError](err) || asError[*pull.RefusedError](err) || asError[*download.StatusError](err) || asError[*download.ServerError](err)
+		}},
 		{17, "another run is at work there", asError[*task.LockedError]},
 		{23, "the cluster is not healthy", asError[*health.UnhealthyError]},
 		{16, "install stopped on a host", asError[*engine.TaskError]},

@@ -2,18 +2,15 @@ package cli
 
 import (
 	"fmt"
-	"io"
 	"strings"
 
 	"github.com/spf13/pflag"
-
-	"github.com/kkbundle/kkbundle/cmd/internal/terminal"
 )
 
 // CheckCommandLine checks a command line, without the program's name, against the real commands: names, flags, their values and the number of
 // arguments. It returns the command's path.
 func CheckCommandLine(args []string) (string, error) {
-	root := newRootCmd(&globals{Console: terminal.NewConsole(terminal.Streams{In: strings.NewReader(""), Out: io.Discard, Err: io.Discard})})
+	root := Commands()
 	cmd, rest, err := root.Find(args)
 	if err != nil {
 		return "", err
@@ -32,7 +29,7 @@ func CheckCommandLine(args []string) (string, error) {
 
 // HelpExamples returns the lines of all commands' examples.
 func HelpExamples() map[string][]string {
-	root := newRootCmd(&globals{Console: terminal.NewConsole(terminal.Streams{In: strings.NewReader(""), Out: io.Discard, Err: io.Discard})})
+	root := Commands()
 	all := map[string][]string{}
 	for _, c := range root.Commands() {
 		for _, one := range append(c.Commands(), c) {

@@ -125,7 +125,7 @@ func (g *globals) withCatalog(ctx context.Context, path string, login loginFlags
 		defer end()
 		return f(&r.Catalog)
 	}
-	r, err := g.openBundle(path)
+	r, err := g.openRead(ctx, path, login)
 	if err != nil {
 		return err
 	}
@@ -196,7 +196,7 @@ func (g *globals) inspect(ctx context.Context, path string, login loginFlags) (i
 		contents, err := r.Survey(ctx)
 		return inspectionOf(&r.Catalog, contents, r.Size()), err
 	}
-	r, err := g.openBundle(path)
+	r, err := g.openRead(ctx, path, login)
 	if err != nil {
 		return inspection{}, err
 	}

@@ -42,7 +42,7 @@ func runInspectLayers(ctx context.Context, g *globals, path string) error {
 	if usage.IsAddress(path) {
 		return usage.Errorf("--layers reads all content: pull the bundle first, then name the file")
 	}
-	r, err := g.openBundle(path)
+	r, err := g.openAny(ctx, path)
 	if err != nil {
 		return err
 	}

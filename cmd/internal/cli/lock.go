@@ -62,6 +62,7 @@ type projectFlags struct {
 	strict        bool
 	renderTimeout time.Duration
 	assume        bool
+	update        bool
 }
 
 func (f *projectFlags) add(fs *pflag.FlagSet) {
@@ -71,6 +72,10 @@ func (f *projectFlags) add(fs *pflag.FlagSet) {
 	fs.BoolVar(&f.assume, "assume", false, "accept a minor release of Kubernetes that this kkbundle does not know; the lock records it")
 }
 
+func (f *projectFlags) addUpdate(fs *pflag.FlagSet) {
+	fs.BoolVar(&f.update, "update", false, "if the lock does not fit the manifest, look up unchanged items again, too")
+}
+
 func (f *projectFlags) options(g *globals) (o build.Options, err error) {
 	if o.Level, err = f.compression(); err != nil {
 		return o, err
@@ -78,6 +83,7 @@ func (f *projectFlags) options(g *globals) (o build.Options, err error) {
 	if o.Cache, err = cacheDir(f.cache); err != nil {
 		return o, err
 	}
+	o.Update = f.update
 	o.Jobs, o.Strict, o.RenderTimeout, o.Events, o.Logger = int(f.jobs), f.strict, f.renderTimeout, g.showBuild(), g.Logger()
 	return o, nil
 }
@@ -131,6 +137,8 @@ func newLockCmd(g *globals) *cobra.Command {
 		Short: "Pin every item of a manifest by digest",
 		Long: `Looks up the current digests of the manifest's tags and versions and writes them to a lock file beside it
 (manifest.lock.yaml for manifest.yaml). build then uses exactly these; run lock again to move to newer ones.
+After a change of the manifest or of its files, only new and changed items are looked up, and operating system packages; --update looks
+up all items.
 Charts are rendered, and Kubernetes YAML is read, to find images that nobody listed; these are pinned too. The kubeadm of a cluster is
 downloaded and asked for the images of its release.
 Files without a published checksum are downloaded to compute it, and the lock records that. Signatures, attestations and SBOMs
@@ -140,6 +148,7 @@ attached to images are pinned with them. Signatures that the manifest requires (
 		RunE:    func(cmd *cobra.Command, args []string) error { return runLock(cmd.Context(), g, args[0], flags) },
 	}
 	flags.add(cmd.Flags())
+	flags.addUpdate(cmd.Flags())
 	return cmd
 }
 

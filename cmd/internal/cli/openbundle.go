@@ -17,16 +17,30 @@ import (
 )
 
 // openBundle opens a bundle, a file or parts, and checks its signature before reading more. It prints warnings about missing files that
-// are not essential. Commands open bundles only here and in openStream.
+// are not essential. Commands open bundles only here, in openAny and in openStream.
 func (g *globals) openBundle(path string) (*bundle.Reader, error) {
-	r, _, err := g.openSigned(path)
+	if c, ok := parseChain(path); ok {
+		return nil, usage.Errorf("%s is a bundle without a file: write it with kkbundle patch or unpack first (push, install, upgrade, verify, inspect and diff take it as it is)",
+			plain.Line(c.result()))
+	}
+	r, err := g.openUnchecked(path)
+	if err != nil {
+		return nil, err
+	}
+	r, _, err = g.signedBundle(path, r)
 	return r, err
 }
 
-// openAccepted is openBundle for commands that put a bundle to use: on hosts, in a registry, for clients. A signed bundle is recorded as
+// openAny is openBundle for commands that read a bundle in place: also one that a chain of deltas makes.
+func (g *globals) openAny(ctx context.Context, path string) (*bundle.Reader, error) {
+	r, _, err := g.openSigned(ctx, path)
+	return r, err
+}
+
+// openAccepted is openAny for commands that put a bundle to use: on hosts, in a registry, for clients. A signed bundle is recorded as
 // accepted, and one that is older than the last of its name is refused.
-func (g *globals) openAccepted(path string) (*bundle.Reader, error) {
-	r, by, err := g.openSigned(path)
+func (g *globals) openAccepted(ctx context.Context, path string) (*bundle.Reader, error) {
+	r, by, err := g.openSigned(ctx, path)
 	if err != nil {
 		return nil, err
 	}
@@ -36,33 +50,46 @@ func (g *globals) openAccepted(path string) (*bundle.Reader, error) {
 	return r, nil
 }
 
-func (g *globals) openSigned(path string) (*bundle.Reader, *signed, error) {
-	if err := usage.CheckFile(path); err != nil {
-		return nil, nil, err
-	}
-	r, err := g.openUnchecked(path)
-	if errors.Is(err, fs.ErrNotExist) && !exists(path) {
-		return nil, nil, fmt.Errorf("bundle %s: %w", path, usage.FileError(err))
-	}
+func (g *globals) openSigned(ctx context.Context, path string) (*bundle.Reader, *signed, error) {
+	r, err := g.openInPlace(ctx, path)
 	if err != nil {
 		return nil, nil, err
 	}
+	return g.signedBundle(path, r)
+}
+
+// openInPlace opens a bundle in any form, before its signature is checked.
+func (g *globals) openInPlace(ctx context.Context, path string) (*bundle.Reader, error) {
+	if c, ok := parseChain(path); ok {
+		return g.openChain(ctx, c)
+	}
+	return g.openUnchecked(path)
+}
+
+// signedBundle checks the signature of a bundle, and closes the bundle after an error.
+func (g *globals) signedBundle(path string, r *bundle.Reader) (*bundle.Reader, *signed, error) {
 	for _, w := range r.Warnings() {
 		if g.Watched() {
 			g.Logger().Warn("a file of the bundle is missing", "reason", w)
 		}
 		g.Note("warning: %s", plain.Line(w))
 	}
-	by, err := g.checkTrust(path, r.Index())
+	by, err := g.checkTrust(sidecarBase(path), r.Index())
 	if err != nil {
 		return nil, nil, errors.Join(err, r.Close())
 	}
 	return r, by, nil
 }
 
-// openUnchecked opens a bundle whose signature does not matter.
+// openUnchecked opens a file or parts whose signature does not matter yet.
 func (g *globals) openUnchecked(path string) (*bundle.Reader, error) {
+	if err := usage.CheckFile(path); err != nil {
+		return nil, err
+	}
 	r, err := bundle.OpenWith(path, g.keysFor(path))
+	if errors.Is(err, fs.ErrNotExist) && !exists(path) {
+		return nil, fmt.Errorf("bundle %s: %w", path, usage.FileError(err))
+	}
 	if errors.Is(err, bundle.ErrDamaged) && usage.IsYAML(path) {
 		return nil, &noBundleError{path}
 	}
@@ -100,7 +127,7 @@ func (g *globals) openStream(ctx context.Context, path string, pipe io.Reader, j
 
 // openSite opens the site and the bundle; path is "" without a bundle.
 func (g *globals) openSite(ctx context.Context, f site.Flags, path string) (*site.Site, error) {
-	return g.siteWith(ctx, f, path, g.openBundle)
+	return g.siteWith(ctx, f, path, g.openAny)
 }
 
 // openAcceptedSite is openSite for commands that bring the bundle's content onto hosts, see openAccepted.
@@ -108,12 +135,12 @@ func (g *globals) openAcceptedSite(ctx context.Context, f site.Flags, path strin
 	return g.siteWith(ctx, f, path, g.openAccepted)
 }
 
-func (g *globals) siteWith(ctx context.Context, f site.Flags, path string, open func(string) (*bundle.Reader, error)) (*site.Site, error) {
+func (g *globals) siteWith(ctx context.Context, f site.Flags, path string, open func(context.Context, string) (*bundle.Reader, error)) (*site.Site, error) {
 	return site.Open(ctx, g.Console, f, func() (*bundle.Reader, error) {
 		if path == "" {
 			return nil, nil //nolint:nilnil // there is no bundle
 		}
-		return open(path)
+		return open(ctx, path)
 	})
 }
 

@@ -23,9 +23,13 @@ against; another one is refused before anything is written. NEW gets its name on
 its signature with kkbundle verify --key, as that of any bundle.
 
 Temporary files, as large as the changed layers unpacked, and NEW lie in the output's directory. After an interruption, run the command
-again.`,
+again.
+
+push, install, upgrade, verify, inspect and diff take OLD+DELTA in place of NEW, and write no file: OLD.kkb+x.kkd, or a chain,
+OLD.kkb+x.kkd+y.kkd. Temporary files lie in $TMPDIR. The signature of NEW lies beside the last delta: x.kkb.sigstore.json for x.kkd.`,
 		Example: `  kkbundle patch site-1.4.0.kkb site-1.5.0.kkd -o site-1.5.0.kkb
-  kkbundle verify --key cosign.pub site-1.5.0.kkb`,
+  kkbundle verify --key cosign.pub site-1.5.0.kkb
+  kkbundle push --registry harbor.site site-1.4.0.kkb+site-1.5.0.kkd`,
 		Args: takes("OLD", "DELTA"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return runPatch(cmd.Context(), g, deltaFiles{old: args[0], delta: args[1], output: output})

@@ -32,19 +32,27 @@ type pullOptions struct {
 func newPullCmd(g *globals) *cobra.Command {
 	o := pullOptions{split: usage.Size{Least: minSplit}}
 	cmd := &cobra.Command{
-		Use:   "pull oci://HOST/PATH[:TAG|@DIGEST]",
-		Short: "Pull a published bundle from an OCI registry",
-		Long: `Downloads a published bundle to a file, with its signatures beside it. Only blobs that are neither in the cache nor in the bundles of
+		Use:   "pull ADDRESS",
+		Short: "Pull a bundle from an OCI registry or a web server",
+		Long: `ADDRESS is oci://HOST/PATH[:TAG|@DIGEST] or https://HOST/PATH/NAME.kkb.
+
+From a registry: downloads a published bundle to a file, with its signatures beside it. Only blobs that are neither in the cache nor in the bundles of
 --have are transferred; a repeated pull continues at the byte. Every blob's digest is checked. The digest of the file is that of the
 published bundle; its bytes are the same too, if both versions of kkbundle have the same encoder.
 
 With trusted keys (--trust, or the default), the bundle must be signed by one of them; this is checked before its content is
 downloaded. With --item or --platform, only that part is downloaded, as copy would write it. With --encrypt-to, -R or --passphrase the
-file is encrypted, as build writes it; the cache is not. ` + itemsHelp,
+file is encrypted, as build writes it; the cache is not. ` + itemsHelp + `
+
+From a web server (a file server, S3, a generic repository of Nexus or Artifactory): downloads NAME.kkb, or its parts side by side if the
+server has NAME.kkb.parts.json, and NAME.kkb.sigstore.json. With --have, NAME.kkd is downloaded instead if it was made against that
+bundle. A later run continues if the server has the same file, by its strong ETag, and starts over otherwise. The bundle gets its name
+after NAME.kkb.sha256, if there is one, every byte and the signature are checked. -o names a file or a directory.`,
 		Example: `  kkbundle pull oci://registry.corp.example/bundles/site:1.4.0
   kkbundle pull --have site-1.3.0.kkb oci://registry.corp.example/bundles/site:1.4.0
+  kkbundle pull --have site-1.3.0.kkb -o . https://files.corp.example/bundles/site-1.4.0.kkb
   kkbundle pull --item 'chart/*' -o charts.kkb oci://registry.corp.example/bundles/site@sha256:6d1f…`,
-		Args: takes("oci://HOST/PATH[:TAG|@DIGEST]"),
+		Args: takes("ADDRESS"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.levelGiven = cmd.Flags().Changed("level")
 			return runPull(cmd.Context(), g, args[0], o)
@@ -58,13 +66,16 @@ file is encrypted, as build writes it; the cache is not. ` + itemsHelp,
 	f.StringVarP(&o.output, "output", "o", "", "the file to write (default NAME-VERSION.kkb, with .age if it is encrypted)")
 	f.Var(&o.split, "split", "write parts of this size, such as 4GB, 4GiB or 700MB")
 	o.encrypt.add(g, f)
-	f.StringArrayVar(&o.haves, "have", nil, "a local bundle, whose blobs are not transferred (repeated)")
+	f.StringArrayVar(&o.haves, "have", nil, "a local bundle, whose content is not transferred (repeated)")
 	f.StringArrayVar(&o.items, "item", nil, "pull only this item (repeated; * matches any characters)")
 	f.StringSliceVar(&o.platforms, "platform", nil, "pull only this platform (repeated)")
 	return cmd
 }
 
 func runPull(ctx context.Context, g *globals, address string, o pullOptions) (err error) {
+	if isWeb(address) {
+		return runPullWeb(ctx, g, address, o)
+	}
 	options, err := o.library(g, address)
 	if err != nil {
 		return err

@@ -269,7 +269,7 @@ func (g *globals) openPushSource(ctx context.Context, path string, jobs int) (pu
 		return pushSource{}, err
 	}
 	if pipe == nil {
-		r, err := g.openAccepted(path)
+		r, err := g.openAccepted(ctx, path)
 		if err != nil {
 			return pushSource{}, err
 		}
@@ -289,7 +289,7 @@ func (g *globals) openPushSource(ctx context.Context, path string, jobs int) (pu
 // checkPipe returns an error if bundle and password both come from standard input.
 func (o *pushOptions) checkPipe(path string) error {
 	if path == standardStream && o.passwordStdin {
-		return usage.Errorf("the password and the bundle cannot both come on standard input: run docker login before, or name the bundle's file or pipe")
+		return usage.Errorf("the password and the bundle cannot both come on standard input: run kkbundle login before, or name the bundle's file or pipe")
 	}
 	return nil
 }

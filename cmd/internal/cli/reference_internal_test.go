@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"flag"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -15,8 +14,6 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-
-	"github.com/kkbundle/kkbundle/cmd/internal/terminal"
 )
 
 var updateReference = flag.Bool("update", false, "write the pages of docs/reference anew; review the change")
@@ -64,7 +61,7 @@ is an event on standard error: one line of JSON with the message, the hint and t
 }
 
 func commandsPage() string {
-	root := newRootCmd(&globals{Console: terminal.NewConsole(terminal.Streams{In: strings.NewReader(""), Out: io.Discard, Err: io.Discard})})
+	root := Commands()
 	var b strings.Builder
 	b.WriteString(`# Commands
 

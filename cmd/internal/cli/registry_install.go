@@ -93,7 +93,7 @@ func runRegistryInstall(cmd *cobra.Command, g *globals, args []string, o registr
 			return err
 		}
 		g.trust.unrecorded = o.dryRun
-		r, err := g.openAccepted(args[0])
+		r, err := g.openAccepted(ctx, args[0])
 		if err != nil {
 			return err
 		}

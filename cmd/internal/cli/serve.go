@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/plain"
 	"github.com/kkbundle/kkbundle/registry/serve"
@@ -93,7 +94,9 @@ func runServe(ctx context.Context, g *globals, paths []string, o serveOptions) e
 	if o.verify {
 		g.Note("checking every byte of %s", plain.Count(len(paths), "bundle"))
 	}
-	s, err := serve.New(ctx, serve.Options{Bundles: paths, Verify: o.verify, Users: o.users, Logger: g.Logger(), Open: g.openAccepted})
+	s, err := serve.New(ctx, serve.Options{Bundles: paths, Verify: o.verify, Users: o.users, Logger: g.Logger(), Open: func(path string) (*bundle.Reader, error) {
+		return g.openAccepted(ctx, path)
+	}})
 	if err != nil {
 		return err
 	}

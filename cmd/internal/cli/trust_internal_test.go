@@ -30,6 +30,8 @@ func TestOneWayIn(t *testing.T) {
 		"complete.go":               "lists names for a shell, and uses nothing of the bundle",
 		"openbundle.go":             "checks",
 		"verify.go":                 "checks before it reads, and takes warnings for errors",
+		"chain.go":                  "opens what deltas are applied to, for openbundle.go; the result is checked",
+		"web.go":                    "checks, as openbundle.go does",
 		"cache.go":                  "reads which blobs to keep, and none of them",
 		"../../../build/closure.go": "looks at the bundle that build has just written",
 		"build.go":                  "reads the name of the bundle that it replaces",

@@ -66,7 +66,7 @@ func runVerify(ctx context.Context, g *globals, path string, o verifyOptions) er
 	m := g.NewMeter("verify")
 	report, err := verify(ctx, g, path, bundle.VerifyOptions{Progress: m.Set, Accept: func(x bundle.Index) (err error) {
 		r.Warnings = unsignedPackages(shortfallsOf(x.Items))
-		r.Signature, err = g.checkTrust(path, x)
+		r.Signature, err = g.checkTrust(sidecarBase(path), x)
 		return err
 	}}, func(c *bundle.Catalog) (err error) {
 		if o.closure {
@@ -109,10 +109,7 @@ func verify(ctx context.Context, g *globals, path string, o bundle.VerifyOptions
 		defer pipe.Close()
 		return bundle.VerifyStream(ctx, pipe, o)
 	}
-	if err := usage.CheckFile(path); err != nil {
-		return bundle.Report{}, err
-	}
-	r, err := g.openUnchecked(path) // a warning would be an error here
+	r, err := g.openInPlace(ctx, path) // a warning would be an error here
 	if err != nil {
 		return bundle.Report{}, err
 	}

@@ -1,6 +1,6 @@
-// Command release describes and signs the files of a release, for `make dist`: a bill of materials of the programs (CycloneDX 1.6), their
-// provenance (SLSA v1 in an in-toto statement), their checksums, and with a key a signature of the checksums. The same programs and
-// commit give the same bytes: there are no times.
+// Command release completes a release, for `make dist`. It packs programs into a container image (image.go), writes a Homebrew formula
+// (formula.go), a bill of materials of the programs (CycloneDX 1.6), the provenance of all files (SLSA v1 in an in-toto statement), the
+// checksums, and with a key a signature of the checksums. The same files and commit give the same bytes: the only time is that of the commit.
 package main
 
 import (
@@ -16,6 +16,8 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"slices"
+	"strings"
+	"time"
 
 	cdx "github.com/CycloneDX/cyclonedx-go"
 	"github.com/opencontainers/go-digest"
@@ -27,10 +29,14 @@ import (
 )
 
 const (
-	usage     = "usage: release DIR VERSION COMMIT [KEY]   (the password of KEY is $COSIGN_PASSWORD)"
+	usage     = "usage: release DIR VERSION COMMIT DATE [KEY]   (DATE in RFC 3339; KEY is a file or env://NAME, its password $COSIGN_PASSWORD)"
 	buildType = "https://github.com/kkbundle/kkbundle/dist/v1"
 	source    = "git+https://github.com/kkbundle/kkbundle"
-	sums      = "SHA256SUMS"
+
+	bill            = "kkbundle.cdx.json"
+	statement       = "kkbundle.provenance.json"
+	sums            = "SHA256SUMS"
+	signatureSuffix = ".sigstore.json"
 )
 
 func main() {
@@ -41,34 +47,46 @@ func main() {
 }
 
 func run(args []string) error {
-	if len(args) != 3 && len(args) != 4 {
+	if len(args) != 4 && len(args) != 5 {
 		return errors.New(usage)
 	}
-	r := release{dir: args[0], version: args[1], commit: args[2]}
-	if err := r.read(); err != nil {
-		return err
+	date, err := time.Parse(time.RFC3339, args[3])
+	if err != nil {
+		return fmt.Errorf("%w\n%s", err, usage)
 	}
-	if err := r.describe(); err != nil || len(args) == 3 {
-		return err
+	r := release{dir: args[0], version: args[1], commit: args[2], date: date.UTC()}
+	for _, step := range []func() error{r.readPrograms, r.writeManual, r.writeImage, r.readFiles, r.writeFormula, r.describe} {
+		if err := step(); err != nil {
+			return err
+		}
 	}
-	return r.sign(args[3])
+	if len(args) == 4 {
+		return nil
+	}
+	return r.sign(args[4])
 }
 
-// A release is the programs of a directory.
+// A release is the files of a directory.
 type release struct {
 	dir, version, commit string
-	files                []provenance.Descriptor // name and digest of every program
-	modules              map[string]debug.Module // linked into any of them, by path
+	date                 time.Time               // of the commit
+	programs             []string                // names, kkbundle-SYSTEM-ARCHITECTURE
+	files                []provenance.Descriptor // name and digest of every file
+	modules              map[string]debug.Module // linked into any program, by path
 	goVersion            string
 }
 
-func (r *release) read() error {
-	programs, err := filepath.Glob(filepath.Join(r.dir, "kkbundle-*-*"))
-	if err != nil || len(programs) == 0 {
-		return fmt.Errorf("%s has no programs kkbundle-SYSTEM-ARCHITECTURE: %w", r.dir, errors.Join(err, os.ErrNotExist))
+// readPrograms reads Go's record of the modules in each program.
+func (r *release) readPrograms() error {
+	found, err := filepath.Glob(filepath.Join(r.dir, "kkbundle-*-*"))
+	if err != nil {
+		return err
 	}
 	r.modules = map[string]debug.Module{}
-	for _, program := range programs {
+	for _, program := range found {
+		if filepath.Ext(program) != "" { // a package
+			continue
+		}
 		info, err := buildinfo.ReadFile(program)
 		if err != nil {
 			return fmt.Errorf("%s: %w", program, err)
@@ -80,7 +98,25 @@ func (r *release) read() error {
 			}
 			r.modules[module.Path] = *module
 		}
-		file, err := os.Open(program)
+		r.programs = append(r.programs, filepath.Base(program))
+	}
+	if len(r.programs) == 0 {
+		return fmt.Errorf("%s has no programs kkbundle-SYSTEM-ARCHITECTURE: %w", r.dir, os.ErrNotExist)
+	}
+	return nil
+}
+
+// readFiles computes the digests of all files but those that later steps write.
+func (r *release) readFiles() error {
+	entries, err := os.ReadDir(r.dir)
+	if err != nil {
+		return err
+	}
+	for _, entry := range entries {
+		if slices.Contains([]string{formula, bill, statement, sums, sums + signatureSuffix}, entry.Name()) || !entry.Type().IsRegular() {
+			continue
+		}
+		file, err := os.Open(filepath.Join(r.dir, entry.Name()))
 		if err != nil {
 			return err
 		}
@@ -88,14 +124,28 @@ func (r *release) read() error {
 		if err := errors.Join(err, file.Close()); err != nil {
 			return err
 		}
-		r.files = append(r.files, provenance.Descriptor{Name: filepath.Base(program), Digest: map[string]string{"sha256": sum.Encoded()}})
+		r.add(entry.Name(), sum)
 	}
 	return nil
 }
 
+func (r *release) add(name string, sum digest.Digest) {
+	r.files = append(r.files, provenance.Descriptor{Name: name, Digest: map[string]string{"sha256": sum.Encoded()}})
+}
+
+// sum returns the SHA-256 of a file in hex, "" if there is no such file.
+func (r *release) sum(name string) string {
+	i := slices.IndexFunc(r.files, func(file provenance.Descriptor) bool { return file.Name == name })
+	if i < 0 {
+		return ""
+	}
+	return r.files[i].Digest["sha256"]
+}
+
 // describe writes the bill of materials, the provenance, and the checksums of all files.
 func (r *release) describe() error {
-	for name, content := range map[string]any{"kkbundle.cdx.json": r.bill(), "kkbundle.provenance.json": r.statement()} {
+	written := map[string]digest.Digest{}
+	for name, content := range map[string]any{bill: r.bill(), statement: r.statement()} {
 		var text bytes.Buffer
 		e := json.NewEncoder(&text)
 		e.SetEscapeHTML(false)
@@ -103,11 +153,13 @@ func (r *release) describe() error {
 		if err := e.Encode(content); err != nil {
 			return err
 		}
-		sum := digest.SHA256.FromBytes(text.Bytes()).Encoded()
+		written[name] = digest.SHA256.FromBytes(text.Bytes())
 		if err := disk.WriteFile(filepath.Join(r.dir, name), 0o644, &text); err != nil {
 			return err
 		}
-		r.files = append(r.files, provenance.Descriptor{Name: name, Digest: map[string]string{"sha256": sum}})
+	}
+	for name, sum := range written {
+		r.add(name, sum)
 	}
 	slices.SortFunc(r.files, func(a, b provenance.Descriptor) int { return cmp.Compare(a.Name, b.Name) })
 	var list bytes.Buffer
@@ -151,9 +203,22 @@ func (r *release) statement() any {
 	}
 }
 
+// keyText reads a private key from a file, or from the variable of env://NAME, as cosign does.
+func keyText(key string) ([]byte, error) {
+	name, inEnvironment := strings.CutPrefix(key, "env://")
+	if !inEnvironment {
+		return os.ReadFile(key)
+	}
+	text := os.Getenv(name)
+	if text == "" {
+		return nil, fmt.Errorf("%s: the variable is not set", key)
+	}
+	return []byte(text), nil
+}
+
 // sign signs the checksums as `cosign sign-blob` does.
 func (r *release) sign(file string) error {
-	text, err := os.ReadFile(file)
+	text, err := keyText(file)
 	if err != nil {
 		return err
 	}
@@ -169,5 +234,5 @@ func (r *release) sign(file string) error {
 	if err != nil {
 		return err
 	}
-	return disk.WriteFile(filepath.Join(r.dir, sums+".sigstore.json"), 0o644, bytes.NewReader(signature))
+	return disk.WriteFile(filepath.Join(r.dir, sums+signatureSuffix), 0o644, bytes.NewReader(signature))
 }

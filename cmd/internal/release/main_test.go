@@ -7,10 +7,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
 	cdx "github.com/CycloneDX/cyclonedx-go"
+	"github.com/opencontainers/go-digest"
 
 	"github.com/kkbundle/kkbundle/provenance"
 	"github.com/kkbundle/kkbundle/trust"
@@ -35,10 +37,27 @@ func dist(t *testing.T, key string) (dir string) {
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	if err := run([]string{dir, "v1.2.3", "0123456789012345678901234567890123456789", key}); err != nil {
+	// The formula names programs of all systems; this program stands in for the others.
+	program := read(t, dir, "kkbundle-linux-amd64")
+	for _, name := range []string{"kkbundle-linux-arm64", "kkbundle-darwin-amd64", "kkbundle-darwin-arm64"} {
+		write(t, filepath.Join(dir, name), program)
+	}
+	write(t, filepath.Join(dir, "kkbundle-linux-amd64.deb"), []byte("a stand-in of a package"))
+	write(t, filepath.Join(dir, "share/man/man1/kkbundle.1.gz"), []byte("a stand-in of a page"))
+	if err := run([]string{dir, "v1.2.3", "0123456789012345678901234567890123456789", "2026-11-22T01:02:03Z", key}); err != nil {
 		t.Fatal(err)
 	}
 	return dir
+}
+
+func write(t *testing.T, file string, data []byte) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, data, 0o644); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func read(t *testing.T, dir, name string) []byte {
@@ -62,8 +81,15 @@ func TestRelease(t *testing.T) {
 	if err := os.WriteFile(key, pair.Private, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	one, two := dist(t, key), dist(t, key)
-	names := []string{"kkbundle-linux-amd64", "kkbundle.cdx.json", "kkbundle.provenance.json"}
+	t.Setenv("RELEASE_TEST_KEY", string(pair.Private))
+	one, two := dist(t, key), dist(t, "env://RELEASE_TEST_KEY")
+	if _, err := keyText("env://RELEASE_TEST_NO_KEY"); err == nil {
+		t.Error("a key in a variable that is not set")
+	}
+	names := []string{
+		"kkbundle-linux-amd64", "kkbundle-linux-arm64", "kkbundle-darwin-amd64", "kkbundle-darwin-arm64", "kkbundle-linux-amd64.deb",
+		image, manual, formula, "kkbundle.cdx.json", "kkbundle.provenance.json",
+	}
 	list := string(read(t, one, sums))
 	for _, name := range names {
 		data := read(t, one, name)
@@ -90,8 +116,39 @@ func TestRelease(t *testing.T) {
 		t.Errorf("bill of materials: %v", err)
 	}
 	var statement provenance.Statement
-	if err := json.Unmarshal(read(t, one, "kkbundle.provenance.json"), &statement); err != nil || len(statement.Subject) != 1 ||
+	if err := json.Unmarshal(read(t, one, "kkbundle.provenance.json"), &statement); err != nil || len(statement.Subject) != len(names)-2 ||
 		statement.Predicate.BuildDefinition.ResolvedDependencies[0].Digest["gitCommit"] == "" {
 		t.Errorf("provenance: %v %+v", err, statement)
+	}
+}
+
+// TestFormula reads the formula of a release: every address has the checksum of its file.
+func TestFormula(t *testing.T) {
+	r := release{dir: t.TempDir(), version: "v1.2.3"}
+	if err := r.writeFormula(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(r.dir, formula)); err == nil {
+		t.Error("a formula without programs")
+	}
+	sums := map[string]string{}
+	for _, name := range []string{"kkbundle-darwin-amd64", "kkbundle-darwin-arm64", "kkbundle-linux-amd64", "kkbundle-linux-arm64", manual} {
+		sum := digest.FromString(name)
+		r.add(name, sum)
+		sums[name] = sum.Encoded()
+	}
+	if err := r.writeFormula(); err != nil {
+		t.Fatal(err)
+	}
+	text := string(read(t, r.dir, formula))
+	found := regexp.MustCompile(`url "https://github.com/kkbundle/kkbundle/releases/download/v1\.2\.3/(\S+)"\s+sha256 "(\S+)"`).FindAllStringSubmatch(text, -1)
+	for _, m := range found {
+		if sums[m[1]] != m[2] {
+			t.Errorf("%s has checksum %s, want %s", m[1], m[2], sums[m[1]])
+		}
+		delete(sums, m[1])
+	}
+	if len(sums) > 0 || !strings.Contains(text, `version "1.2.3"`) {
+		t.Errorf("the formula lacks %v:\n%s", sums, text)
 	}
 }

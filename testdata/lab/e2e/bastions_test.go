@@ -40,6 +40,7 @@ osPackages: host`)
 			}
 		},
 	})
+	th.timeService(t, 1)
 	th.mirrorOf(t, 1, "socat")
 	th.behindBastions(t)
 	th.makeBundle(t)
@@ -126,7 +127,7 @@ func (th *thread) writeHooks(t *testing.T) string {
 	for name, script := range map[string]string{
 		"pre_install.sh":                     "#!/bin/sh\n[ ! -e /etc/kubernetes/admin.conf ] || exit 1\necho pre >>/run/hooked\n",
 		"post_install.sh":                    "#!/bin/sh\necho post >>/run/hooked\n",
-		"kube_control_plane/post_install.sh": "#!/bin/sh\nkubectl --kubeconfig /etc/kubernetes/admin.conf get nodes --no-headers | grep -w Ready && echo ready >>/run/hooked\n",
+		"kube_control_plane/post_install.sh": "#!/bin/sh\nKUBECACHEDIR=/tmp/kubectl kubectl --kubeconfig /etc/kubernetes/admin.conf get nodes --no-headers | grep -w Ready && echo ready >>/run/hooked\n",
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(script), 0o755); err != nil {
 			t.Fatal(err)
@@ -141,9 +142,31 @@ func (th *thread) hooked(t *testing.T) {
 	}
 }
 
-// mirrorOf removes a package from a host and makes it available from a source of the host's own. The machine of the test
-// needs a way to deb.debian.org.
+// timeService installs chrony, which Debian's hosts have and the lab's do not. It leaves the clock alone: all hosts share the machine's.
+func (th *thread) timeService(t *testing.T, number int) {
+	t.Helper()
+	th.send(t, number, "/srv/chrony.deb", "644", bytes.NewReader(debianPackage(t, "chrony")))
+	th.on(t, number, "echo 'DAEMON_OPTS=\"-F 1 -x\"' >/etc/default/chrony && dpkg --force-confold --install /srv/chrony.deb")
+}
+
+// mirrorOf removes a package from a host and makes it available from a source of the host's own.
 func (th *thread) mirrorOf(t *testing.T, number int, name string) {
+	t.Helper()
+	data := debianPackage(t, name)
+	fields := exec.CommandContext(t.Context(), "dpkg-deb", "--field", "/dev/stdin")
+	fields.Stdin = bytes.NewReader(data)
+	control, err := fields.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	index := fmt.Sprintf("%sFilename: ./%s.deb\nSize: %d\nSHA256: %x\n", control, name, len(data), sha256.Sum256(data))
+	th.send(t, number, "/srv/mirror/"+name+".deb", "644", bytes.NewReader(data))
+	th.send(t, number, "/srv/mirror/Packages", "644", strings.NewReader(index))
+	th.on(t, number, "dpkg --purge "+name+" && echo 'deb [trusted=yes] file:/srv/mirror ./' >/etc/apt/sources.list.d/mirror.list")
+}
+
+// debianPackage downloads a package. The machine of the test needs a way to deb.debian.org.
+func debianPackage(t *testing.T, name string) []byte {
 	t.Helper()
 	dir := t.TempDir()
 	download := exec.CommandContext(t.Context(), "apt-get", "-q", "-o", "APT::Sandbox::User=root", "download", name)
@@ -159,12 +182,5 @@ func (th *thread) mirrorOf(t *testing.T, number int, name string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	fields, err := exec.CommandContext(t.Context(), "dpkg-deb", "-f", files[0]).Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	index := fmt.Sprintf("%sFilename: ./%s.deb\nSize: %d\nSHA256: %x\n", fields, name, len(data), sha256.Sum256(data))
-	th.send(t, number, "/srv/mirror/"+name+".deb", "644", bytes.NewReader(data))
-	th.send(t, number, "/srv/mirror/Packages", "644", strings.NewReader(index))
-	th.on(t, number, "dpkg --purge "+name+" && echo 'deb [trusted=yes] file:/srv/mirror ./' >/etc/apt/sources.list.d/mirror.list")
+	return data
 }

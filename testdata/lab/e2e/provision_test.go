@@ -93,6 +93,10 @@ write_files:
       apiVersion: kubeproxy.config.k8s.io/v1alpha1
       kind: KubeProxyConfiguration
       conntrack: {maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}
+  - path: /run/cluster-api/placeholder
+    owner: root:root
+    permissions: '0640'
+    content: "This file makes the directory"
 runcmd:
   - "kubeadm init --config /run/kubeadm/kubeadm.yaml && echo success > /run/cluster-api/bootstrap-success.complete"
 `

@@ -16,25 +16,82 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/testdata/lab/hosts"
 	"github.com/kkbundle/kkbundle/testdata/lab/results"
 	"github.com/kkbundle/kkbundle/testdata/lab/software"
 )
 
-// An upgraded is the lab that the subtests of TestUpgrade share.
+// A moved is a cluster that goes to the next release and back. Its workers run the application.
+type moved struct {
+	name   string // in the table of moves
+	hosts  int
+	groups hosts.Groups
+	// etcdType is of the cluster file.
+	etcdType manifest.EtcdType
+	// endpoint is a further line of the cluster file, if any.
+	endpoint string
+	// forth and back are the places where kkbundle is killed.
+	forth, back []kill
+}
+
+// An upgraded is the lab that the subtests of an upgrade share.
 type upgraded struct {
 	*thread
+	moved
 	next    string // the bundle of the next release
 	release software.KubernetesRelease
 }
 
-// TestUpgrade upgrades a cluster of two nodes to the next minor release while an application answers. Both nodes run pods. Each
-// release is compiled from its own sources, with its own etcd and CoreDNS.
+const (
+	// kubeadmBegan holds when kubeadm has begun to replace the pods of a control plane.
+	kubeadmBegan = "ls -d /etc/kubernetes/tmp/kubeadm-backup-manifests*"
+	// etcdIsBack holds when a control plane has the manifest of its older etcd again.
+	etcdIsBack = "grep -q etcd:" + software.EtcdImageTag + " /etc/kubernetes/manifests/etcd.yaml"
+)
+
+// TestUpgrade upgrades a cluster of two nodes to the next minor release and rolls it back, while an application answers. Both nodes run
+// pods. Each release is compiled from its own sources, with its own etcd and CoreDNS.
 func TestUpgrade(t *testing.T) {
+	upgradeAndBack(t, moved{
+		name: "1 control plane, 2 nodes", hosts: 2, etcdType: manifest.EtcdInternal,
+		groups: hosts.Groups{"kube_control_plane": {1}, "etcd": {1}, "image_registry": {1}, "kube_worker": {1, 2}},
+		forth:  []kill{{"control-plane", 1, kubeadmBegan}, {"kubelet", 2, "true"}},
+		back:   []kill{{"kubelet", 2, "true"}, {"control-plane", 1, etcdIsBack}},
+	})
+}
+
+// TestUpgradeHA upgrades three control planes and two workers to the next minor release and rolls them back, while an application answers.
+func TestUpgradeHA(t *testing.T) {
+	upgradeAndBack(t, moved{
+		name: "3 control planes, 2 workers", hosts: 5, etcdType: manifest.EtcdInternal, endpoint: "controlPlaneEndpoint: {type: haproxy}",
+		groups: hosts.Groups{"kube_control_plane": {1, 2, 3}, "image_registry": {4}, "kube_worker": {4, 5}},
+		forth:  []kill{{"control-plane", 2, kubeadmBegan}, {"kubelet", 5, "true"}},
+		back:   []kill{{"kubelet", 5, "true"}, {"control-plane", 2, etcdIsBack}},
+	})
+}
+
+// TestUpgradeExternalEtcd is TestUpgradeHA with etcd on three hosts of its own.
+func TestUpgradeExternalEtcd(t *testing.T) {
+	upgradeAndBack(t, moved{
+		name: "3 control planes, 2 workers, external etcd", hosts: 8, etcdType: manifest.EtcdExternal, endpoint: "controlPlaneEndpoint: {type: haproxy}",
+		groups: hosts.Groups{"kube_control_plane": {1, 2, 3}, "image_registry": {4}, "kube_worker": {4, 5}, "etcd": {6, 7, 8}},
+		forth:  []kill{{"etcd", 7, "true"}, {"control-plane", 2, kubeadmBegan}},
+		back:   []kill{{"etcd", 7, "true"}, {"kubelet", 5, "true"}},
+	})
+}
+
+func upgradeAndBack(t *testing.T, m moved) {
+	t.Helper()
 	const to = software.Kubernetes135
-	th := &upgraded{release: software.KubernetesReleases()[to], thread: start(t, scenario{hosts: 2, with: []software.Extra{to}, groups: hosts.Groups{
-		"kube_control_plane": {1}, "etcd": {1}, "image_registry": {1}, "kube_worker": {1, 2},
-	}})}
+	th := &upgraded{moved: m, release: software.KubernetesReleases()[to], thread: start(t, scenario{
+		hosts: m.hosts, with: []software.Extra{to}, groups: m.groups,
+		edit: func(t *testing.T, dir string) {
+			rewrite(t, filepath.Join(dir, "cluster.yaml"), "etcd: {type: internal}", "etcd: {type: "+string(m.etcdType)+"}\n"+m.endpoint)
+		},
+	})}
+	members := slices.Sorted(slices.Values(slices.Concat(m.groups["kube_control_plane"], m.groups["kube_worker"])))
+	th.nodes = len(slices.Compact(members))
 	steps(t, []step{
 		{"two bundles, one cluster", th.begin},
 		{"install says that it is an upgrade", th.notInstall},
@@ -57,7 +114,7 @@ func (th *upgraded) begin(t *testing.T) {
 	r := run(t, th.site(t, "install")).must(t, 0)
 	t.Logf("install of %s: %s", software.KubernetesVersion, r.took.Round(time.Second))
 	th.apply(t, steady)
-	th.kubectl(t, "-n steady rollout status deployment/steady --timeout=2m")
+	th.kubectl(t, "-n steady rollout status deployment/steady --timeout=5m")
 }
 
 // steady is an application whose pods are told to go in time, so that it can answer while nodes are drained.
@@ -123,7 +180,7 @@ func (th *upgraded) notInstall(t *testing.T) {
 func (th *upgraded) refused(t *testing.T) {
 	th.kubectl(t, "-n steady create poddisruptionbudget never --selector=app=steady --max-unavailable=0")
 	th.kubectl(t, "-n steady run alone --image=docker.io/lab/labapp:1 --command -- /labapp sleep")
-	th.kubectl(t, "-n steady wait --for=condition=Ready pod/alone --timeout=1m")
+	th.kubectl(t, "-n steady wait --for=condition=Ready pod/alone --timeout=5m")
 	eventually(t, "the budget knows its pods", func() bool {
 		return strings.TrimSpace(th.kubectl(t, "-n steady get poddisruptionbudget never -o jsonpath={.status.desiredHealthy}")) == "2"
 	})
@@ -199,7 +256,7 @@ func (th *upgraded) move(t *testing.T, m results.Move, kills []kill, command fun
 		th.killRun(t, command("--yes", "--json"), at)
 	}
 	r := run(t, command("--yes"))
-	m.Seconds, m.Kills, m.Topology = int(time.Since(begin).Seconds()), len(kills), "1 control plane, 2 nodes"
+	m.Seconds, m.Kills, m.Topology = int(time.Since(begin).Seconds()), len(kills), th.name
 	stop(&m)
 	r.must(t, 0)
 	t.Logf("the last run took %s, all %d s\n%s", r.took.Round(time.Second), m.Seconds, r.stderr)
@@ -207,9 +264,10 @@ func (th *upgraded) move(t *testing.T, m results.Move, kills []kill, command fun
 }
 
 func (th *upgraded) upgrade(t *testing.T) {
-	th.move(t, results.Move{From: software.KubernetesVersion, To: th.release.Version}, []kill{
-		{"control-plane", 1, "ls -d /etc/kubernetes/tmp/kubeadm-backup-manifests*"}, {"kubelet", 2, "true"},
-	}, func(flags ...string) *exec.Cmd { return th.with(t, "upgrade", flags...) })
+	th.move(t, results.Move{From: software.KubernetesVersion, To: th.release.Version}, th.forth, func(flags ...string) *exec.Cmd { return th.with(t, "upgrade", flags...) })
+	if th.etcdType == manifest.EtcdExternal {
+		return // it has backups of its own
+	}
 	work := strings.TrimSuffix(th.inventory, ".yaml") + ".work"
 	saved, err := filepath.Glob(filepath.Join(work, "upgrade", "*-"+software.KubernetesVersion+"-to-"+th.release.Version, "etcd.db"))
 	if err != nil || len(saved) != 1 {
@@ -224,21 +282,19 @@ func (th *upgraded) upgrade(t *testing.T) {
 
 // rollback goes back with the first bundle. What was written after the upgrade stays.
 func (th *upgraded) rollback(t *testing.T) {
-	status := run(t, th.with(t, "status")).must(t, 0)
+	status := run(t, th.with(t, "status", "--wait", "5m")).must(t, 0)
 	if !strings.Contains(status.stdout, "to "+software.KubernetesVersion+", ") || !strings.Contains(status.stdout, "succeeded") {
 		t.Errorf("status names neither the upgrade nor the way back:\n%s", status.stdout)
 	}
 	th.kubectl(t, "-n steady create configmap written --from-literal=after=upgrade")
-	th.move(t, results.Move{From: th.release.Version, To: software.KubernetesVersion, Rollback: true}, []kill{
-		{"kubelet", 2, "true"}, {"control-plane", 1, "grep -q etcd:" + software.EtcdImageTag + " /etc/kubernetes/manifests/etcd.yaml"},
-	}, func(flags ...string) *exec.Cmd { return th.site(t, "upgrade", append(flags, "--rollback")...) })
+	th.move(t, results.Move{From: th.release.Version, To: software.KubernetesVersion, Rollback: true}, th.back, func(flags ...string) *exec.Cmd { return th.site(t, "upgrade", append(flags, "--rollback")...) })
 	if got := th.kubectl(t, "-n steady get configmap written -o jsonpath={.data.after}"); got != "upgrade" {
 		t.Errorf("what was written after the upgrade is %q", got)
 	}
-	th.running(t, software.KubernetesVersion, software.EtcdImageTag, software.CoreDNSVersion)
-	if pods := th.kubectl(t, "get nodes -o jsonpath={.items[*].status.capacity.pods}"); pods != "110 110" {
-		t.Errorf("the setting of the first bundle is not in force: %s pods", pods)
-	}
+	th.running(t, software.KubernetesRelease{
+		Version: software.KubernetesVersion, Etcd: software.EtcdVersion, EtcdImage: software.EtcdImageTag, CoreDNS: software.CoreDNSVersion,
+	})
+	th.podsOfNodes(t, "110")
 	before := th.snapshot(t)
 	for _, command := range []string{"upgrade --rollback", "install"} {
 		r := run(t, th.site(t, command)).must(t, 0)
@@ -249,7 +305,7 @@ func (th *upgraded) rollback(t *testing.T) {
 	if after := th.snapshot(t); after != before {
 		t.Errorf("the rerun changed something:\n%s", difference(before, after))
 	}
-	for number := range 2 {
+	for number := range th.nodes {
 		if left := th.on(t, number+1, "ls -d /usr/local/lib/kkbundle/before-upgrade /etc/kubernetes/tmp/kubeadm-* 2>/dev/null || true"); left != "" {
 			t.Errorf("host%d still has\n%s", number+1, left)
 		}
@@ -263,18 +319,23 @@ type gap struct {
 	times         []time.Duration // longer than a second
 }
 
-// watch asks the application all the time, by both nodes in turn and about ten times a second, and the API as often, until
-// stop is called. stop fails the test if the application did not answer for longer than a client that tries again bears.
+// watch asks the application all the time, by both workers in turn and about ten times a second, and the API as often, by the way of
+// the last worker's kubelet, until stop is called. stop fails the test if the application did not answer for longer than a client that tries again bears.
 func (th *upgraded) watch(t *testing.T) (stop func(*results.Move)) {
 	ctx, cancel := context.WithCancel(t.Context())
 	const script = `while :; do for url; do
 		if curl -sk -o /dev/null --fail --max-time 1 "$url"; then echo "$url $(date +%s%3N) ok"; else echo "$url $(date +%s%3N) failed"; fi
 	done; sleep 0.1; done`
-	api := "https://" + th.lab.Hosts[0].Address + ":6443/readyz"
+	workers := th.groups["kube_worker"]
+	last := th.lab.Hosts[workers[len(workers)-1]-1]
+	api := strings.TrimSpace(th.on(t, last.Number, "sed -n 's/.*server: //p' /etc/kubernetes/kubelet.conf")) + "/readyz"
+	args := []string{"-c", script, "sh"}
+	for _, number := range workers {
+		args = append(args, "http://"+th.lab.Hosts[number-1].Address+":30081/")
+	}
 	seen, read := map[string]*gap{}, make(chan struct{}, 2)
 	var mu sync.Mutex
-	for _, urls := range [][]string{{"http://" + th.lab.Hosts[0].Address + ":30081/", "http://" + th.lab.Hosts[1].Address + ":30081/"}, {api}} {
-		cmd := th.lab.Command(ctx, "sh", append([]string{"-c", script, "sh"}, urls...)...)
+	for _, cmd := range []*exec.Cmd{th.lab.Command(ctx, "sh", args...), th.lab.SSH(ctx, last, "set -- "+api+"; "+script)} {
 		out, err := cmd.StdoutPipe()
 		if err != nil {
 			t.Fatal(err)
@@ -337,14 +398,12 @@ func note(seen map[string]*gap, fields []string) {
 }
 
 func (th *upgraded) verify(t *testing.T) {
-	th.running(t, th.release.Version, th.release.EtcdImage, th.release.CoreDNS)
-	if pods := th.kubectl(t, "get nodes -o jsonpath={.items[*].status.capacity.pods}"); pods != "120 120" {
-		t.Errorf("the new setting of the cluster file is not in force: %s pods", pods)
-	}
+	th.running(t, th.release)
+	th.podsOfNodes(t, "120")
 	if marks := th.kubectl(t, "get nodes -o jsonpath={.items[*].metadata.annotations}"); strings.Contains(marks, "kkbundle.io/upgrading") {
 		t.Errorf("nodes are still marked: %s", marks)
 	}
-	for number := range 2 {
+	for number := range th.nodes {
 		const kept = "/usr/local/lib/kkbundle/before-upgrade/" + software.KubernetesVersion
 		left := th.on(t, number+1, "ls -d "+kept+"/finished "+kept+"/usr /etc/kubernetes/tmp/kubeadm-* 2>/dev/null || true")
 		if strings.TrimSpace(left) != kept+"/finished" {
@@ -353,24 +412,46 @@ func (th *upgraded) verify(t *testing.T) {
 	}
 }
 
-// running checks the versions of everything that kubeadm installs.
-func (th *upgraded) running(t *testing.T, version, etcdImage, coreDNS string) {
+// running checks the versions of everything that kubeadm installs, and of external etcd.
+func (th *upgraded) running(t *testing.T, want software.KubernetesRelease) {
 	t.Helper()
 	nodes := th.kubectl(t, "get nodes --no-headers")
-	if strings.Count(nodes, " Ready ") != 2 || strings.Count(nodes, version) != 2 || strings.Contains(nodes, "SchedulingDisabled") {
-		t.Errorf("want two nodes that are Ready, got\n%s", nodes)
+	if strings.Count(nodes, " Ready ") != th.nodes || strings.Count(nodes, want.Version) != th.nodes || strings.Contains(nodes, "SchedulingDisabled") {
+		t.Errorf("want %d nodes that are Ready, got\n%s", th.nodes, nodes)
 	}
-	if got := th.kubectl(t, "get --raw=/version"); !strings.Contains(got, version) {
-		t.Errorf("the API server is\n%s", got)
+	planes := th.groups["kube_control_plane"]
+	for _, number := range planes {
+		if got := th.kubectl(t, "--server=https://"+th.lab.Hosts[number-1].Address+":6443 get --raw=/version"); !strings.Contains(got, want.Version) {
+			t.Errorf("the API server of host%d is\n%s", number, got)
+		}
 	}
 	images := th.kubectl(t, "-n kube-system get pods -o jsonpath={.items[*].spec.containers[*].image}")
-	if strings.Count(images, ":v1.") < 5 || strings.Count(images, ":"+version) != 5 { // CoreDNS' tags look alike
-		t.Errorf("want the images of 3 components and 2 proxies, got %s", images)
+	if strings.Count(images, ":"+want.Version) != 3*len(planes)+th.nodes {
+		t.Errorf("want the images of 3 components for each control plane and of a proxy for each node, got %s", images)
 	}
-	for _, want := range []string{"etcd:" + etcdImage, "coredns:" + coreDNS} {
-		if !strings.Contains(images, want) {
-			t.Errorf("want the image %s, got %s", want, images)
+	if !strings.Contains(images, "coredns:"+want.CoreDNS) {
+		t.Errorf("want CoreDNS %s, got %s", want.CoreDNS, images)
+	}
+	if th.etcdType == manifest.EtcdInternal {
+		if strings.Count(images, "etcd:"+want.EtcdImage) != len(planes) {
+			t.Errorf("want etcd %s on each control plane, got %s", want.EtcdImage, images)
 		}
+		return
+	}
+	for _, number := range th.groups["etcd"] { // a replaced program that still runs is "(deleted)"
+		got := th.on(t, number, "etcd --version | head -n 1; readlink /proc/$(pidof etcd)/exe")
+		if lines := strings.Split(got, "\n"); lines[0] != "etcd Version: "+strings.TrimPrefix(want.Etcd, "v") || !strings.HasSuffix(lines[1], "/etcd") {
+			t.Errorf("host%d runs %s", number, got)
+		}
+	}
+}
+
+// podsOfNodes checks the kubelets' limit of pods, a setting of the cluster file that differs between the bundles.
+func (th *upgraded) podsOfNodes(t *testing.T, want string) {
+	t.Helper()
+	got := strings.Fields(th.kubectl(t, "get nodes -o jsonpath={.items[*].status.capacity.pods}"))
+	if len(got) != th.nodes || slices.ContainsFunc(got, func(pods string) bool { return pods != want }) {
+		t.Errorf("want %s pods for each node, got %s", want, got)
 	}
 }
 

@@ -1,0 +1,262 @@
+// Package download brings bundles from a plain web server: whole files, resumed across runs, and ranges of files.
+package download
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/kkbundle/kkbundle/plain"
+)
+
+const (
+	defaultTries = 6                // failures in a row, without a new byte between them
+	defaultIdle  = time.Minute      // without a byte
+	firstWait    = time.Second      // after a failure; doubled with each
+	longestWait  = 30 * time.Second // also of a server's Retry-After
+	maxRedirects = 10
+)
+
+// A Client sends requests to web servers.
+type Client struct {
+	http               *http.Client
+	username, password string
+	tries              int
+	idle, wait         time.Duration
+}
+
+// NewClient returns a client over a transport. With a username, it logs in with HTTP's basic authentication.
+func NewClient(t http.RoundTripper, username, password string) *Client {
+	return &Client{
+		http: &http.Client{Transport: t, CheckRedirect: checkRedirect}, username: username, password: password,
+		tries: defaultTries, idle: defaultIdle, wait: firstWait,
+	}
+}
+
+// checkRedirect refuses to leave TLS.
+func checkRedirect(to *http.Request, via []*http.Request) error {
+	switch {
+	case len(via) >= maxRedirects:
+		return fmt.Errorf("more than %d redirects", maxRedirects)
+	case via[0].URL.Scheme == "https" && to.URL.Scheme != "https":
+		return unusable(via[0].URL.Redacted(), "the server redirects to %s, which is not HTTPS", to.URL.Redacted())
+	}
+	return nil
+}
+
+// A ServerError is an error about a server: it cannot be reached, or its answers cannot be used.
+type ServerError struct {
+	URL   string
+	Err   error
+	final bool // trying again does not help
+}
+
+// Error names the address and the cause.
+func (e *ServerError) Error() string { return e.URL + ": " + e.Err.Error() }
+
+// Unwrap returns the cause.
+func (e *ServerError) Unwrap() error { return e.Err }
+
+// unusable returns an error about an answer that would be the same again.
+func unusable(address, format string, args ...any) error {
+	return &ServerError{address, fmt.Errorf(format, args...), true}
+}
+
+// ofServer names the server in an error that does not yet.
+func ofServer(address string, err error) error {
+	var status *StatusError
+	var server *ServerError
+	if err == nil || errors.As(err, &status) || errors.As(err, &server) || !transient(err) {
+		return err
+	}
+	return &ServerError{URL: address, Err: err}
+}
+
+// A StatusError is a response other than the expected.
+type StatusError struct {
+	URL    string
+	Status int
+	after  time.Duration // Retry-After
+}
+
+// Error names address and status.
+func (e *StatusError) Error() string {
+	return strings.TrimSpace(fmt.Sprintf("%s: the server answers %d %s", e.URL, e.Status, http.StatusText(e.Status)))
+}
+
+// Hint returns the remedy.
+func (e *StatusError) Hint() string {
+	switch e.Status {
+	case http.StatusUnauthorized, http.StatusForbidden:
+		return "log in with --username and --password-stdin"
+	case http.StatusNotFound, http.StatusGone:
+		return "compare the address with the server's list of files"
+	}
+	return "run the command again: it continues where it ended"
+}
+
+// isMissing reports whether the server does not have a file.
+func isMissing(err error) bool {
+	var s *StatusError
+	return errors.As(err, &s) && (s.Status == http.StatusNotFound || s.Status == http.StatusGone)
+}
+
+// transient reports whether the same request may succeed later.
+func transient(err error) bool {
+	var (
+		status *StatusError
+		server *ServerError
+		cert   *tls.CertificateVerificationError
+		local  *localError
+		file   *fs.PathError
+	)
+	switch {
+	case errors.As(err, &status):
+		return status.Status == http.StatusRequestTimeout || status.Status == http.StatusTooManyRequests || status.Status >= http.StatusInternalServerError
+	case errors.As(err, &cert), errors.As(err, &local), errors.As(err, &file), errors.As(err, &server) && server.final:
+		return false
+	}
+	return !errors.Is(err, context.Canceled)
+}
+
+// A localError is about this machine, not about the server.
+type localError struct{ error }
+
+// Unwrap returns the cause.
+func (e *localError) Unwrap() error { return e.error }
+
+// do sends a request, follows redirects, and returns an answer with one of the statuses. A body that stalls fails.
+func (c *Client) do(r *http.Request, statuses ...int) (*http.Response, error) {
+	if c.username != "" {
+		r.SetBasicAuth(c.username, c.password)
+	}
+	r.Header.Set("Accept-Encoding", "identity") // ranges are of the file's own bytes
+	r.Header.Set("User-Agent", "kkbundle")
+	resp, err := c.http.Do(r)
+	if err != nil {
+		var u *url.Error
+		if errors.As(err, &u) {
+			err = u.Err // the address may have a password
+		}
+		var server *ServerError
+		if errors.As(err, &server) {
+			return nil, err
+		}
+		return nil, &ServerError{URL: r.URL.Redacted(), Err: err}
+	}
+	for _, s := range statuses {
+		if resp.StatusCode == s {
+			resp.Body = newIdleBody(resp.Body, c.idle)
+			return resp, checkEncoding(resp)
+		}
+	}
+	_ = resp.Body.Close() // the status is the error
+	seconds, err := strconv.Atoi(resp.Header.Get("Retry-After"))
+	if err != nil || seconds < 0 {
+		seconds = 0
+	}
+	return nil, &StatusError{URL: r.URL.Redacted(), Status: resp.StatusCode, after: min(time.Duration(seconds)*time.Second, longestWait)}
+}
+
+// checkEncoding refuses a body that is not the file's own bytes, or whose end cannot be told from a broken connection.
+func checkEncoding(resp *http.Response) error {
+	var err error
+	address := resp.Request.URL.Redacted()
+	switch e := resp.Header.Get("Content-Encoding"); {
+	case e != "" && e != "identity":
+		err = unusable(address, "the server compresses the file (%s)", plain.Line(e))
+	case resp.ContentLength < 0 && resp.ProtoMajor < 2 && len(resp.TransferEncoding) == 0:
+		err = unusable(address, "the server tells neither the length nor the end of the file")
+	default:
+		return nil
+	}
+	return errors.Join(err, resp.Body.Close())
+}
+
+// pause waits before another try, longer after each failure, or as long as the server asks for.
+func (c *Client) pause(ctx context.Context, failures int, err error) error {
+	wait := min(c.wait<<min(failures, 16), longestWait)
+	var status *StatusError
+	if errors.As(err, &status) {
+		wait = max(wait, status.after)
+	}
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(wait):
+		return nil
+	}
+}
+
+// again calls try until it succeeds, or fails for good.
+func (c *Client) again(ctx context.Context, address string, try func() error) error {
+	for failures := 1; ; failures++ {
+		err := try()
+		if err == nil || ctx.Err() != nil || !transient(err) || failures >= c.tries {
+			return ofServer(address, err)
+		}
+		if err := c.pause(ctx, failures-1, err); err != nil {
+			return err
+		}
+	}
+}
+
+// Small returns a file of at most limit bytes, or nil if the server does not have it.
+func (c *Client) Small(ctx context.Context, address string, limit int64) (data []byte, err error) {
+	err = c.again(ctx, address, func() error {
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, address, http.NoBody)
+		if err != nil {
+			return err
+		}
+		resp, err := c.do(r, http.StatusOK)
+		if err != nil {
+			return err
+		}
+		data, err = io.ReadAll(io.LimitReader(resp.Body, limit+1))
+		return errors.Join(err, resp.Body.Close())
+	})
+	switch {
+	case isMissing(err):
+		return nil, nil
+	case err == nil && int64(len(data)) > limit:
+		return nil, unusable(address, "the file has more than %d bytes", limit)
+	}
+	return data, err
+}
+
+// An idleBody fails if no byte arrives for a while.
+type idleBody struct {
+	io.ReadCloser
+	idle  time.Duration
+	timer *time.Timer
+}
+
+func newIdleBody(body io.ReadCloser, idle time.Duration) *idleBody {
+	return &idleBody{body, idle, time.AfterFunc(idle, func() { _ = body.Close() })} // the reader gets the error
+}
+
+// Read reads, and begins to wait anew.
+func (b *idleBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if !b.timer.Reset(b.idle) && err != nil && !errors.Is(err, io.EOF) {
+		err = fmt.Errorf("the server sent nothing for %s: %w", b.idle, err)
+	}
+	if err != nil {
+		b.timer.Stop()
+	}
+	return n, err
+}
+
+// Close ends the body.
+func (b *idleBody) Close() error {
+	b.timer.Stop()
+	return b.ReadCloser.Close()
+}
