@@ -32,7 +32,7 @@ HOSTS_OS ?=
 RESULTS  := $(CURDIR)/testdata/lab/results
 export CGO_ENABLED ?= 0
 
-.PHONY: help build helper dist dist-check dist-try release test test-full lint vuln fmt docs fuzz mutate bench bench-corpus demo clients conformance lab-needs lab lab-up lab-down e2e e2e-ha e2e-upgrade e2e-one e2e-all vm-e2e clean
+.PHONY: help build helper dist dist-check dist-try release test test-full lint vuln fmt docs fuzz mutate bench bench-corpus demo recording clients conformance lab-needs lab lab-up lab-down e2e e2e-ha e2e-upgrade e2e-one e2e-all vm-e2e clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -155,6 +155,9 @@ bench: helper ## Go benchmarks, then whole processes on large input (25 GB of $$
 
 demo: build ## a small real upstream, and the way of a byte through build, verify, inspect, push and pull
 	@testdata/lab/demo.sh
+
+recording: build ## README's picture: builds and installs in the lab (root), and draws docs/recording.svg from what they print
+	@testdata/recording/record.sh
 
 clients: build ## crane, skopeo, helm, containerd, curl, apt, dnf and a browser against what kkbundle serves, requirement by requirement
 	@testdata/needs.sh chromium:chromium || true

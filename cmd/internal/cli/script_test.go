@@ -29,13 +29,17 @@ import (
 )
 
 // TestMain makes the test binary kkbundle where it is called so: scripts run real processes that can be interrupted and
-// killed.
+// killed. Journeys have crane, too, another client of registries.
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"kkbundle": func() {
-		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-		defer stop()
-		os.Exit(cli.Main(ctx, os.Args[1:], terminal.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}))
-	}})
+	testscript.Main(m, map[string]func(){
+		"kkbundle": func() {
+			ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+			defer stop()
+			os.Exit(cli.Main(ctx, os.Args[1:], terminal.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}))
+		},
+		"crane":    craneMain,
+		"htpasswd": htpasswdMain,
+	})
 }
 
 type upstreamKey struct{}
