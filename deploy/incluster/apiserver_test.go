@@ -2,6 +2,7 @@ package incluster_test
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"os"
 	"strings"
@@ -39,6 +40,9 @@ func TestAPIServer(t *testing.T) {
 	if _, err := incluster.Ensure(t.Context(), c.o); err == nil || !strings.Contains(err.Error(), "no ready Linux node") {
 		t.Errorf("without a node: %v", err)
 	}
+	if _, err := incluster.Find(t.Context(), c.o); !errors.Is(err, incluster.ErrNone) {
+		t.Errorf("a registry was found: %v", err)
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	var kubelet sync.WaitGroup
 	kubelet.Go(func() { standInKubelet(ctx, api) })
@@ -57,6 +61,7 @@ func TestAPIServer(t *testing.T) {
 		}},
 		{"another program replaces the one before", c.replaced},
 		{"content is not moved", c.moved},
+		{"another port", c.anotherPort},
 		{"a namespace of others is not touched", c.taken},
 		{"removed", func(t *testing.T) {
 			left, err := incluster.Remove(t.Context(), c.o)
@@ -231,6 +236,20 @@ func (c cluster) moved(t *testing.T) {
 	o.StorageClass = "fast"
 	if _, err := incluster.Ensure(t.Context(), o); err == nil || !strings.Contains(err.Error(), "not in storage class fast") {
 		t.Errorf("%v", err)
+	}
+}
+
+// anotherPort chooses one, which later runs keep.
+func (c cluster) anotherPort(t *testing.T) {
+	o := c.o
+	o.Port = 15051
+	if r := (cluster{c.api, o}).ensure(t); r.Address != "127.0.0.1:15051" {
+		t.Errorf("the address is %s", r.Address)
+	}
+	made := c.ensure(t)
+	found, err := incluster.Find(t.Context(), c.o)
+	if err != nil || found.Address != "127.0.0.1:15051" || found.Pull != made.Pull || found.Push != made.Push || found.Storage != made.Storage {
+		t.Errorf("found %+v, %v, and a run without a port has %s", found, err, made.Address)
 	}
 }
 

@@ -8,7 +8,6 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kkbundle/kkbundle/plain"
@@ -25,6 +24,7 @@ type borrowed struct {
 type survey struct {
 	images   []borrowed // the architecture with most nodes first
 	existing *storage
+	proxies  proxies
 	node     string // for content without a storage class
 }
 
@@ -38,32 +38,40 @@ func (w *work) survey(ctx context.Context) (survey, error) {
 	if err != nil {
 		return s, err
 	}
-	current, err := w.currentImages(ctx)
-	if err != nil {
+	if s.proxies, err = w.currentProxies(ctx); err != nil {
 		return s, err
 	}
 	if s.existing, err = w.existing(ctx); err != nil {
 		return s, err
 	}
-	if s.images, err = chooseImages(nodes.Items, pods.Items, current); err != nil {
+	if s.images, err = chooseImages(nodes.Items, pods.Items, s.proxies.images); err != nil {
 		return s, err
 	}
 	s.node = chooseNode(nodes.Items, s.images[0].nodes)
 	return s, nil
 }
 
-// currentImages returns the images of the proxies, by architecture.
-func (w *work) currentImages(ctx context.Context) (map[string]string, error) {
+// proxies are those of an existing registry.
+type proxies struct {
+	images map[string]string // by architecture
+	port   int
+}
+
+func (w *work) currentProxies(ctx context.Context) (proxies, error) {
 	sets, err := w.typed.AppsV1().DaemonSets(w.Namespace).List(ctx, metav1.ListOptions{LabelSelector: managedBy + "=" + manager})
-	if err != nil && !apierrors.IsNotFound(err) {
-		return nil, err
+	if err != nil {
+		return proxies{}, err
 	}
-	images := map[string]string{}
+	p := proxies{images: map[string]string{}}
 	for i := range sets.Items {
 		pod := sets.Items[i].Spec.Template.Spec
-		images[pod.NodeSelector[corev1.LabelArchStable]] = pod.Containers[0].Image
+		if len(pod.Containers) != 1 || len(pod.Containers[0].Ports) != 1 {
+			continue
+		}
+		p.images[pod.NodeSelector[corev1.LabelArchStable]] = pod.Containers[0].Image
+		p.port = int(pod.Containers[0].Ports[0].HostPort)
 	}
-	return images, nil
+	return p, nil
 }
 
 // chooseImages returns an image for each architecture: the one that most ready nodes have, and of these the one in use on most. A

@@ -46,7 +46,7 @@ type Options struct {
 	// registry has it.
 	StorageClass string
 	Size         resource.Quantity // of the volume; zero is 20Gi
-	Port         int               // of the nodes' loopback addresses; 0 is DefaultPort
+	Port         int               // of the nodes' loopback addresses; 0 is that of an existing registry, else DefaultPort
 	Wait         time.Duration     // until the pods are ready; 0 is 5 minutes
 	Logger       *slog.Logger      // nil discards
 }
@@ -82,7 +82,7 @@ type work struct {
 }
 
 func begin(o Options) (*work, error) {
-	o.Namespace, o.Port, o.Wait = cmp.Or(o.Namespace, DefaultNamespace), cmp.Or(o.Port, DefaultPort), cmp.Or(o.Wait, defaultWait)
+	o.Namespace, o.Wait = cmp.Or(o.Namespace, DefaultNamespace), cmp.Or(o.Wait, defaultWait)
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	if o.Size.IsZero() {
 		o.Size = resource.MustParse(defaultSize)
@@ -124,9 +124,38 @@ func Ensure(ctx context.Context, o Options) (*Registry, error) {
 	}, nil
 }
 
+// ErrNone means that the cluster has no registry of ours.
+var ErrNone = errors.New("the cluster has no registry of kkbundle's")
+
+// Find returns the registry that an earlier Ensure made, and changes nothing. The error is ErrNone if there is none.
+func Find(ctx context.Context, o Options) (*Registry, error) {
+	w, err := begin(o)
+	if err != nil {
+		return nil, err
+	}
+	where, err := w.existing(ctx)
+	if err != nil {
+		return nil, err
+	}
+	now, err := w.currentProxies(ctx)
+	if err != nil {
+		return nil, err
+	}
+	data, err := w.typed.CoreV1().Secrets(w.Namespace).Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) || err == nil && (where == nil || now.port == 0) {
+		return nil, ErrNone
+	}
+	if err != nil {
+		return nil, err
+	}
+	p := &plan{port: now.port}
+	s := secret(data.Data)
+	return &Registry{Address: p.address(), Pull: s.pull(), Push: s.push(), Storage: where.String(), work: w}, nil
+}
+
 // prepare claims the namespace, and makes or reads what a later run must find again: the secrets, the service's address.
 func (w *work) prepare(ctx context.Context, s survey) (*plan, error) {
-	p := &plan{namespace: w.Namespace, port: w.Port, images: s.images}
+	p := &plan{namespace: w.Namespace, port: cmp.Or(w.Port, s.proxies.port, DefaultPort), images: s.images}
 	var err error
 	if p.storage, err = w.storage(s); err != nil {
 		return nil, err
