@@ -117,3 +117,29 @@ func TestProxy(t *testing.T) {
 		}
 	}
 }
+
+// TestProxyAnswersTLS: containerd tries HTTPS on the loopback address first, and HTTP only after an answer that is not TLS.
+func TestProxyAnswersTLS(t *testing.T) {
+	authority, _, err := pki.NewAuthority("a", time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- inpod.Proxy{Target: "127.0.0.1:1", Authority: authority.PEM}.Run(ctx, l) }()
+	for range 20 {
+		_, err = tls.Dial("tcp", l.Addr().String(), &tls.Config{InsecureSkipVerify: true})
+		var header tls.RecordHeaderError
+		if !errors.As(err, &header) {
+			t.Fatalf("got %v", err)
+		}
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}

@@ -18,6 +18,8 @@ const ServerName = "registry.kkbundle.internal"
 const (
 	maxConnections = 256
 	dialTimeout    = 10 * time.Second
+	firstTimeout   = 10 * time.Second // for a client's first byte
+	tlsHandshake   = 0x16
 )
 
 // A Proxy forwards connections of the node's runtime to the registry, over TLS.
@@ -64,12 +66,23 @@ func (p Proxy) Run(ctx context.Context, l net.Listener) error {
 // tries again.
 func (p Proxy) forward(ctx context.Context, dialer *tls.Dialer, client net.Conn) {
 	defer client.Close()
+	first, err := firstByte(client)
+	if err != nil {
+		return
+	}
+	if first[0] == tlsHandshake {
+		refuseTLS(client)
+		return
+	}
 	server, err := dialer.DialContext(ctx, "tcp", p.Target)
 	if err != nil {
 		return
 	}
 	defer server.Close()
 	defer context.AfterFunc(ctx, func() { _ = errors.Join(client.Close(), server.Close()) })()
+	if _, err := server.Write(first); err != nil {
+		return
+	}
 	var both sync.WaitGroup
 	for _, way := range [][2]net.Conn{{server, client}, {client, server}} {
 		both.Go(func() {
@@ -82,4 +95,27 @@ func (p Proxy) forward(ctx context.Context, dialer *tls.Dialer, client net.Conn)
 		})
 	}
 	both.Wait()
+}
+
+// firstByte reads a connection's first byte.
+func firstByte(c net.Conn) ([]byte, error) {
+	b := make([]byte, 1)
+	if err := c.SetReadDeadline(time.Now().Add(firstTimeout)); err != nil {
+		return nil, err
+	}
+	if _, err := io.ReadFull(c, b); err != nil {
+		return nil, err
+	}
+	return b, c.SetReadDeadline(time.Time{})
+}
+
+// refuseTLS gives the answer after which a runtime takes plain HTTP. The registry's answer to such a request would wait for the end of
+// a line, which a random handshake may lack.
+func refuseTLS(c net.Conn) {
+	const most = 64 << 10
+	_ = c.SetDeadline(time.Now().Add(time.Second))
+	_, err := io.WriteString(c, "HTTP/1.0 400 Bad Request\r\n\r\nplain HTTP only\n")
+	if half, ok := c.(interface{ CloseWrite() error }); ok && err == nil && half.CloseWrite() == nil {
+		_, _ = io.CopyN(io.Discard, c, most) // unread bytes would reset the connection, and the answer with it
+	}
 }
