@@ -9,7 +9,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	"k8s.io/utils/ptr"
 )
 
 const (
@@ -78,7 +77,7 @@ func (p *plan) claim() *corev1.PersistentVolumeClaim {
 	return &corev1.PersistentVolumeClaim{
 		TypeMeta: kind("v1", "PersistentVolumeClaim"), ObjectMeta: meta(p.namespace, name, "registry"), Spec: corev1.PersistentVolumeClaimSpec{
 			AccessModes:      []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-			StorageClassName: ptr.To(p.storage.class),
+			StorageClassName: new(p.storage.class),
 			Resources:        corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: p.storage.size}},
 		}}
 }
@@ -90,7 +89,7 @@ func (p *plan) configMaps() []*corev1.ConfigMap {
 		for _, one := range p.programs[b.arch].all(i == 0) {
 			list = append(list, &corev1.ConfigMap{
 				TypeMeta: kind("v1", "ConfigMap"), ObjectMeta: meta(p.namespace, one.name, programs),
-				Immutable: ptr.To(true), BinaryData: map[string][]byte{one.key: one.data},
+				Immutable: new(true), BinaryData: map[string][]byte{one.key: one.data},
 			})
 		}
 	}
@@ -101,24 +100,24 @@ func (p *plan) configMaps() []*corev1.ConfigMap {
 func (p *plan) template(component string, b borrowed, withRegistry bool) corev1.PodTemplateSpec {
 	volumes, at := volumes(p.programs[b.arch].all(withRegistry))
 	volumes = append(volumes,
-		corev1.Volume{Name: "run", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: ptr.To(resource.MustParse("256Mi"))}}},
-		corev1.Volume{Name: "secret", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: name, DefaultMode: ptr.To(int32(0o440))}}})
+		corev1.Volume{Name: "run", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: new(resource.MustParse("256Mi"))}}},
+		corev1.Volume{Name: "secret", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: name, DefaultMode: new(int32(0o440))}}})
 	at = append(at, corev1.VolumeMount{Name: "run", MountPath: runDir}, corev1.VolumeMount{Name: "secret", MountPath: filePath, ReadOnly: true})
 	return corev1.PodTemplateSpec{
 		ObjectMeta: metav1.ObjectMeta{Labels: labels(component), Annotations: map[string]string{sumAnnotation: p.secret.sum()}},
 		Spec: corev1.PodSpec{
-			AutomountServiceAccountToken: ptr.To(false),
-			EnableServiceLinks:           ptr.To(false),
+			AutomountServiceAccountToken: new(false),
+			EnableServiceLinks:           new(false),
 			NodeSelector:                 map[string]string{corev1.LabelArchStable: b.arch, corev1.LabelOSStable: "linux"},
 			SecurityContext: &corev1.PodSecurityContext{
-				RunAsNonRoot: ptr.To(true), RunAsUser: ptr.To[int64](user), RunAsGroup: ptr.To[int64](user), FSGroup: ptr.To[int64](user),
+				RunAsNonRoot: new(true), RunAsUser: new(int64(user)), RunAsGroup: new(int64(user)), FSGroup: new(int64(user)),
 				SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 			},
 			Containers: []corev1.Container{{
 				Name: component, Image: b.image, ImagePullPolicy: corev1.PullIfNotPresent,
 				VolumeMounts: at,
 				SecurityContext: &corev1.SecurityContext{
-					AllowPrivilegeEscalation: ptr.To(false), ReadOnlyRootFilesystem: ptr.To(true), RunAsNonRoot: ptr.To(true),
+					AllowPrivilegeEscalation: new(false), ReadOnlyRootFilesystem: new(true), RunAsNonRoot: new(true),
 					Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
 				},
 				TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
@@ -147,17 +146,17 @@ func (p *plan) deployment() *appsv1.Deployment {
 	data := corev1.Volume{Name: "data", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name}}}
 	if p.storage.node != "" {
 		data.VolumeSource = corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{
-			Path: NodeDirectory, Type: ptr.To(corev1.HostPathDirectoryOrCreate),
+			Path: NodeDirectory, Type: new(corev1.HostPathDirectoryOrCreate),
 		}}
 		pod.NodeSelector[corev1.LabelHostname] = p.storage.node
 		// The kubelet creates the directory for root alone. Root without any capability is only the owner of files.
-		pod.SecurityContext.RunAsUser, pod.SecurityContext.RunAsGroup = ptr.To[int64](0), ptr.To[int64](0)
-		pod.SecurityContext.RunAsNonRoot, c.SecurityContext.RunAsNonRoot = ptr.To(false), ptr.To(false)
+		pod.SecurityContext.RunAsUser, pod.SecurityContext.RunAsGroup = new(int64(0)), new(int64(0))
+		pod.SecurityContext.RunAsNonRoot, c.SecurityContext.RunAsNonRoot = new(false), new(false)
 	}
 	pod.Volumes = append(pod.Volumes, data)
 	c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: "data", MountPath: dataPath})
 	return &appsv1.Deployment{TypeMeta: kind("apps/v1", "Deployment"), ObjectMeta: meta(p.namespace, name, "registry"), Spec: appsv1.DeploymentSpec{
-		Replicas: ptr.To(int32(1)),
+		Replicas: new(int32(1)),
 		Strategy: appsv1.DeploymentStrategy{Type: appsv1.RecreateDeploymentStrategyType}, // two cannot write to one directory
 		Selector: &metav1.LabelSelector{MatchLabels: labels("registry")},
 		Template: t,
