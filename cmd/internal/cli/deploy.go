@@ -50,6 +50,7 @@ func (k *kubeFlags) config() (*rest.Config, error) {
 type deployOptions struct {
 	kubeFlags
 	registryFlags
+	ownRegistryFlags
 	registry, pullSecret          string
 	renames, values, sets         []string
 	dryRun, noPush, adopt, forced bool
@@ -58,7 +59,7 @@ type deployOptions struct {
 func newDeployCmd(g *globals) *cobra.Command {
 	var o deployOptions
 	cmd := &cobra.Command{
-		Use:   "deploy --registry HOST[/PREFIX] BUNDLE",
+		Use:   "deploy {--registry HOST[/PREFIX] | --own-registry} BUNDLE",
 		Short: "Install the charts and YAML of a bundle into any cluster",
 		Long: `Pushes a bundle to a registry, and installs or upgrades the charts and YAML that its manifest lists under deploy, in that order, into the
 cluster of a kubeconfig. Without deploy in the manifest, they are the addons of the bundle's cluster file. The cluster needs nothing of
@@ -68,6 +69,9 @@ Images are led to the registry in the objects themselves, with the bundle's dige
 custom resources where imageRules of the manifest name the place. Before anything changes, every image in the objects must be in the
 bundle. Namespaces are created. If the registry needs a login, each namespace gets a pull secret, from --pull-secret or else with the
 login of this command.
+
+With --own-registry, deploy first puts a registry into the cluster, through the API server alone; every node then pulls from it on its own
+loopback address. This was not seen to run on nodes yet: docs/site/deploy-registry.md says what was.
 
 A repeated run changes nothing if nothing differs. A chart that fails is rolled back, unless its entry says onFailure: keep. Two runs
 into one cluster exclude each other. With Ctrl-C, finished releases stay, and the next run continues.`,
@@ -79,7 +83,8 @@ into one cluster exclude each other. With Ctrl-C, finished releases stay, and th
 	}
 	f := cmd.Flags()
 	o.kubeFlags.add(f)
-	f.StringVar(&o.registry, "registry", "", "the registry, host[:port][/prefix], as this machine and the nodes reach it (required)")
+	f.StringVar(&o.registry, "registry", "", "the registry, host[:port][/prefix], as this machine and the nodes reach it (this or --own-registry is required)")
+	o.ownRegistryFlags.add(f)
 	o.registryFlags.add(f)
 	f.StringVar(&o.pullSecret, "pull-secret", "", "docker configuration `file` (config.json) that nodes pull with (default the login of this command)")
 	f.StringArrayVar(&o.renames, "rename", nil, "FROM=TO: push repositories below the upstream name FROM below TO (repeated)")
@@ -90,13 +95,13 @@ into one cluster exclude each other. With Ctrl-C, finished releases stay, and th
 	f.BoolVar(&o.adopt, "adopt", false, "take over releases of the same name that were installed without kkbundle")
 	f.BoolVar(&o.forced, "force-conflicts", false, "take over fields of YAML's objects that other programs own")
 	g.addAccept(f)
-	cmd.AddCommand(newDeployListCmd(g), newDeployRemoveCmd(g))
+	cmd.AddCommand(newDeployListCmd(g), newDeployRemoveCmd(g), newDeployRegistryCmd(g))
 	return cmd
 }
 
 func runDeploy(ctx context.Context, g *globals, path string, o deployOptions) (err error) {
-	if o.registry == "" {
-		return usage.Errorf("name the registry with --registry HOST[/PREFIX]")
+	if err := o.checkRegistry(); err != nil {
+		return err
 	}
 	if err := o.registryFlags.check(); err != nil {
 		return err
@@ -109,7 +114,8 @@ func runDeploy(ctx context.Context, g *globals, path string, o deployOptions) (e
 	if err != nil {
 		return err
 	}
-	given, err := o.given(ctx, g)
+	m := g.NewMeter("push")
+	at, err := o.target(ctx, g, func(e registry.Event) { m.Set(e.Done, e.Total) })
 	if err != nil {
 		return err
 	}
@@ -120,10 +126,8 @@ func runDeploy(ctx context.Context, g *globals, path string, o deployOptions) (e
 	}
 	defer func() { err = errors.Join(err, r.Close()) }()
 	start := time.Now()
-	m := g.NewMeter("push")
-	given.Options.Progress = func(e registry.Event) { m.Set(e.Done, e.Total) }
 	report, err := deploy.Run(ctx, r, deploy.Options{
-		Cluster: config, Registry: given, Values: values, By: thisRun(), DryRun: o.dryRun, NoPush: o.noPush, Adopt: o.adopt, Force: o.forced, Logger: g.Logger(),
+		Cluster: config, Registry: at, Values: values, By: thisRun(), DryRun: o.dryRun, NoPush: o.noPush, Adopt: o.adopt, Force: o.forced, Logger: g.Logger(),
 		Progress: func(e deploy.Event) {
 			if e.Part != "" {
 				m.Stop() // the push has ended
