@@ -135,7 +135,6 @@ func (s site) bundle(t *testing.T) *bundle.Reader {
 	b.Index.Name, b.Index.Version = s.name, s.version
 	text := fmt.Sprintf("apiVersion: kkbundle.io/v1\nkind: Bundle\nmetadata: {name: %s, version: %q}\nplatforms: [linux/amd64]\n", s.name, s.version)
 	for _, name := range slices.Sorted(maps.Keys(s.charts)) {
-		text += "" // listed below
 		files := maps.Clone(s.charts[name])
 		version := files["version"]
 		if version == "" {
@@ -405,8 +404,8 @@ func (f *foreign) versions(t *testing.T) map[string]string {
 	none := metav1.ListOptions{}
 	secrets, err := f.kube.CoreV1().Secrets("").List(t.Context(), none)
 	add("Secret", secrets, err)
-	maps, err := f.kube.CoreV1().ConfigMaps("").List(t.Context(), none)
-	add("ConfigMap", maps, err)
+	configs, err := f.kube.CoreV1().ConfigMaps("").List(t.Context(), none)
+	add("ConfigMap", configs, err)
 	namespaces, err := f.kube.CoreV1().Namespaces().List(t.Context(), none)
 	add("Namespace", namespaces, err)
 	deployments, err := f.kube.AppsV1().Deployments("").List(t.Context(), none)

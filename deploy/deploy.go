@@ -430,7 +430,10 @@ func (r *run) chart(ctx context.Context, p *preview, result *Result) error {
 		return err
 	}
 	o.Wait, o.Rollback = p.step.wait(), p.step.OnFailure == manifest.FailureRollback
-	if _, err := charts.Install(ctx, chart, o); err != nil {
+	stop := r.watch(ctx, p)
+	_, err = charts.Install(ctx, chart, o)
+	stop()
+	if err != nil {
 		return err
 	}
 	if result.Action = Upgraded; p.was == "" {
@@ -466,6 +469,8 @@ func (r *run) yaml(ctx context.Context, p *preview, result *Result) error {
 	}
 	o := r.install(p.step)
 	o.Wait = p.step.wait()
+	stop := r.watch(ctx, p)
+	defer stop()
 	return charts.WaitReady(ctx, o, string(p.objects.text))
 }
 

@@ -143,6 +143,9 @@ func (c *cluster) forget(ctx context.Context, name string) error {
 
 // List returns what is deployed in a cluster, with the state of each release now.
 func List(ctx context.Context, config *rest.Config, logger *slog.Logger) ([]*Record, error) {
+	if logger == nil {
+		logger = slog.New(slog.DiscardHandler)
+	}
 	c, err := connect(ctx, config, logger)
 	if err != nil {
 		return nil, err

@@ -200,21 +200,18 @@ func (o *deployOptions) given(ctx context.Context, g *globals) (deploy.Given, er
 
 // secret returns the docker configuration for nodes: the file, or the login of the push; nil without either.
 func (o *deployOptions) secret(g *globals, keychain authn.Keychain) ([]byte, error) {
-	const most = 1 << 20 // the API server's limit for a Secret
+	host, _, _ := strings.Cut(o.registry, "/")
 	if o.pullSecret != "" {
 		data, err := build.ReadFile(o.pullSecret)
 		if err != nil {
 			return nil, usage.FileError(err)
 		}
-		var file struct {
-			Auths map[string]json.RawMessage `json:"auths"`
+		secret, err := pullSecret(data, host)
+		if err != nil {
+			return nil, usage.Errorf("--pull-secret %s: %w", o.pullSecret, err)
 		}
-		if json.Unmarshal(data, &file) != nil || len(file.Auths) == 0 || len(data) > most {
-			return nil, usage.Errorf("--pull-secret %s: not a docker configuration with auths; kubectl create secret docker-registry --dry-run=client shows one", o.pullSecret)
-		}
-		return data, nil
+		return secret, nil
 	}
-	host, _, _ := strings.Cut(o.registry, "/")
 	at, err := name.NewRegistry(host)
 	if err != nil {
 		return nil, &usage.Error{Err: err}
@@ -236,6 +233,28 @@ func (o *deployOptions) secret(g *globals, keychain authn.Keychain) ([]byte, err
 	g.Note("note: nodes pull with the login of this command, %s; --pull-secret gives them one that may only pull", plain.Line(auth.Username))
 	one := map[string]string{"username": auth.Username, "password": auth.Password, "auth": base64.StdEncoding.EncodeToString([]byte(auth.Username + ":" + auth.Password))}
 	return json.Marshal(map[string]any{"auths": map[string]any{host: one}})
+}
+
+// pullSecret returns the part of a docker configuration that is about a registry. A person's file may have the logins of
+// many, which are none of the cluster's business.
+func pullSecret(data []byte, host string) ([]byte, error) {
+	var file struct {
+		Auths map[string]struct {
+			Auth     string `json:"auth,omitempty"`
+			Username string `json:"username,omitempty"`
+			Password string `json:"password,omitempty"`
+		} `json:"auths"`
+	}
+	if json.Unmarshal(data, &file) != nil { // its error repeats the text
+		return nil, errors.New("not a docker configuration; kubectl create secret docker-registry --dry-run=client shows one")
+	}
+	for name, login := range file.Auths {
+		at := strings.TrimPrefix(strings.TrimPrefix(name, "https://"), "http://")
+		if at, _, _ = strings.Cut(at, "/"); at == host && login.Auth+login.Username != "" {
+			return json.Marshal(map[string]any{"auths": map[string]any{host: login}})
+		}
+	}
+	return nil, fmt.Errorf("it has no login of %s under auths", host)
 }
 
 // siteValues reads --values and --set.
