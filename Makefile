@@ -25,6 +25,7 @@ DATE     := $(shell TZ=UTC git log -1 --format=%cd --date=format-local:%Y-%m-%dT
 CLI      := github.com/kkbundle/kkbundle/cmd/internal/cli
 LDFLAGS  := -s -w -X $(CLI).version=$(VERSION),$(COMMIT),$(DATE)
 NODE     := cmd/internal/helper/bin/kkbundle-node
+PODS     := cmd/internal/helper/bin
 DIST     := linux-amd64 linux-arm64 darwin-amd64 darwin-arm64
 TEST_NEEDS := sshd:openssh-server sudo:sudo zstd:zstd python3:python3-minimal skopeo:skopeo ctr:containerd ip:iproute2 matchpathcon:selinux-utils
 HOSTS    ?= 2
@@ -37,9 +38,17 @@ export CGO_ENABLED ?= 0
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
 
-helper: ## build kkbundle-node for both architectures, to be embedded
+helper: ## build the programs for hosts and pods for both architectures, to be embedded
 	@for arch in amd64 arm64; do
-		GOOS=linux GOARCH=$$arch go build $(GOFLAGS_STATIC) -ldflags "-s -w" -o $(NODE)-$$arch ./cmd/kkbundle-node
+		export GOOS=linux GOARCH=$$arch
+		go build $(GOFLAGS_STATIC) -ldflags "-s -w" -o $(NODE)-$$arch ./cmd/kkbundle-node
+		go build $(GOFLAGS_STATIC) -ldflags "-s -w -E main.entry" -o $(PODS)/kkbundle-start-$$arch ./cmd/kkbundle-start
+		for program in kkbundle-proxy kkbundle-registry; do
+			go build $(GOFLAGS_STATIC) -ldflags "-s -w" -o $(PODS)/$$program-$$arch ./cmd/$$program
+		done
+		for program in kkbundle-start kkbundle-proxy kkbundle-registry; do
+			gzip -9 -n -f $(PODS)/$$program-$$arch
+		done
 	done
 
 build: helper ## build bin/kkbundle
@@ -205,4 +214,4 @@ vm-e2e: build lab ## virtual machines with their own kernel (QEMU): RUN=TestVM s
 	@cd testdata/lab && KKBUNDLE_VM=1 go test -count=1 -timeout 4h -v -run '$(or $(RUN),TestVM)' ./e2e
 
 clean: ## remove what make made here (the caches in $(CACHE) stay)
-	@rm -rf bin dist $(NODE)-*
+	@rm -rf bin dist $(PODS)/kkbundle-*

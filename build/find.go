@@ -50,6 +50,28 @@ func (*UndecidedError) Hint() string {
 	return "list those that are needed under images, write imageRules for custom resources, and name the others under excludeImages"
 }
 
+// useDeployments records how deploy installs charts, and carries the files that it reads.
+func (p *Project) useDeployments() error {
+	list := p.Manifest.Deployments()
+	for _, a := range list {
+		for _, file := range a.Manifests {
+			p.applied = append(p.applied, path.Clean(file))
+		}
+		if a.Chart == "" {
+			continue
+		}
+		use := manifest.ChartUse{Chart: a.Chart, Release: a.Release, Namespace: a.Namespace}
+		for _, file := range a.Values {
+			use.Values = append(use.Values, path.Clean(file))
+		}
+		p.Manifest.Uses = append(p.Manifest.Uses, use)
+	}
+	if err := p.carry(p.File, "", p.Manifest.CarriedFiles()); err != nil {
+		return &InputError{err}
+	}
+	return nil
+}
+
 // useCharts records how a cluster installs charts. Its cluster file is in directory dir.
 func (p *Project) useCharts(c *manifest.Cluster, dir string) error {
 	uses, err := installer.ChartUses(c)

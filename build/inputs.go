@@ -307,6 +307,14 @@ func CheckFiles(file string, b *manifest.Bundle) error {
 		}
 	}
 	check("trust.root", b.Trust.Root)
+	for i, a := range b.Deploy {
+		for j, name := range a.Values {
+			check(fmt.Sprintf("deploy[%d].values[%d]", i, j), name)
+		}
+		for j, name := range a.Manifests {
+			check(fmt.Sprintf("deploy[%d].manifests[%d]", i, j), name)
+		}
+	}
 	for i, pattern := range b.Manifests {
 		if found, err := filepath.Glob(p.beside(path.Clean(pattern))); err == nil && len(found) == 0 {
 			var list manifest.Problems
@@ -318,7 +326,7 @@ func CheckFiles(file string, b *manifest.Bundle) error {
 	return problems.Err()
 }
 
-// IdleCharts returns the names of charts that the manifest lists and none of its clusters installs. Without a cluster there is none.
+// IdleCharts returns the names of charts that the manifest lists and neither deploy nor a cluster installs. Without a cluster there is none.
 func (p *Project) IdleCharts() []string {
 	if len(p.clusters) == 0 {
 		return nil

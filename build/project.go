@@ -39,7 +39,7 @@ type Project struct {
 	clusters []*manifest.Cluster // with defaults, in the order of the manifest
 	below    []string            // for each cluster, the directory of its files in the bundle
 	catalogs []string            // catalogs that the clusters name, relative to the manifest
-	applied  []string            // YAML files that the clusters apply, relative to the manifest
+	applied  []string            // YAML files that the clusters and deploy apply, relative to the manifest
 	hosts    *fetch.Hosts        // facts about upstream hosts, learnt while fetching
 	loading
 }
@@ -100,6 +100,9 @@ func load(file string, how loading) (*Project, error) {
 		if err := p.carry(file, "", []string{b.Trust.Root}); err != nil {
 			return nil, err
 		}
+	}
+	if err := p.useDeployments(); err != nil {
+		return nil, err
 	}
 	for _, name := range b.ClusterFiles() {
 		as, below := carriedAs(b, name)

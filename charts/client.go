@@ -6,6 +6,7 @@ import (
 	"log/slog"
 
 	"helm.sh/helm/v3/pkg/action"
+	"helm.sh/helm/v3/pkg/storage"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/discovery/cached/memory"
@@ -39,8 +40,17 @@ func (c *cluster) ToRESTMapper() (meta.RESTMapper, error) {
 // ToRawKubeConfigLoader returns the loader with the namespace.
 func (c *cluster) ToRawKubeConfigLoader() clientcmd.ClientConfig { return c.loader }
 
+// Helm asks once per object; the library's default of 5 requests a second would make a large chart take minutes.
+const (
+	queriesPerSecond = 50
+	queryBurst       = 100
+)
+
 // newCluster makes the clients for a kubeconfig's cluster.
 func newCluster(ctx context.Context, o InstallOptions) (*cluster, error) {
+	if o.Cluster != nil {
+		return o.Cluster.in(o.Namespace), nil
+	}
 	file, err := clientcmd.Load(o.Kubeconfig)
 	if err != nil {
 		return nil, fmt.Errorf("kubeconfig: %w", err)
@@ -52,8 +62,7 @@ func newCluster(ctx context.Context, o InstallOptions) (*cluster, error) {
 	if err != nil {
 		return nil, fmt.Errorf("kubeconfig: %w", err)
 	}
-	// Helm asks once per object; the library's default of 5 requests a second would make a large chart take minutes.
-	config.QPS, config.Burst = 50, 100
+	config.QPS, config.Burst = queriesPerSecond, queryBurst
 	config.Dial = o.Dial
 	config.WarningHandler = warnings{ctx: ctx, logger: o.Logger}
 	if config, err = shared(config); err != nil {
@@ -79,6 +88,9 @@ func configuration(ctx context.Context, o InstallOptions) (*action.Configuration
 	}
 	if err := cfg.Init(c, o.Namespace, "secret", say); err != nil {
 		return nil, err
+	}
+	if o.Rewrite != nil {
+		cfg.Releases = storage.Init(hookDriver{cfg.Releases.Driver, o.Rewrite})
 	}
 	return cfg, nil
 }

@@ -27,6 +27,9 @@ type connection struct {
 
 // ofOneCall returns options whose connections end with the call.
 func ofOneCall(o InstallOptions) (_ InstallOptions, end func()) {
+	if o.Cluster != nil { // it outlives the call
+		return o, func() {}
+	}
 	c := &connections{dial: o.Dial, open: map[*connection]struct{}{}}
 	if c.dial == nil {
 		c.dial = new(net.Dialer).DialContext

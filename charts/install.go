@@ -36,6 +36,10 @@ const keepRevisions = 10
 type InstallOptions struct {
 	// Kubeconfig is the content of a kubeconfig file. Nothing is read from the environment or the home directory.
 	Kubeconfig []byte
+	// Cluster, if set, is the connection to use instead of Kubeconfig and Dial.
+	Cluster *Cluster
+	// Rewrite, if set, changes the rendered objects and hooks. Custom resource definitions stay as they are.
+	Rewrite *Rewrite
 	// Dial, if set, makes every connection to the API server.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 	// Namespace is created if missing. NamespaceLabels are set in either case; other labels stay.
@@ -112,7 +116,7 @@ func lookUp(ctx context.Context, c *Chart, o InstallOptions) (state, error) {
 	if len(c.unchecked) > 0 {
 		o.Logger.WarnContext(ctx, "values are not checked against schemas that refer to other files or servers", "release", o.Release, "charts", c.unchecked)
 	}
-	mark, err := contentMark(c.helm, o.Values)
+	mark, err := contentMark(c.helm, o.Values, o.Rewrite)
 	if err != nil {
 		return state{}, fmt.Errorf("release %s/%s: %w", o.Namespace, o.Release, err)
 	}
@@ -141,6 +145,9 @@ func (s state) apply(ctx context.Context, c *Chart, o InstallOptions) (*release.
 		install.ReleaseName, install.Namespace, install.Labels = o.Release, o.Namespace, labels
 		install.Replace = s.last != nil
 		install.Wait, install.Timeout = o.Wait > 0, timeout(o)
+		if o.Rewrite != nil {
+			install.PostRenderer = o.Rewrite
+		}
 		return install.RunWithContext(ctx, c.helm, values)
 	}
 	if err := releasePending(s.cfg, s.last); err != nil {
@@ -150,6 +157,9 @@ func (s state) apply(ctx context.Context, c *Chart, o InstallOptions) (*release.
 	upgrade.Namespace, upgrade.Labels, upgrade.ResetValues = o.Namespace, labels, true
 	upgrade.Wait, upgrade.Timeout = o.Wait > 0, timeout(o)
 	upgrade.MaxHistory = keepRevisions
+	if o.Rewrite != nil {
+		upgrade.PostRenderer = o.Rewrite
+	}
 	return upgrade.RunWithContext(ctx, o.Release, c.helm, values)
 }
 
@@ -216,8 +226,8 @@ func labelNamespace(ctx context.Context, client kubernetes.Interface, o InstallO
 	return err
 }
 
-// contentMark returns a hash of a chart's files and values. It is short enough for a label.
-func contentMark(c *chart.Chart, values map[string]any) (string, error) {
+// contentMark returns a hash of a chart's files, values and rewriting. It is short enough for a label.
+func contentMark(c *chart.Chart, values map[string]any, rewrite *Rewrite) (string, error) {
 	given, err := json.Marshal(values) // sorts keys
 	if err != nil {
 		return "", fmt.Errorf("values: %w", err)
@@ -230,6 +240,9 @@ func contentMark(c *chart.Chart, values map[string]any) (string, error) {
 		}
 	}
 	sum.Write(bytes.TrimSpace(given))
+	if rewrite != nil {
+		sum.Write([]byte("\x00" + rewrite.Mark))
+	}
 	return hex.EncodeToString(sum.Sum(nil))[:40], nil
 }
 

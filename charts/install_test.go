@@ -16,7 +16,7 @@ func TestContentMark(t *testing.T) {
 	base := &chart.Chart{Raw: []*chart.File{file("Chart.yaml", "a"), file("values.yaml", "b")}}
 	mark := func(c *chart.Chart, values map[string]any) string {
 		t.Helper()
-		m, err := contentMark(c, values)
+		m, err := contentMark(c, values, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

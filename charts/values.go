@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 
+	"helm.sh/helm/v3/pkg/strvals"
 	"sigs.k8s.io/yaml"
 )
 
@@ -25,6 +26,9 @@ func ReadValues(files ...ValuesFile) (map[string]any, error) {
 	}
 	return values, nil
 }
+
+// SetValue sets one value as Helm's --set does, PATH=VALUE, in values.
+func SetValue(values map[string]any, text string) error { return strvals.ParseInto(text, values) }
 
 // MergeValues merges over into base like ReadValues, without changing either.
 func MergeValues(base, over map[string]any) map[string]any { return mergedValues(base, over) }

@@ -13,7 +13,7 @@ func TestAddons(t *testing.T) {
 	}
 	for text, want := range map[string]string{
 		"addons: [{release: a}]":                                       "addons[0]: chart is missing; write the name of a chart in the bundle, or manifests",
-		"addons: [{chart: a, manifests: [b.yaml]}]":                    "the addon has a chart already; write two addons",
+		"addons: [{chart: a, manifests: [b.yaml]}]":                    "has a chart already; write two entries",
 		"addons: [{manifests: [b.yaml]}]":                              "release is missing; manifests have no name of their own",
 		"addons: [{release: a, manifests: [b.yaml], values: [c]}]":     "belongs to a chart; leave it out",
 		"addons: [{release: a, manifests: [b.yaml], onFailure: keep}]": "belongs to a chart; leave it out",

@@ -66,8 +66,10 @@ type Bundle struct {
 	Images   []Image  `yaml:"images,omitempty" doc:"Container images, as references or as mappings."`
 	Charts   []Chart  `yaml:"charts,omitempty" doc:"Helm charts."`
 	// Manifests are patterns of files and kustomize directories below the manifest's directory, as in path.Match.
-	Manifests []string     `yaml:"manifests,omitempty" local:"machine" doc:"Patterns of Kubernetes YAML files and kustomize directories, carried with their images."`
-	Files     []File       `yaml:"files,omitempty" doc:"Binaries, archives, scripts and other files."`
+	Manifests []string `yaml:"manifests,omitempty" local:"machine" doc:"Patterns of Kubernetes YAML files and kustomize directories, carried with their images."`
+	Files     []File   `yaml:"files,omitempty" doc:"Binaries, archives, scripts and other files."`
+	// Deploy lists what `kkbundle deploy` installs into a cluster that kkbundle did not make, in this order.
+	Deploy    []Addon      `yaml:"deploy,omitempty" doc:"Charts and YAML that kkbundle deploy installs into any cluster, in this order."`
 	Packages  []PackageSet `yaml:"packages,omitempty" doc:"Operating system packages by distribution."`
 	Sources   []Source     `yaml:"sources,omitempty" doc:"Mirrors, certificates and limits of upstream hosts; local directories."`
 	Overrides []Override   `yaml:"overrides,omitempty" doc:"Other addresses and checksums for files and charts that keep their names."`

@@ -37,6 +37,25 @@ func (c bundleChecker) check(b *Bundle) {
 	c.discovery(b)
 	sources.overrides(b.Overrides)
 	packageChecker(c).packages(b.Packages)
+	c.addons("deploy", b.Deploy)
+	c.deployedCharts(b)
+}
+
+// deployedCharts refuses names under deploy that no chart of the manifest has. A chart's archive may have any name, so
+// with one of those, only the build knows.
+func (c bundleChecker) deployedCharts(b *Bundle) {
+	var names []string
+	for _, chart := range b.Charts {
+		if chart.Name == "" {
+			return
+		}
+		names = append(names, chart.Name)
+	}
+	for i, a := range b.Deploy {
+		if a.Chart != "" && !slices.Contains(names, a.Chart) {
+			c.add(join(index("deploy", i), "chart"), "no chart %s is listed under charts", shorten(a.Chart))
+		}
+	}
 }
 
 // clusters refuses duplicate cluster files.

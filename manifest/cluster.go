@@ -254,25 +254,6 @@ type MinMemory struct {
 	Worker Quantity `yaml:"worker,omitempty" doc:"Memory of a worker. Default 1024Mi."`
 }
 
-// Addon is a chart, or YAML, to install into the cluster.
-type Addon struct {
-	// Chart is the name of a chart in the bundle.
-	Chart string `yaml:"chart,omitempty" doc:"Name of a chart in the bundle. An addon has a chart or manifests."`
-	// Manifests are paths of Kubernetes YAML files to apply instead of a chart.
-	Manifests []string `yaml:"manifests,omitempty" local:"carried" doc:"Files of Kubernetes YAML that are applied, instead of a chart."`
-	Namespace string   `yaml:"namespace,omitempty" doc:"Namespace; created if missing. Default default."`
-	// Release is the chart's name by default.
-	Release string `yaml:"release,omitempty" doc:"Name of the release; required for an addon of manifests. Default the chart's name."`
-	// Values are paths of values files, relative to the cluster file; later ones win.
-	Values []string `yaml:"values,omitempty" local:"carried" doc:"Values files; later ones win."`
-	// Wait requires the addon's pods to be ready before the next addon; ready by default.
-	Wait AddonWait `yaml:"wait,omitempty" enum:"ready,none" doc:"ready: its pods must be ready before the next addon begins. Default ready."`
-	// Timeout is the limit for that, 5m by default.
-	Timeout Duration `yaml:"timeout,omitempty" doc:"Longest time until its pods are ready. Default 5m."`
-	// OnFailure decides about a chart that fails; rollback by default.
-	OnFailure FailurePolicy `yaml:"onFailure,omitempty" enum:"rollback,keep" doc:"After a failure of a chart: rollback to the previous release, or keep the failed one for inspection. Default rollback."`
-}
-
 // Component is a catalog component's version.
 type Component struct {
 	Version string `yaml:"version" kk:"required" doc:"Version, such as v1.3.6."`
@@ -324,7 +305,6 @@ const (
 	defaultClockSkew          = Duration(2 * time.Second)
 	defaultEtcdDir            = "/var/lib/etcd"
 	defaultNFSPath            = "/srv/nfs/kubernetes"
-	defaultAddonTimeout       = Duration(5 * time.Minute) // the helm command's default
 )
 
 // WithDefaults returns a copy in which every missing value has its default. Two values stay empty because the cluster
@@ -377,22 +357,6 @@ func (c *Cluster) At(release string) *Cluster {
 	d := *c
 	d.Kubernetes.Version, d.Kubernetes.UpgradeFrom = release, ""
 	return &d
-}
-
-func addonsWithDefaults(list []Addon) []Addon {
-	list = slices.Clone(list)
-	for i := range list {
-		a := &list[i]
-		a.Namespace = orDefault(a.Namespace, "default")
-		a.Release = orDefault(a.Release, a.Chart)
-		a.Values, a.Manifests = slices.Clone(a.Values), slices.Clone(a.Manifests)
-		a.Wait = orDefault(a.Wait, WaitReady)
-		a.Timeout = orDefault(a.Timeout, defaultAddonTimeout)
-		if a.Chart != "" {
-			a.OnFailure = orDefault(a.OnFailure, FailureRollback)
-		}
-	}
-	return list
 }
 
 func orDefault[T comparable](v, d T) T {

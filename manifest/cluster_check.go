@@ -34,7 +34,7 @@ func (c clusterChecker) check(k *Cluster) {
 	c.imageRegistry(&k.ImageRegistry)
 	c.kernel("precheck.minKernel", k.Precheck.MinKernel)
 	c.storage(&k.Storage)
-	c.addons(k.Addons)
+	c.addons("addons", k.Addons)
 	c.components(k)
 }
 
@@ -279,55 +279,6 @@ func (c clusterChecker) registryVIP(path string, r *ImageRegistry) {
 	}
 	if a, err := netip.ParseAddr(r.VIP); err != nil || a.Zone() != "" || a.IsUnspecified() || a.IsLoopback() || a.IsMulticast() {
 		c.add(path, "%q is no address; write an unused one of the registry hosts' network, such as 10.0.0.100", shorten(r.VIP))
-	}
-}
-
-const maxRelease = 53 // characters of a release name, Helm's own limit
-
-func (c clusterChecker) addons(list []Addon) {
-	first := map[[2]string]int{}
-	for i, a := range list {
-		path := index("addons", i)
-		if a.Namespace != "" && !isName(a.Namespace, false) {
-			c.add(join(path, "namespace"), "%q is no namespace; use lower case letters, digits and hyphens", shorten(a.Namespace))
-		}
-		c.addon(path, a)
-		release := orDefault(a.Release, a.Chart)
-		if release != "" && (!isName(release, true) || len(release) > maxRelease) {
-			c.add(path, "%q is no release name; write release with lower case letters, digits and hyphens, at most %d", shorten(release), maxRelease)
-		}
-		id := [2]string{orDefault(a.Namespace, "default"), release}
-		if at, twice := first[id]; twice {
-			c.add(path, "release %s in namespace %s is there twice, first on %s; write another release name",
-				shorten(release), shorten(id[0]), c.line(index("addons", at)))
-		} else {
-			first[id] = i
-		}
-	}
-}
-
-// addon checks that an addon is of exactly one kind, with that kind's settings.
-func (c clusterChecker) addon(path string, a Addon) {
-	switch {
-	case a.Chart == "" && len(a.Manifests) == 0:
-		c.add(path, "chart is missing; write the name of a chart in the bundle, or manifests")
-		return
-	case a.Chart != "" && len(a.Manifests) > 0:
-		c.addKey(join(path, "manifests"), "the addon has a chart already; write two addons")
-		return
-	case a.Chart == "" && a.Release == "":
-		c.add(path, "release is missing; manifests have no name of their own")
-	}
-	for _, one := range []struct {
-		name string
-		set  bool
-	}{{"values", len(a.Values) > 0}, {"onFailure", a.OnFailure != ""}} {
-		if a.Chart == "" && one.set {
-			c.addKey(join(path, one.name), "belongs to a chart; leave it out")
-		}
-	}
-	if a.Timeout != 0 && a.Wait == WaitNone {
-		c.addKey(join(path, "timeout"), "belongs to wait: ready; leave it out")
 	}
 }
 

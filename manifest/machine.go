@@ -45,9 +45,14 @@ func (b *Bundle) MachineSources(message string) Problems {
 }
 
 // CarriedFiles returns the files beside a cluster file that it names and install reads, sorted. A bundle carries them.
-func (c *Cluster) CarriedFiles() []string {
+func (c *Cluster) CarriedFiles() []string { return carriedFiles(c) }
+
+// CarriedFiles returns the files beside a manifest that deploy reads, sorted. A bundle carries them.
+func (b *Bundle) CarriedFiles() []string { return carriedFiles(b) }
+
+func carriedFiles(file any) []string {
 	var files []string
-	eachLocal(reflect.ValueOf(c).Elem(), "", field{}, func(f field, _, value string) {
+	eachLocal(reflect.ValueOf(file).Elem(), "", field{}, func(f field, _, value string) {
 		if f.local == localCarried {
 			files = append(files, value)
 		}

@@ -96,6 +96,9 @@ func TestCarriedFiles(t *testing.T) {
 	if got := strings.Join(c.CarriedFiles(), " "); got != "c ca m n p v" {
 		t.Error(got)
 	}
+	if got := strings.Join((&Bundle{Manifests: []string{"*.yaml"}, Deploy: []Addon{{Values: []string{"v"}, Manifests: []string{"m"}}}}).CarriedFiles(), " "); got != "m v" {
+		t.Error(got)
+	}
 	b := Bundle{Cluster: "x", Sources: []Source{{Host: "a"}, {Host: "b", Cert: "c", Key: "k"}, {Directory: "d"}}}
 	if got := fmt.Sprint(b.MachineSources("x")); got != "sources[1].cert: x\nsources[1].key: x\nsources[2].directory: x" {
 		t.Error(got)

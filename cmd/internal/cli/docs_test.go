@@ -258,7 +258,7 @@ func TestDocsCommandLinesAreChecked(t *testing.T) {
 func needsMore(line string) string {
 	programs := []string{"kkbundle", "cat", "echo", "tar", "zstd", "cp", "mkdir"}
 	hosts := []string{
-		"install", "precheck", "status", "nodes", "upgrade", "endpoint", "etcd", "certs", "secrets", "reset", "provision", "support-bundle", "registry", "serve", "mirror-config",
+		"install", "deploy", "precheck", "status", "nodes", "upgrade", "endpoint", "etcd", "certs", "secrets", "reset", "provision", "support-bundle", "registry", "serve", "mirror-config",
 	}
 	for _, c := range shellCommands(line) {
 		switch {

@@ -15,6 +15,7 @@ import (
 	"github.com/kkbundle/kkbundle/bundle/pull"
 	"github.com/kkbundle/kkbundle/cmd/internal/terminal"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
+	"github.com/kkbundle/kkbundle/deploy"
 	"github.com/kkbundle/kkbundle/fetch"
 	"github.com/kkbundle/kkbundle/installer"
 	"github.com/kkbundle/kkbundle/installer/engine"
@@ -87,7 +88,7 @@ func exitClasses() []exitClass {
 	return []exitClass{
 		{130, "interrupted", func(err error) bool { return errors.Is(err, errInterrupted) }},
 		{64, "wrong command line", func(err error) bool {
-			return asError[*usage.Error](err) || asError[*engine.SelectionError](err) || asError[*engine.LimitError](err)
+			return asError[*usage.Error](err) || asError[*engine.SelectionError](err) || asError[*engine.LimitError](err) || asError[*deploy.ValueError](err)
 		}},
 		{20, "bundle not signed by a trusted key, or older than one accepted before", func(err error) bool {
 			return asError[*signatureError](err) || asError[*rollbackError](err)
@@ -101,25 +102,28 @@ func exitClasses() []exitClass {
 		{12, "precheck found something that blocks, or the cluster is not in a state for it", func(err error) bool {
 			return asError[*precheck.BlockedError](err) || asError[*member.OtherClusterError](err) || asError[*installer.ForeignError](err) || asError[*task.KeepError](err) ||
 				asError[*installer.NoClusterError](err) ||
-				asError[*installer.UnfitError](err) || asError[*installer.RefusedError](err) || asError[*installer.NoWayBackError](err) || asError[*installer.ChangesError](err) || asError[*installer.WithoutError](err) || asError[*installer.MoveError](err) || asError[*installer.NamelessError](err) || asError[*kubeadm.TakenError](err)
+				asError[*installer.UnfitError](err) || asError[*installer.RefusedError](err) || asError[*installer.NoWayBackError](err) || asError[*installer.ChangesError](err) || asError[*installer.WithoutError](err) || asError[*installer.MoveError](err) || asError[*installer.NamelessError](err) || asError[*kubeadm.TakenError](err) || asError[*deploy.TakenError](err)
 		}},
-		{13, "host unreachable, or it refused us", func(err error) bool {
-			return asError[*precheck.UnreachableError](err) || asError[*host.UnreachableError](err) || asError[*host.SudoError](err) || asError[*host.SlowError](err) ||
+		{13, "host or API server unreachable, or it refused us", func(err error) bool {
+			return asError[*deploy.UnreachableError](err) || asError[*precheck.UnreachableError](err) || asError[*host.UnreachableError](err) || asError[*host.SudoError](err) || asError[*host.SlowError](err) ||
 				asError[*host.HelperError](err)
 		}},
 		{24, "bundle encrypted, and no given key decrypts it", asError[*bundle.EncryptedError]},
 		{14, "some items could not be fetched; the rest is kept", asError[*fetch.Errors]},
 		{15, "registry or web server refused or unreachable", func(err error) bool {
-			return asError[*pushError](err) || asError[*pull.RefusedError](err) || asError[*download.StatusError](err) || asError[*download.ServerError](err)
+			return asError[*pushError](err) || asError[*pull.RefusedError](err) || asError[*download.StatusError](err) ||
+				asError[*download.ServerError](err) || asError[*deploy.RegistryError](err)
 		}},
-		{17, "another run is at work there", asError[*task.LockedError]},
+		{17, "another run is at work there", func(err error) bool { return asError[*task.LockedError](err) || asError[*deploy.LockedError](err) }},
 		{23, "the cluster is not healthy", asError[*health.UnhealthyError]},
-		{16, "install stopped on a host", asError[*engine.TaskError]},
 		{18, "a chart or YAML could not be searched for images, or --strict found something undecided", func(err error) bool {
 			return asError[*build.FindError](err) || asError[*build.UndecidedError](err)
 		}},
 		{19, "the cache had damaged entries", asError[*cacheDamageError]},
-		{21, "something that is needed is missing", asError[*build.ClosureError]},
+		{21, "something that is needed is missing", func(err error) bool { return asError[*build.ClosureError](err) || asError[*deploy.MissingError](err) }},
+		{16, "install stopped on a host, or deploy at a release", func(err error) bool {
+			return asError[*engine.TaskError](err) || asError[*deploy.PartError](err) || asError[*deploy.ObjectError](err)
+		}},
 		{22, "precheck warned, with --fail-on warn; certificates end soon, with --fail", func(err error) bool {
 			return asError[*precheckWarnedError](err) || asError[*expiringError](err)
 		}},

@@ -1,5 +1,5 @@
-// Package helper holds kkbundle-node, the program that kkbundle puts on target hosts, for both architectures. Code
-// that runs as root on a host comes with the kkbundle that the operator already trusts, never with a bundle.
+// Package helper holds the programs that kkbundle puts on hosts and into pods, for both architectures. Code that runs there
+// comes with the kkbundle that the operator already trusts, never with a bundle.
 package helper
 
 import (

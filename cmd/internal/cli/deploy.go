@@ -1,0 +1,407 @@
+package cli
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/user"
+	"strings"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/kkbundle/kkbundle/build"
+	"github.com/kkbundle/kkbundle/cmd/internal/usage"
+	"github.com/kkbundle/kkbundle/deploy"
+	"github.com/kkbundle/kkbundle/plain"
+	"github.com/kkbundle/kkbundle/registry"
+)
+
+// kubeFlags select a cluster.
+type kubeFlags struct{ kubeconfig, context string }
+
+func (k *kubeFlags) add(f *pflag.FlagSet) {
+	f.StringVar(&k.kubeconfig, "kubeconfig", "", "kubeconfig `file` (default $KUBECONFIG, else ~/.kube/config)")
+	f.StringVar(&k.context, "context", "", "`context` of the kubeconfig (default its current one)")
+}
+
+// config reads the kubeconfig as kubectl does, with its programs for credentials.
+func (k *kubeFlags) config() (*rest.Config, error) {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = k.kubeconfig
+	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: k.context}).ClientConfig()
+	switch {
+	case clientcmd.IsEmptyConfig(err):
+		return nil, usage.Errorf("no kubeconfig: name one with --kubeconfig FILE")
+	case err != nil:
+		return nil, &usage.Error{Err: fmt.Errorf("kubeconfig: %w", err)}
+	}
+	return config, nil
+}
+
+type deployOptions struct {
+	kubeFlags
+	registryFlags
+	ownRegistryFlags
+	registry, pullSecret          string
+	renames, values, sets         []string
+	dryRun, noPush, adopt, forced bool
+}
+
+func newDeployCmd(g *globals) *cobra.Command {
+	var o deployOptions
+	cmd := &cobra.Command{
+		Use:   "deploy {--registry HOST[/PREFIX] | --own-registry} BUNDLE",
+		Short: "Install the charts and YAML of a bundle into any cluster",
+		Long: `Pushes a bundle to a registry, and installs or upgrades the charts and YAML that its manifest lists under deploy, in that order, into the
+cluster of a kubeconfig. Without deploy in the manifest, they are the addons of the bundle's cluster file. The cluster needs nothing of
+kkbundle; its nodes must be able to pull from the registry.
+
+Images are led to the registry in the objects themselves, with the bundle's digests: in the pods of Kubernetes' own workloads, and in
+custom resources where imageRules of the manifest name the place. Before anything changes, every image in the objects must be in the
+bundle. Namespaces are created. If the registry needs a login, each namespace gets a pull secret, from --pull-secret or else with the
+login of this command.
+
+With --own-registry, deploy first puts a registry into the cluster, through the API server alone; every node then pulls from it on its own
+loopback address. This was not seen to run on nodes yet: docs/site/deploy-registry.md says what was.
+
+A repeated run changes nothing if nothing differs. A chart that fails is rolled back, unless its entry says onFailure: keep. Two runs
+into one cluster exclude each other. With Ctrl-C, finished releases stay, and the next run continues.`,
+		Example: `  kkbundle deploy --registry harbor.site/mirror site-1.4.0.kkb
+  kkbundle deploy --kubeconfig prod.conf --registry harbor.site --pull-secret robot.json site-1.4.0.kkb
+  kkbundle deploy --registry harbor.site --values web=prod.yaml --set web=replicas=3 --dry-run site-1.4.0.kkb`,
+		Args: takes("BUNDLE"),
+		RunE: func(cmd *cobra.Command, args []string) error { return runDeploy(cmd.Context(), g, args[0], o) },
+	}
+	f := cmd.Flags()
+	o.kubeFlags.add(f)
+	f.StringVar(&o.registry, "registry", "", "the registry, host[:port][/prefix], as this machine and the nodes reach it (this or --own-registry is required)")
+	o.ownRegistryFlags.add(f)
+	o.registryFlags.add(f)
+	f.StringVar(&o.pullSecret, "pull-secret", "", "docker configuration `file` (config.json) that nodes pull with (default the login of this command)")
+	f.StringArrayVar(&o.renames, "rename", nil, "FROM=TO: push repositories below the upstream name FROM below TO (repeated)")
+	f.StringArrayVarP(&o.values, "values", "f", nil, "RELEASE=FILE: values file of a release, over the bundle's values (repeated)")
+	f.StringArrayVar(&o.sets, "set", nil, "RELEASE=PATH=VALUE: one value of a release, as in helm's --set (repeated)")
+	f.BoolVar(&o.dryRun, "dry-run", false, "print the differences from the live objects, and change nothing")
+	f.BoolVar(&o.noPush, "no-push", false, "do not push: the registry has the bundle already, which is checked")
+	f.BoolVar(&o.adopt, "adopt", false, "take over releases of the same name that were installed without kkbundle")
+	f.BoolVar(&o.forced, "force-conflicts", false, "take over fields of YAML's objects that other programs own")
+	g.addAccept(f)
+	cmd.AddCommand(newDeployListCmd(g), newDeployRemoveCmd(g), newDeployRegistryCmd(g))
+	return cmd
+}
+
+func runDeploy(ctx context.Context, g *globals, path string, o deployOptions) (err error) {
+	if err := o.checkRegistry(); err != nil {
+		return err
+	}
+	if err := o.registryFlags.check(); err != nil {
+		return err
+	}
+	values, err := o.siteValues()
+	if err != nil {
+		return err
+	}
+	config, err := o.config()
+	if err != nil {
+		return err
+	}
+	m := g.NewMeter("push")
+	at, err := o.target(ctx, g, func(e registry.Event) { m.Set(e.Done, e.Total) })
+	if err != nil {
+		return err
+	}
+	g.trust.unrecorded = o.dryRun
+	r, err := g.openAccepted(path)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, r.Close()) }()
+	start := time.Now()
+	report, err := deploy.Run(ctx, r, deploy.Options{
+		Cluster: config, Registry: at, Values: values, By: thisRun(), DryRun: o.dryRun, NoPush: o.noPush, Adopt: o.adopt, Force: o.forced, Logger: g.Logger(),
+		Progress: func(e deploy.Event) {
+			if e.Part != "" {
+				m.Stop() // the push has ended
+			}
+			noteDeployment(g, e)
+		},
+	})
+	m.Stop()
+	return errors.Join(err, printDeployment(ctx, g, report, o, time.Since(start)))
+}
+
+func noteDeployment(g *globals, e deploy.Event) {
+	text := e.Message
+	if e.Part != "" {
+		text = e.Part + ": " + text
+	}
+	if e.Warning {
+		text = "warning: " + text
+	}
+	g.Note("%s", plain.Line(text))
+}
+
+// deployResult is the JSON output of deploy.
+type deployResult struct {
+	Version int  `json:"resultVersion"` // 1
+	DryRun  bool `json:"dryRun,omitempty"`
+	*deploy.Report
+}
+
+func printDeployment(ctx context.Context, g *globals, report *deploy.Report, o deployOptions, took time.Duration) error {
+	if g.JSON {
+		return g.PrintJSON(deployResult{1, o.dryRun, report})
+	}
+	if ctx.Err() != nil {
+		g.Note("interrupted: %s done stay in the cluster; the release in work may be incomplete until the next run", plain.Count(len(report.Results), "release"))
+		return nil
+	}
+	if o.dryRun {
+		if report.Diff != "" {
+			if err := g.Result("%s", strings.TrimSuffix(plain.Lines(report.Diff), "\n")); err != nil {
+				return err
+			}
+		}
+		if report.Pushed.Missing > 0 {
+			g.Note("dry run: %s would be pushed to %s", plain.Count(report.Pushed.Missing, "item"), plain.Line(report.Registry))
+		}
+		g.Note("dry run: %d of %s would change. Nothing was changed", report.Changed(), plain.Count(len(report.Results), "release"))
+		return nil
+	}
+	if report.Pushed.Sent > 0 {
+		g.Note("%s sent to %s", plain.Size(report.Pushed.Sent), plain.Line(report.Registry))
+	}
+	g.Note("%s %s: %s, %d changed (%s)", report.Name, report.Version, plain.Count(len(report.Results), "release"), report.Changed(), took.Round(100*time.Millisecond))
+	return nil
+}
+
+// given returns the registry of the flags, with the secret that nodes pull with.
+func (o *deployOptions) given(ctx context.Context, g *globals) (deploy.Given, error) {
+	push := pushOptions{registryFlags: o.registryFlags, registry: o.registry, renames: o.renames}
+	if err := push.check(); err != nil {
+		return deploy.Given{}, err
+	}
+	options, err := push.library(ctx, g)
+	if err != nil {
+		return deploy.Given{}, err
+	}
+	secret, err := o.secret(g, options.Auth)
+	return deploy.Given{Endpoint: deploy.Endpoint{Pull: o.registry, PullSecret: secret, Options: options}}, err
+}
+
+// secret returns the docker configuration for nodes: the file, or the login of the push; nil without either.
+func (o *deployOptions) secret(g *globals, keychain authn.Keychain) ([]byte, error) {
+	host, _, _ := strings.Cut(o.registry, "/")
+	if o.pullSecret != "" {
+		data, err := build.ReadFile(o.pullSecret)
+		if err != nil {
+			return nil, usage.FileError(err)
+		}
+		secret, err := pullSecret(data, host)
+		if err != nil {
+			return nil, usage.Errorf("--pull-secret %s: %w", o.pullSecret, err)
+		}
+		return secret, nil
+	}
+	at, err := name.NewRegistry(host)
+	if err != nil {
+		return nil, &usage.Error{Err: err}
+	}
+	login, err := keychain.Resolve(at)
+	if err != nil {
+		return nil, fmt.Errorf("login of %s: %w", host, err)
+	}
+	auth, err := login.Authorization()
+	if err != nil {
+		return nil, fmt.Errorf("login of %s: %w", host, err)
+	}
+	if auth.Username == "" && auth.IdentityToken+auth.RegistryToken != "" {
+		return nil, usage.Errorf("the login of %s is a token, which nodes cannot pull with; give them a login with --pull-secret FILE", host)
+	}
+	if auth.Username == "" {
+		return nil, nil
+	}
+	g.Note("note: nodes pull with the login of this command, %s; --pull-secret gives them one that may only pull", plain.Line(auth.Username))
+	one := map[string]string{"username": auth.Username, "password": auth.Password, "auth": base64.StdEncoding.EncodeToString([]byte(auth.Username + ":" + auth.Password))}
+	return json.Marshal(map[string]any{"auths": map[string]any{host: one}})
+}
+
+// pullSecret returns the part of a docker configuration that is about a registry. A person's file may have the logins of
+// many, which are none of the cluster's business.
+func pullSecret(data []byte, host string) ([]byte, error) {
+	var file struct {
+		Auths map[string]struct {
+			Auth     string `json:"auth,omitempty"`
+			Username string `json:"username,omitempty"`
+			Password string `json:"password,omitempty"`
+		} `json:"auths"`
+	}
+	if json.Unmarshal(data, &file) != nil { // its error repeats the text
+		return nil, errors.New("not a docker configuration; kubectl create secret docker-registry --dry-run=client shows one")
+	}
+	for name, login := range file.Auths {
+		at := strings.TrimPrefix(strings.TrimPrefix(name, "https://"), "http://")
+		if at, _, _ = strings.Cut(at, "/"); at == host && login.Auth+login.Username != "" {
+			return json.Marshal(map[string]any{"auths": map[string]any{host: login}})
+		}
+	}
+	return nil, fmt.Errorf("it has no login of %s under auths", host)
+}
+
+// siteValues reads --values and --set.
+func (o *deployOptions) siteValues() ([]deploy.Value, error) {
+	var list []deploy.Value
+	for _, text := range o.values {
+		release, file, ok := strings.Cut(text, "=")
+		if !ok || release == "" || file == "" {
+			return nil, usage.Errorf("--values %s: want RELEASE=FILE", text)
+		}
+		data, err := build.ReadFile(file)
+		if err != nil {
+			return nil, usage.FileError(err)
+		}
+		list = append(list, deploy.Value{Release: release, File: file, Data: data})
+	}
+	for _, text := range o.sets {
+		release, set, ok := strings.Cut(text, "=")
+		if !ok || release == "" || !strings.Contains(set, "=") {
+			release, _, _ = strings.Cut(text, "=") // the value may be a secret
+			return nil, usage.Errorf("--set %s: want RELEASE=PATH=VALUE", release)
+		}
+		list = append(list, deploy.Value{Release: release, Set: set})
+	}
+	return list, nil
+}
+
+// thisRun names this run for another one: user, machine and process.
+func thisRun() string {
+	who := "somebody"
+	if u, err := user.Current(); err == nil {
+		who = u.Username
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	return fmt.Sprintf("%s@%s (process %d)", who, host, os.Getpid())
+}
+
+func newDeployListCmd(g *globals) *cobra.Command {
+	var o kubeFlags
+	cmd := &cobra.Command{
+		Use:     "ls",
+		Short:   "List what is deployed in a cluster, from which bundle",
+		Long:    "Lists the bundles that kkbundle deploy installed into a cluster, with their releases and the state of each, as Helm names it.",
+		Example: "  kkbundle deploy ls --kubeconfig prod.conf",
+		Args:    takes(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			config, err := o.config()
+			if err != nil {
+				return err
+			}
+			list, err := deploy.List(cmd.Context(), config, g.Logger())
+			if err != nil {
+				return err
+			}
+			return printDeployed(g, list)
+		},
+	}
+	o.add(cmd.Flags())
+	return cmd
+}
+
+func printDeployed(g *globals, list []*deploy.Record) error {
+	if g.JSON {
+		if list == nil {
+			list = []*deploy.Record{}
+		}
+		return g.PrintJSON(map[string]any{"resultVersion": 1, "bundles": list})
+	}
+	if len(list) == 0 {
+		g.Note("nothing is deployed")
+		return nil
+	}
+	var rows [][]string
+	for _, r := range list {
+		for _, p := range r.Parts {
+			what, state := "YAML", string(r.State)
+			if p.Chart != "" {
+				what, state = p.Chart+" "+p.Version, p.Status
+			}
+			if state == "" {
+				state = "missing"
+			}
+			rows = append(rows, []string{r.Name, r.Bundle, string(r.State), p.String(), what, state, r.Changed.Local().Format(time.DateTime)})
+		}
+	}
+	return g.PrintTable([]string{"BUNDLE", "VERSION", "STATE", "RELEASE", "CHART", "RELEASE STATE", "CHANGED"}, rows)
+}
+
+func newDeployRemoveCmd(g *globals) *cobra.Command {
+	var o kubeFlags
+	var yes bool
+	cmd := &cobra.Command{
+		Use:   "remove BUNDLE|NAME",
+		Short: "Remove what deploy installed from a bundle",
+		Long: `Removes the releases, objects and pull secrets that kkbundle deploy made for the bundle of a name, the last first. Namespaces are removed
+if deploy created them and nothing else is in them. Custom resource definitions and volume claims stay, since they hold data; the
+images in the registry stay too. An interrupted run is continued by the next.`,
+		Example: `  kkbundle deploy remove shop
+  kkbundle deploy remove --kubeconfig prod.conf --yes shop-1.4.0.kkb`,
+		Args: takes("BUNDLE|NAME"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return runDeployRemove(cmd.Context(), g, o, args[0], yes)
+		},
+	}
+	o.add(cmd.Flags())
+	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask for confirmation")
+	return cmd
+}
+
+func runDeployRemove(ctx context.Context, g *globals, o kubeFlags, arg string, yes bool) error {
+	bundleName := arg
+	if exists(arg) {
+		r, err := g.openUnchecked(arg)
+		if err != nil {
+			return err
+		}
+		bundleName = r.Index().Name
+		if err := r.Close(); err != nil {
+			return err
+		}
+	}
+	config, err := o.config()
+	if err != nil {
+		return err
+	}
+	remove := deploy.RemoveOptions{Cluster: config, Name: bundleName, By: thisRun(), Logger: g.Logger(), Progress: func(e deploy.Event) { noteDeployment(g, e) }}
+	if !yes {
+		remove.Confirm = func(r *deploy.Record) error { return g.Confirm(removalQuestion(r, config.Host)) }
+	}
+	kept, err := deploy.Remove(ctx, remove)
+	for _, one := range kept {
+		g.Note("kept: %s", plain.Line(one))
+	}
+	if err != nil {
+		return err
+	}
+	g.Note("%s is removed", plain.Line(bundleName))
+	return nil
+}
+
+func removalQuestion(r *deploy.Record, server string) string {
+	var parts []string
+	for _, p := range r.Parts {
+		parts = append(parts, p.String())
+	}
+	return fmt.Sprintf("Remove %s from %s (bundle %s %s)?", strings.Join(parts, ", "), server, r.Name, r.Bundle)
+}

@@ -1,0 +1,275 @@
+package deploy
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/opencontainers/go-digest"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"sigs.k8s.io/yaml"
+
+	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/discover"
+	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/registry"
+)
+
+// images leads image references to a registry. It changes the pod templates of Kubernetes' own workloads, and the
+// paths in custom resources that the manifest's imageRules name.
+type images struct {
+	pull     string            // HOST[/PREFIX]/ of all destinations
+	byRef    map[string]string // fully qualified reference: destination with digest
+	byDigest map[string]string // REPOSITORY@DIGEST: the same
+	secret   string            // name of the pull secret that pods get; "" for none
+
+	finder   *discover.Finder
+	replacer *discover.Replacer
+	excluded func(ref string) bool
+}
+
+// newImages returns the images of a bundle. digests has the digests in the registry, where they differ from the
+// bundle's.
+func newImages(items []bundle.Item, b *manifest.Bundle, at Endpoint, digests map[string]digest.Digest) (*images, error) {
+	m := &images{pull: strings.TrimSuffix(at.Pull, "/") + "/", byRef: map[string]string{}, byDigest: map[string]string{}, excluded: b.ExcludesImage}
+	var err error
+	if m.finder, err = discover.NewFinder(b.ImageRules); err != nil {
+		return nil, err
+	}
+	if m.replacer, err = discover.NewReplacer(b.ImageRules); err != nil {
+		return nil, err
+	}
+	for _, it := range items {
+		if it.Kind != bundle.KindImage {
+			continue
+		}
+		to, err := registry.Destination(at.Pull, it, at.Options.Rename...)
+		if err != nil {
+			return nil, err
+		}
+		repository, _, _ := strings.Cut(it.Ref, "@")
+		at := it.Descriptor.Digest
+		if other, ok := digests[it.Ref]; ok {
+			at = other
+		}
+		where := to.Name()
+		if _, tagged := to.(name.Tag); tagged {
+			where += "@" + at.String()
+		}
+		m.byRef[it.Ref] = where
+		m.byDigest[withoutTag(repository)+"@"+it.Descriptor.Digest.String()] = where
+	}
+	return m, nil
+}
+
+// destination returns where nodes pull an image from. ok is false if the bundle lacks the image.
+func (m *images) destination(text string) (to string, ok bool) {
+	if strings.HasPrefix(text, m.pull) {
+		return text, true
+	}
+	ref, err := manifest.ImageName(text)
+	if err != nil {
+		return "", false
+	}
+	if to, ok = m.byRef[ref]; ok {
+		return to, true
+	}
+	if repository, d, pinned := strings.Cut(ref, "@"); pinned {
+		to, ok = m.byDigest[withoutTag(repository)+"@"+d]
+	}
+	return to, ok
+}
+
+// withoutTag removes the tag of a reference without a digest.
+func withoutTag(ref string) string {
+	if i := strings.LastIndexByte(ref, ':'); i > strings.LastIndexByte(ref, '/') {
+		return ref[:i]
+	}
+	return ref
+}
+
+// rewritten is YAML with its images led to the registry.
+type rewritten struct {
+	text []byte
+	// used has the destinations that were written.
+	used map[string]bool
+	// pulls has the namespaces of objects whose pods pull images; "" is the release's.
+	pulls map[string]bool
+}
+
+// mark identifies the changes.
+func (r *rewritten) mark(secret string) string {
+	sum := sha256.New()
+	for _, to := range slices.Sorted(maps.Keys(r.used)) {
+		sum.Write([]byte(to + "\n"))
+	}
+	if len(r.pulls) > 0 {
+		sum.Write([]byte(secret))
+	}
+	return hex.EncodeToString(sum.Sum(nil))
+}
+
+// rewrite changes the objects in a stream of YAML. Documents without images stay byte for byte.
+func (m *images) rewrite(text []byte) (*rewritten, error) {
+	r := &rewritten{used: map[string]bool{}, pulls: map[string]bool{}}
+	var out bytes.Buffer
+	reader := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(text)))
+	for i := 1; ; i++ {
+		doc, err := reader.Read()
+		if errors.Is(err, io.EOF) {
+			r.text = out.Bytes()
+			return r, nil
+		}
+		doc = bytes.TrimPrefix(doc, []byte("---\n")) // the reader keeps the first separator
+		if err == nil && len(bytes.TrimSpace(doc)) == 0 {
+			continue
+		}
+		if err == nil {
+			doc, err = m.document(doc, r)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("document %d: %w", i, err)
+		}
+		out.WriteString("---\n")
+		out.Write(doc)
+		if !bytes.HasSuffix(doc, []byte("\n")) {
+			out.WriteByte('\n')
+		}
+	}
+}
+
+func (m *images) document(doc []byte, r *rewritten) ([]byte, error) {
+	var object map[string]any
+	// JSON's numbers stay whole in between: yaml.Unmarshal would make them floating.
+	asJSON, err := yaml.YAMLToJSON(doc)
+	if err == nil {
+		err = decodeJSON(asJSON, &object)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if !m.object(object, r) {
+		return doc, nil
+	}
+	head := comments(doc)
+	body, err := yaml.Marshal(object)
+	return append(head, body...), err
+}
+
+// comments returns the comments at the beginning of a document, such as Helm's "# Source".
+func comments(doc []byte) []byte {
+	var head []byte
+	for line := range bytes.Lines(doc) {
+		if !bytes.HasPrefix(line, []byte("#")) {
+			break
+		}
+		head = append(head, line...)
+	}
+	return head
+}
+
+// object changes an object, or the items of a List, and reports whether it did.
+func (m *images) object(object map[string]any, r *rewritten) bool {
+	changed := false
+	if items, ok := object["items"].([]any); ok && strings.HasSuffix(text(object["kind"]), "List") {
+		for _, item := range items {
+			if one, ok := item.(map[string]any); ok && m.object(one, r) {
+				changed = true
+			}
+		}
+		return changed
+	}
+	to := func(from string) string {
+		where, ok := m.destination(from)
+		if !ok {
+			return from // missing reports it
+		}
+		r.used[where] = true
+		changed = changed || where != from
+		return where
+	}
+	m.replacer.Object(object, to)
+	spec := podSpec(object)
+	if spec == nil {
+		return changed
+	}
+	led := false
+	for _, field := range discover.PodImages(spec) {
+		where := to(field.Text)
+		led = led || strings.HasPrefix(where, m.pull)
+		field.Set(where)
+	}
+	if led && m.secret != "" {
+		metadata, _ := object["metadata"].(map[string]any)
+		r.pulls[text(metadata["namespace"])] = true
+		changed = addPullSecret(spec, m.secret) || changed
+	}
+	return changed
+}
+
+func addPullSecret(spec map[string]any, secret string) bool {
+	list, _ := spec["imagePullSecrets"].([]any)
+	for _, one := range list {
+		if m, ok := one.(map[string]any); ok && m["name"] == secret {
+			return false
+		}
+	}
+	spec["imagePullSecrets"] = append(list, map[string]any{"name": secret})
+	return true
+}
+
+func text(v any) string {
+	s, _ := v.(string)
+	return s
+}
+
+// podSpec returns the pod spec in an object of Kubernetes' own workloads, nil in any other.
+func podSpec(object map[string]any) map[string]any {
+	group, _, inGroup := strings.Cut(text(object["apiVersion"]), "/")
+	if !inGroup {
+		group = ""
+	}
+	paths := map[string][]string{
+		"/Pod": {"spec"}, "/PodTemplate": {"template", "spec"}, "/ReplicationController": {"spec", "template", "spec"},
+		"batch/Job": {"spec", "template", "spec"}, "batch/CronJob": {"spec", "jobTemplate", "spec", "template", "spec"},
+		"apps/Deployment": {"spec", "template", "spec"}, "apps/StatefulSet": {"spec", "template", "spec"},
+		"apps/DaemonSet": {"spec", "template", "spec"}, "apps/ReplicaSet": {"spec", "template", "spec"},
+	}
+	path, ok := paths[group+"/"+text(object["kind"])]
+	if !ok {
+		return nil
+	}
+	at := object
+	for _, key := range path {
+		at, _ = at[key].(map[string]any)
+	}
+	return at
+}
+
+// missing returns the images in rewritten YAML that the bundle lacks, and those that keep upstream's name because
+// nothing says that their place may be changed: environment variables, arguments, custom resources without a rule.
+func (m *images) missing(source string, text []byte) (lacking, left []string, err error) {
+	found, err := m.finder.YAML(text, discover.Place{Source: source})
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, image := range found.Images {
+		if strings.HasPrefix(image.Ref, m.pull) || m.excluded(image.Ref) {
+			continue
+		}
+		if _, ok := m.destination(image.Ref); ok {
+			left = append(left, image.Ref+" in "+image.Place.String())
+		} else {
+			lacking = append(lacking, image.Ref+" in "+image.Place.String())
+		}
+	}
+	return lacking, left, nil
+}

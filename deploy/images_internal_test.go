@@ -1,0 +1,209 @@
+package deploy
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/opencontainers/go-digest"
+
+	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/manifest"
+)
+
+const (
+	digestA = digest.Digest("sha256:aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa")
+	digestB = digest.Digest("sha256:bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb")
+	digestC = digest.Digest("sha256:cccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccc")
+)
+
+func testImages(t *testing.T, b *manifest.Bundle) *images {
+	t.Helper()
+	items := []bundle.Item{
+		{Kind: bundle.KindImage, Ref: "docker.io/library/nginx:1.29"}, {Kind: bundle.KindImage, Ref: "registry.lab:5000/team/tool:2"},
+		{Kind: bundle.KindImage, Ref: "quay.io/pinned/app@" + digestC.String()}, {Kind: bundle.KindFile, Ref: "https://files.example/x"},
+	}
+	for i, d := range []digest.Digest{digestA, digestB, digestC, digestA} {
+		items[i].Descriptor.Digest = d
+	}
+	m, err := newImages(items, b, Endpoint{Pull: "harbor.site/mirror"}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+func TestDestination(t *testing.T) {
+	t.Parallel()
+	m := testImages(t, &manifest.Bundle{})
+	for text, want := range map[string]string{
+		"nginx:1.29":                               "harbor.site/mirror/docker.io/library/nginx:1.29@" + digestA.String(),
+		"docker.io/library/nginx:1.29":             "harbor.site/mirror/docker.io/library/nginx:1.29@" + digestA.String(),
+		"nginx:1.29@" + digestA.String():           "harbor.site/mirror/docker.io/library/nginx:1.29@" + digestA.String(),
+		"nginx@" + digestA.String():                "harbor.site/mirror/docker.io/library/nginx:1.29@" + digestA.String(),
+		"registry.lab:5000/team/tool:2":            "harbor.site/mirror/registry.lab_5000/team/tool:2@" + digestB.String(),
+		"quay.io/pinned/app:7@" + digestC.String(): "harbor.site/mirror/quay.io/pinned/app@" + digestC.String(),
+		"harbor.site/mirror/own:1":                 "harbor.site/mirror/own:1",
+		"nginx:1.29@" + digestB.String():           "",
+		"nginx":                                    "",
+		"harbor.site/other/own:1":                  "",
+		"Not An Image":                             "",
+	} {
+		if got, ok := m.destination(text); got != want || ok != (want != "") {
+			t.Errorf("%s: got %q, %v", text, got, ok)
+		}
+	}
+}
+
+// TestRewrite holds the whole text: documents without images stay as they are, numbers stay whole.
+func TestRewrite(t *testing.T) {
+	t.Parallel()
+	m := testImages(t, &manifest.Bundle{ImageRules: []manifest.ImageRule{{Kind: "Widget", Paths: []string{".spec.image"}}}})
+	m.secret = "kkbundle.pull.shop"
+	got, err := m.rewrite([]byte(`# Source: web/templates/cm.yaml
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: a}   # as written
+data: {image: "nginx:1.29"}
+---
+# Source: web/templates/web.yaml
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web, namespace: shop, annotations: {a: "12345678901234567"}}
+spec:
+  progressDeadlineSeconds: 12345678901234567
+  template:
+    spec:
+      initContainers: [{name: i, image: registry.lab:5000/team/tool:2}]
+      containers: [{name: c, image: nginx:1.29, env: [{name: X, value: "nginx:1.29"}]}]
+      volumes: [{name: v, image: {reference: nginx:1.29}}]
+---
+apiVersion: batch/v1
+kind: CronJob
+metadata: {name: cj}
+spec: {jobTemplate: {spec: {template: {spec: {imagePullSecrets: [{name: own}], containers: [{name: c, image: nginx:1.29}]}}}}}
+---
+apiVersion: example.com/v1
+kind: Widget
+metadata: {name: w}
+spec: {image: nginx:1.29, other: nginx:1.29}
+---
+apiVersion: example.com/v1
+kind: Deployment
+metadata: {name: not-ours}
+spec: {template: {spec: {containers: [{name: c, image: nginx:1.29}]}}}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	nginx := "harbor.site/mirror/docker.io/library/nginx:1.29@" + digestA.String()
+	tool := "harbor.site/mirror/registry.lab_5000/team/tool:2@" + digestB.String()
+	if diff := cmp.Diff(string(got.text), `---
+# Source: web/templates/cm.yaml
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: a}   # as written
+data: {image: "nginx:1.29"}
+---
+# Source: web/templates/web.yaml
+apiVersion: apps/v1
+kind: Deployment
+metadata:
+  annotations:
+    a: "12345678901234567"
+  name: web
+  namespace: shop
+spec:
+  progressDeadlineSeconds: 12345678901234567
+  template:
+    spec:
+      containers:
+      - env:
+        - name: X
+          value: nginx:1.29
+        image: `+nginx+`
+        name: c
+      imagePullSecrets:
+      - name: kkbundle.pull.shop
+      initContainers:
+      - image: `+tool+`
+        name: i
+      volumes:
+      - image:
+          reference: `+nginx+`
+        name: v
+---
+apiVersion: batch/v1
+kind: CronJob
+metadata:
+  name: cj
+spec:
+  jobTemplate:
+    spec:
+      template:
+        spec:
+          containers:
+          - image: `+nginx+`
+            name: c
+          imagePullSecrets:
+          - name: own
+          - name: kkbundle.pull.shop
+---
+apiVersion: example.com/v1
+kind: Widget
+metadata:
+  name: w
+spec:
+  image: `+nginx+`
+  other: nginx:1.29
+---
+apiVersion: example.com/v1
+kind: Deployment
+metadata: {name: not-ours}
+spec: {template: {spec: {containers: [{name: c, image: nginx:1.29}]}}}
+`); diff != "" {
+		t.Errorf("(-got +want):\n%s", diff)
+	}
+	if diff := cmp.Diff(sorted(got.pulls), []string{"", "shop"}); diff != "" {
+		t.Errorf("namespaces that pull (-got +want):\n%s", diff)
+	}
+	again, err := m.rewrite(got.text)
+	if err != nil || string(again.text) != string(got.text) {
+		t.Errorf("a second time changes something: %v\n%s", err, cmp.Diff(string(again.text), string(got.text)))
+	}
+}
+
+// TestMissing finds an image in an environment variable that keeps its upstream name, and two that the bundle lacks.
+func TestMissing(t *testing.T) {
+	t.Parallel()
+	m := testImages(t, &manifest.Bundle{ExcludeImages: []string{"docker.io/library/skip:*"}})
+	got, err := m.rewrite([]byte(`apiVersion: v1
+kind: Pod
+metadata: {name: p}
+spec:
+  initContainers: [{name: s, image: "skip:1"}, {name: l, image: "lost:1"}]
+  containers: [{name: c, image: "nginx:1.29", env: [{name: SIDECAR_IMAGE, value: "registry.lab:5000/team/tool:2"}]}]
+---
+apiVersion: postgresql.cnpg.io/v1
+kind: Cluster
+metadata: {name: db}
+spec: {imageName: "ghcr.io/cloudnative-pg/postgresql:17"}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	lacking, left, err := m.missing("", got.text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(lacking)
+	if diff := cmp.Diff(lacking, []string{
+		"docker.io/library/lost:1 in Pod p: spec.initContainers[1].image", "ghcr.io/cloudnative-pg/postgresql:17 in Cluster db: spec.imageName",
+	}); diff != "" {
+		t.Errorf("lacking (-got +want):\n%s", diff)
+	}
+	if len(left) != 1 || !strings.HasPrefix(left[0], "registry.lab:5000/team/tool:2 in Pod p: spec.containers[0].env[0]") {
+		t.Errorf("left: %q", left)
+	}
+}
