@@ -316,6 +316,7 @@ func (th *upgraded) rollback(t *testing.T) {
 type gap struct {
 	last          int64
 	asked, failed int
+	codes         map[string]int  // curl's, of questions without an answer: 7 refused, 28 no answer within a second
 	times         []time.Duration // longer than a second
 }
 
@@ -324,7 +325,7 @@ type gap struct {
 func (th *upgraded) watch(t *testing.T) (stop func(*results.Move)) {
 	ctx, cancel := context.WithCancel(t.Context())
 	const script = `while :; do for url; do
-		if curl -sk -o /dev/null --fail --max-time 1 "$url"; then echo "$url $(date +%s%3N) ok"; else echo "$url $(date +%s%3N) failed"; fi
+		curl -sk -o /dev/null --fail --max-time 1 "$url"; code=$?; echo "$url $(date +%s%3N) $code"
 	done; sleep 0.1; done`
 	workers := th.groups["kube_worker"]
 	last := th.lab.Hosts[workers[len(workers)-1]-1]
@@ -360,7 +361,7 @@ func (th *upgraded) watch(t *testing.T) (stop func(*results.Move)) {
 		<-read
 		<-read
 		for url, g := range seen {
-			t.Logf("%s: %d of %d questions were not answered; no answer for %s", url, g.failed, g.asked, g.times)
+			t.Logf("%s: %d of %d questions were not answered (curl's exit codes: %v); no answer for %s", url, g.failed, g.asked, g.codes, g.times)
 			if url == api {
 				for _, d := range g.times {
 					m.Away = append(m.Away, int(d.Milliseconds()))
@@ -378,17 +379,18 @@ func (th *upgraded) watch(t *testing.T) (stop func(*results.Move)) {
 	}
 }
 
-// note adds a line of the watch's script: address, time in milliseconds, result.
+// note adds a line of the watch's script: address, time in milliseconds, curl's exit code.
 func note(seen map[string]*gap, fields []string) {
 	now, _ := strconv.ParseInt(fields[1], 10, 64)
 	g := seen[fields[0]]
 	if g == nil {
-		g = &gap{last: now}
+		g = &gap{last: now, codes: map[string]int{}}
 		seen[fields[0]] = g
 	}
 	g.asked++
-	if fields[2] != "ok" {
+	if fields[2] != "0" {
 		g.failed++
+		g.codes[fields[2]]++
 		return
 	}
 	if d := time.Duration(now-g.last) * time.Millisecond; d > time.Second {
