@@ -28,6 +28,7 @@ import (
 // Options configure Create and Apply.
 type Options struct {
 	Old    *bundle.From // nil for a pack
+	Listed *Listing     // Create only, in place of Old: its content is elsewhere
 	Output string       // the file to write; Open has none
 	// Scratch is the directory for temporary files; "" for that of the output.
 	Scratch string
@@ -39,6 +40,30 @@ func (o *Options) progress(phase string, done, total int64) {
 	if o.Progress != nil {
 		o.Progress(phase, done, total)
 	}
+}
+
+// A Listing is a bundle of which only the blobs' digests are known. A delta against it carries other blobs as a pack does.
+type Listing struct {
+	Digest digest.Digest // identity
+	Blobs  map[digest.Digest]bool
+}
+
+// NewListing returns the listing of a published bundle.
+func NewListing(p bundle.Published) *Listing {
+	l := &Listing{Digest: p.Index.Digest, Blobs: make(map[digest.Digest]bool, len(p.Blobs))}
+	for _, b := range p.Blobs {
+		l.Blobs[b.Digest] = true
+	}
+	return l
+}
+
+// has reports whether the reader of the delta has a blob.
+func (o *Options) has(d digest.Digest) bool {
+	if o.Old != nil {
+		_, ok := o.Old.Stat(d)
+		return ok
+	}
+	return o.Listed != nil && o.Listed.Blobs[d]
 }
 
 // dir returns the directory for temporary files.
@@ -198,26 +223,36 @@ func (f *file) copies(old *bundle.From) bool {
 // source returns the source of NEW's blobs. Frames of OLD are copied if they are of the same encoder.
 func (a *applier) source(ctx context.Context) (bundle.Source, error) {
 	old := a.o.Old
-	if old == nil {
+	switch {
+	case a.lent != nil:
+		return a.scratch, a.copyBlobs(ctx, *a.lent, a.o.has)
+	case old == nil:
 		return a.scratch, nil
-	}
-	if a.copies(old) {
+	case a.copies(old):
 		return bundle.Combine(a.scratch.Cache, *old)
 	}
-	for _, b := range old.Blobs() { // those that NEW lacks are few
-		rc, err := old.Blob(ctx, b.Digest, 0)
+	return a.scratch, a.copyBlobs(ctx, *old, func(digest.Digest) bool { return true }) // those that NEW lacks are few
+}
+
+// copyBlobs copies blobs of another bundle into the scratch space.
+func (a *applier) copyBlobs(ctx context.Context, from bundle.From, want func(digest.Digest) bool) error {
+	for _, b := range from.Blobs() {
+		if !want(b.Digest) {
+			continue
+		}
+		rc, err := from.Blob(ctx, b.Digest, 0)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		err = a.put(ctx, b, func(w io.Writer) error {
 			_, err := io.Copy(w, rc)
 			return err
 		})
 		if err := errors.Join(err, rc.Close()); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	return a.scratch, nil
+	return nil
 }
 
 // put puts a blob into the scratch space and checks its digest.

@@ -37,7 +37,7 @@ type Created struct {
 	Kept    int64 // bytes of gzip streams that no known encoder makes; they are carried as they are
 }
 
-// Create writes the delta from o.Old to next. Before the delta gets its name, it is applied once, and the result is compared with next.
+// Create writes the delta from o.Old, or the bundle of o.Listed, to next. Before the delta gets its name, it is applied once, and the result is compared with next.
 // Temporary files, about as large as the unpacked bundles, lie in the directory of the output.
 func Create(ctx context.Context, next bundle.From, o Options) (_ Created, err error) {
 	for _, r := range []*bundle.From{o.Old, &next} {
@@ -92,8 +92,11 @@ func (c *creator) close() (err error) {
 // describe reads NEW once, which checks it, and fills in the head.
 func (c *creator) describe(ctx context.Context) error {
 	c.Head = Head{Version: 1, Requires: []string{}, New: c.next.Digest(), Encoder: c.next.Encoder(), FrameSize: c.next.FrameSize(), Size: c.next.Size()}
-	if c.o.Old != nil {
+	switch {
+	case c.o.Old != nil:
 		c.Old = c.o.Old.Digest()
+	case c.o.Listed != nil:
+		c.Old = c.o.Listed.Digest
 	}
 	enc, err := format.NewEncoder(c.next.Level(), 1)
 	if err != nil {
@@ -213,10 +216,8 @@ func (c *creator) scanNew(ctx context.Context) (err error) {
 	}
 	layers := []*layer{{Descriptor: ocispec.Descriptor{Digest: c.New, Size: int64(len(index))}}}
 	for _, b := range c.next.Blobs() {
-		if c.o.Old != nil {
-			if _, ok := c.o.Old.Stat(b.Digest); ok {
-				continue
-			}
+		if c.o.has(b.Digest) {
+			continue
 		}
 		layers = append(layers, &layer{Descriptor: b})
 		c.Content += b.Size
@@ -540,6 +541,9 @@ func (c *creator) prove(ctx context.Context) (err error) {
 	}
 	if err != nil {
 		return err
+	}
+	if c.o.Listed != nil {
+		f.lent = &c.next
 	}
 	o := c.o
 	o.Progress = func(_ string, done, total int64) { c.o.progress("prove", done, total) }

@@ -155,6 +155,28 @@ func (f fixture) sameBytes(t *testing.T, c delta.Created) {
 	alone(t, path)
 }
 
+func TestADeltaAgainstAListingCarriesTheOtherBlobs(t *testing.T) {
+	old, next := pairOf(t)
+	data, err := old.Reader.Published(nil)
+	check(t, err)
+	p, err := bundle.ParsePublished(data)
+	check(t, err)
+	path := filepath.Join(t.TempDir(), "x.kkd")
+	c, err := delta.Create(t.Context(), *from(next), delta.Options{Listed: delta.NewListing(p), Output: path})
+	check(t, err)
+	out := filepath.Join(t.TempDir(), "new.kkb")
+	_, err = delta.Apply(t.Context(), path, delta.Options{Old: from(old), Output: out})
+	check(t, err)
+	sameFile(t, out, next.Path)
+	if c.Old != old.Reader.Digest() || c.Base != 0 {
+		t.Errorf("the delta is against %s and takes %d bytes of it", c.Old, c.Base)
+	}
+	other := filepath.Join(t.TempDir(), "other.kkb")
+	if _, err := delta.Apply(t.Context(), path, delta.Options{Old: from(next), Output: other}); err == nil || !strings.Contains(err.Error(), "name the right bundle") {
+		t.Errorf("error %v", err)
+	}
+}
+
 func TestUnpackMakesTheSameBytes(t *testing.T) {
 	_, next := pairOf(t)
 	path, c := create(t, nil, next)

@@ -42,6 +42,8 @@
 // for each piece, the number of its ranges; for each range, two varints: the distance from the end of the piece's range before (for the
 // first: the offset), and the length. Pieces follow one another in the store.
 //
+// If OLD's content was not at hand, but the digests of its blobs were, the section has no blobs: whatever OLD lacks is made.
+//
 // # Section made
 //
 // Entries to the end of the section. Each is: one byte, the kind; a varint, the bytes that the entry appends to the store; a varint, the

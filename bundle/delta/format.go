@@ -104,6 +104,7 @@ type file struct {
 	src   io.ReaderAt
 	start int64 // of the first section
 	close func() error
+	lent  *bundle.From // has the blobs of a listing, while the delta is proved
 }
 
 // openFile opens the delta at path and reads its head. Close it afterwards.

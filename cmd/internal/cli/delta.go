@@ -3,19 +3,25 @@ package cli
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"time"
 
 	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/spf13/cobra"
 
+	"github.com/kkbundle/kkbundle/build"
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/bundle/delta"
+	"github.com/kkbundle/kkbundle/bundle/parts"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/plain"
 )
 
 func newDeltaCmd(g *globals) *cobra.Command {
 	var output string
+	var login loginFlags
 	cmd := &cobra.Command{
 		Use:   "delta OLD NEW -o DELTA",
 		Short: "Make a small update from one bundle to another",
@@ -26,16 +32,22 @@ Layers are unpacked and compared file by file, across images: unchanged files ar
 Layers are compressed again at the site; this needs an encoder that makes the same bytes, which is found and proved here. A layer that
 no known encoder makes is carried whole; see inspect --layers.
 
+OLD may also be a published bundle, oci://HOST/PATH[:TAG], or a file of kkbundle inspect --listing: its content is not read, and the
+delta carries the blobs that OLD lacks, compressed as by pack. At the site, patch needs OLD itself.
+
 The delta is applied once before it gets its name. NEW must have been written by this version of kkbundle, and patch must be of the same
 version. Temporary files, about as large as both bundles unpacked, lie beside the output. Encrypted bundles are refused: a delta is in
 clear.`,
 		Example: `  kkbundle delta site-1.4.0.kkb site-1.5.0.kkb -o site-1.5.0.kkd
-  kkbundle patch site-1.4.0.kkb site-1.5.0.kkd -o site-1.5.0.kkb`,
+  kkbundle patch site-1.4.0.kkb site-1.5.0.kkd -o site-1.5.0.kkb
+  kkbundle inspect --listing site-1.4.0.kkb > site-1.4.0.json     # at the site
+  kkbundle delta site-1.4.0.json site-1.5.0.kkb -o site-1.5.0.kkd`,
 		Args: takes("OLD", "NEW"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return runDelta(cmd.Context(), g, deltaFiles{old: args[0], next: args[1], output: output})
+			return runDelta(cmd.Context(), g, deltaFiles{old: args[0], next: args[1], output: output, login: login})
 		},
 	}
+	login.add(cmd.Flags())
 	g.addTrust(cmd.Flags())
 	cmd.Flags().StringVarP(&output, "output", "o", "", "the file to write (required)")
 	return cmd
@@ -67,6 +79,7 @@ type deltaFiles struct {
 	delta  string // of patch and unpack
 	next   string // of delta and pack
 	output string
+	login  loginFlags // of delta, for OLD in a registry
 }
 
 func (f *deltaFiles) check() error {
@@ -101,13 +114,17 @@ func runDelta(ctx context.Context, g *globals, f deltaFiles) (err error) {
 	if err := f.check(); err != nil {
 		return err
 	}
+	listed, err := g.listingOf(ctx, &f)
+	if err != nil {
+		return err
+	}
 	old, next, err := g.openBoth(f.old, f.next)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, closeBundles(old, next)) }()
 	progress, stop := g.Phases()
-	c, err := delta.Create(ctx, *next, delta.Options{Old: old, Output: f.output, Progress: progress})
+	c, err := delta.Create(ctx, *next, delta.Options{Old: old, Listed: listed, Output: f.output, Progress: progress})
 	stop()
 	if err != nil {
 		return err
@@ -125,6 +142,33 @@ func runDelta(ctx context.Context, g *globals, f deltaFiles) (err error) {
 	g.Note("%s: %s for %s, %s of which are new (%s) in %s", r.Path, plain.Size(r.Size), plain.Size(r.NewSize), plain.Count(r.Blobs, "blob"), plain.Size(r.Content),
 		r.Duration.Round(100*time.Millisecond))
 	return g.Result("%s", r.New)
+}
+
+// listingOf returns the listing of OLD if its content is not here: OLD is an address in a registry, or a file of inspect --listing.
+func (g *globals) listingOf(ctx context.Context, f *deltaFiles) (*delta.Listing, error) {
+	name := f.old
+	switch {
+	case usage.IsAddress(name):
+		r, end, err := g.openRemote(ctx, name, f.login)
+		if err != nil {
+			return nil, err
+		}
+		defer end()
+		f.old = ""
+		return delta.NewListing(bundle.Published{Index: ocispec.Descriptor{Digest: r.Digest()}, Blobs: r.Blobs()}), nil
+	case strings.HasSuffix(name, ".json") && !strings.HasSuffix(name, parts.ListSuffix):
+		data, err := build.ReadFile(name)
+		if err != nil {
+			return nil, err
+		}
+		p, err := bundle.ParsePublished(data)
+		if err != nil {
+			return nil, &build.InputError{Err: fmt.Errorf("%s: %w: want the output of kkbundle inspect --listing", name, err)}
+		}
+		f.old = ""
+		return delta.NewListing(p), nil
+	}
+	return nil, nil //nolint:nilnil // OLD is a bundle
 }
 
 // openBoth opens OLD, if there is one, and NEW, if there is one.

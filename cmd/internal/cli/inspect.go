@@ -17,13 +17,14 @@ import (
 )
 
 func newInspectCmd(g *globals) *cobra.Command {
-	var raw, closure, sbom, layers bool
+	var raw, closure, sbom, layers, listing bool
 	var login loginFlags
 	cmd := &cobra.Command{
 		Use:   "inspect BUNDLE",
 		Short: "List the contents of a bundle",
 		Long: `Lists the items of a bundle. Only the directory at its end is read; verify checks the content. Of a published bundle,
-oci://HOST/PATH[:TAG], only manifests are downloaded; its size is the size of its content.
+oci://HOST/PATH[:TAG], only manifests are downloaded; its size is the size of its content. Of a bundle on a web server,
+https://HOST/PATH/NAME.kkb, only the two ends and the manifests are read.
 
 With --json: {"name", "version", "digest", "size", "items": [{"kind", "name", "digest", "mediaType", "platforms", "size"}]},
 and if they apply "artifactType", "lacks" (platforms), "referrers" ("unknown"), "signedBy" and "verified" (what vouches for the digest,
@@ -39,19 +40,24 @@ With --layers: the encoders that made the bundle's gzip streams, found by making
 of these; the others are carried whole. All content is read, and compressed again: this takes minutes for a large bundle. With --json:
 {"version", "digest", "encoders": [{"encoder", "blobs", "size"}], "unknown": [{"digest", "size"}]}.
 
+With --listing: digest and size of each blob, as JSON. It stands for the bundle where kkbundle delta makes an update for a site whose
+bundle is not at hand.
+
 With --sbom: the bill of materials in the bundle, CycloneDX 1.6 as JSON.`,
 		Example: "  kkbundle inspect site-1.4.0.kkb\n  kkbundle inspect --closure site-1.4.0.kkb\n  kkbundle inspect --sbom site-1.4.0.kkb > site.cdx.json\n  kkbundle inspect --json site-1.4.0.kkb | jq '.items[] | select(.kind == \"image\") | .name'",
 		Args:    takes("BUNDLE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch {
-			case moreThanOne(raw, closure, sbom, layers):
-				return usage.Errorf("--index, --closure, --sbom and --layers each print one thing: leave out the others")
+			case moreThanOne(raw, closure, sbom, layers, listing):
+				return usage.Errorf("--index, --closure, --sbom, --layers and --listing each print one thing: leave out the others")
 			case raw:
 				return runInspectIndex(cmd.Context(), g, args[0], login)
 			case closure:
 				return runInspectClosure(cmd.Context(), g, args[0], login)
 			case sbom:
 				return runInspectSBOM(cmd.Context(), g, args[0], login)
+			case listing:
+				return runInspectListing(cmd.Context(), g, args[0], login)
 			case layers:
 				return runInspectLayers(cmd.Context(), g, args[0])
 			}
@@ -62,6 +68,7 @@ With --sbom: the bill of materials in the bundle, CycloneDX 1.6 as JSON.`,
 	cmd.Flags().BoolVar(&closure, "closure", false, "show the users of each item")
 	cmd.Flags().BoolVar(&sbom, "sbom", false, "print the bill of materials")
 	cmd.Flags().BoolVar(&layers, "layers", false, "show the encoders of the layers")
+	cmd.Flags().BoolVar(&listing, "listing", false, "print the digests of all blobs, for kkbundle delta")
 	login.add(cmd.Flags())
 	g.addTrust(cmd.Flags())
 	return cmd
@@ -76,6 +83,24 @@ func moreThanOne(flags ...bool) bool {
 		}
 	}
 	return n > 1
+}
+
+// runInspectListing prints the manifest that publish would write, without signatures.
+func runInspectListing(ctx context.Context, g *globals, path string, login loginFlags) error {
+	if usage.IsAddress(path) {
+		return usage.Errorf("kkbundle delta takes the address itself: --listing is for a bundle in a file")
+	}
+	r, err := g.openRead(ctx, path, login)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	data, err := r.Published(nil)
+	if err != nil {
+		return err
+	}
+	_, err = g.Out.Write(append(data, '\n'))
+	return err
 }
 
 func runInspectIndex(ctx context.Context, g *globals, path string, login loginFlags) error {
