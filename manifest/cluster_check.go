@@ -15,7 +15,7 @@ type clusterChecker struct{ *checker }
 func (c clusterChecker) check(k *Cluster) {
 	c.name(k.Metadata.Name)
 	if k.Metadata.Version != "" {
-		c.add("metadata.version", "a cluster has none; the version of Kubernetes is kubernetes.version")
+		c.add("metadata.version", "a cluster has no version of its own; Kubernetes' version is kubernetes.version")
 	}
 	c.release("kubernetes.version", k.Kubernetes.Version)
 	c.upgrade(&k.Kubernetes)
@@ -47,7 +47,7 @@ func (c *checker) release(path, version string) {
 	_, err := semver.StrictNewVersion(number)
 	switch {
 	case err != nil:
-		c.add(path, "%q is no version; write v and three numbers, as in v1.34.3", shorten(version))
+		c.add(path, "%q is not a version; write v and three numbers, as in v1.34.3", shorten(version))
 	case !hasV:
 		c.add(path, "write v%s", version)
 	}
@@ -160,7 +160,7 @@ func (c clusterChecker) endpoint(e *Endpoint) {
 // kernel checks a version of Linux.
 func (c *checker) kernel(at, version string) {
 	if strings.Trim(version, "0123456789.") != "" {
-		c.add(at, "%q is no kernel version; write numbers and dots, as in 4.9.17", shorten(version))
+		c.add(at, "%q is not a kernel version; write numbers and dots, as in 4.9.17", shorten(version))
 	}
 }
 
@@ -174,7 +174,7 @@ func (c *checker) dataDir(at, dir string) {
 func (c clusterChecker) timeServers(servers []string) {
 	for i, s := range servers {
 		if _, err := netip.ParseAddr(s); err != nil && !isName(s, true) {
-			c.add(index("time.servers", i), "%q is no name and no address; write one without a port, such as ntp.corp.example", shorten(s))
+			c.add(index("time.servers", i), "%q is neither a name nor an address; write one without a port, such as ntp.corp.example", shorten(s))
 		}
 	}
 }
@@ -183,7 +183,7 @@ func (c clusterChecker) timeServers(servers []string) {
 func (c *checker) backup(b BackupKeys) {
 	for i, r := range b.Recipients {
 		if strings.ContainsAny(r, "\r\n") || !slices.ContainsFunc([]string{"age1", "ssh-ed25519 ", "ssh-rsa "}, func(p string) bool { return strings.HasPrefix(r, p) }) {
-			c.add(index("backup.recipients", i), "%q is no recipient; write a public key: age1..., ssh-ed25519 ... or ssh-rsa ...", shorten(r))
+			c.add(index("backup.recipients", i), "%q is not a recipient; write a public key: age1..., ssh-ed25519 ... or ssh-rsa ...", shorten(r))
 		}
 	}
 }
@@ -278,7 +278,7 @@ func (c clusterChecker) registryVIP(path string, r *ImageRegistry) {
 		return
 	}
 	if a, err := netip.ParseAddr(r.VIP); err != nil || a.Zone() != "" || a.IsUnspecified() || a.IsLoopback() || a.IsMulticast() {
-		c.add(path, "%q is no address; write an unused one of the registry hosts' network, such as 10.0.0.100", shorten(r.VIP))
+		c.add(path, "%q is not an address; write an unused one of the registry hosts' network, such as 10.0.0.100", shorten(r.VIP))
 	}
 }
 
