@@ -22,13 +22,13 @@ import (
 func newEtcdCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "etcd",
-		Short: "Save and restore etcd",
-		Long: `Saves and restores etcd, which has all objects of the API server, but not the content of volumes.
+		Short: "Save, restore and defragment etcd",
+		Long: `Saves, restores and defragments etcd, which has all objects of the API server, but not the content of volumes.
 
 The etcd hosts also save snapshots themselves, every 6 hours unless the cluster file (etcd.backup) has other values, and send them to an
 object storage if it names one (backup.s3).`,
 	}
-	cmd.AddCommand(newEtcdBackupCmd(g), newEtcdCopiesCmd(g), newEtcdFetchCmd(g), newEtcdRestoreCmd(g))
+	cmd.AddCommand(newEtcdBackupCmd(g), newEtcdCopiesCmd(g), newEtcdDefragCmd(g), newEtcdFetchCmd(g), newEtcdRestoreCmd(g))
 	return cmd
 }
 
@@ -90,6 +90,7 @@ type etcdResult struct {
 	Version int          `json:"version"` // 1
 	Backup  *etcdFile    `json:"backup,omitempty"`
 	Copies  []etcdCopy   `json:"copies,omitempty"`
+	Defrag  []etcdDefrag `json:"defrag,omitempty"`
 	Restore *etcdRestore `json:"restore,omitempty"`
 }
 

@@ -21,7 +21,7 @@ import (
 	"github.com/kkbundle/kkbundle/testdata/lab/software"
 )
 
-// TestEtcd installs external etcd with three members, renews its certificates, loses a member's data, and restores a copy.
+// TestEtcd installs external etcd with three members, renews its certificates, loses a member's data, defragments, and restores a copy.
 // Two of the members are nodes. The run that restores is killed while the control plane is stopped. Copies are then sent to a storage
 // with the S3 API, and one is restored from there.
 func TestEtcd(t *testing.T) {
@@ -48,8 +48,40 @@ func TestEtcd(t *testing.T) {
 			t.Errorf("a rerun changes something:\n%s", r.stderr)
 		}
 	})
+	t.Run("Defragmented", th.defragmented)
 	t.Run("Restored", th.restoreEtcd)
 	t.Run("CopiesInS3", th.copiesInS3)
+}
+
+// defragmented defragments all members, and looks at what status says of them.
+func (th *thread) defragmented(t *testing.T) {
+	if r := run(t, th.etcd(t, "defrag")).must(t, 0); strings.Count(r.stderr, "--always") != 3 {
+		t.Errorf("members without free room are not skipped:\n%s", r.stderr)
+	}
+	r := run(t, th.etcd(t, "defrag", "--always", "--json")).must(t, 0)
+	var said struct {
+		Defrag []struct {
+			Before, After int64
+			Skipped       bool
+		}
+	}
+	if err := json.Unmarshal([]byte(r.stdout), &said); err != nil || len(said.Defrag) != 3 {
+		t.Fatalf("%v: %s", err, r.stdout)
+	}
+	for _, d := range said.Defrag {
+		if d.Skipped || d.After == 0 || d.After > d.Before {
+			t.Errorf("defragmented: %+v", d)
+		}
+	}
+	if s := run(t, th.site(t, "status")).must(t, 0); !strings.Contains(s.stdout, "of 2.0 GiB") {
+		t.Errorf("status does not say how large the databases are:\n%s", s.stdout)
+	}
+	th.on(t, 2, "sudo systemctl stop etcd")
+	if r := run(t, th.etcd(t, "defrag", "--always")); r.code == 0 {
+		t.Errorf("with a member down, others are defragmented:\n%s", r.stderr)
+	}
+	th.on(t, 2, "sudo systemctl start etcd")
+	th.waitFor(t, time.Minute, "the member is back", 2, "systemctl is-active etcd")
 }
 
 // copiesInS3 runs a storage on the third host, as a site would have one, sends it a copy, and restores that. The server is versitygw,
