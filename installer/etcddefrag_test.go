@@ -24,6 +24,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/etcd"
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/report"
+	"github.com/kkbundle/kkbundle/installer/tasktest"
 )
 
 // A sizedEtcd answers etcdctl endpoint status and defrag as etcd 3.6 does.
@@ -207,4 +208,26 @@ func TestEtcdDefragNoSpace(t *testing.T) {
 		t.Errorf("afterwards: %v", errors.Unwrap(err))
 	}
 	t.Logf("%+v", done)
+}
+
+// An upgrade over a member with an alarm is refused, also of external etcd, whose API servers are ready in spite of it.
+func TestUpgradeRefusesAlarms(t *testing.T) {
+	t.Parallel()
+	s, _ := upgradeSite(t, "v1.33.6", "cp1", "node1")
+	s.options.Cluster = tasktest.Cluster(t, "kubernetes: {version: v1.34.4}\netcd: {type: external}")
+	u := s.upgradeWith(t, nil)
+	e := &sizedEtcd{}
+	for _, one := range u.WithRole("etcd") {
+		s.hosts[one.Name].answer("etcdctl", func(_ context.Context, cmd host.Cmd) error { return e.control(cmd) })
+	}
+	for alarm, want := range map[string]string{"": "", "memberID:1 alarm:NOSPACE ": "kkbundle etcd defrag", "memberID:1 alarm:CORRUPT ": "alarm:CORRUPT"} {
+		e.members = []etcd.Database{{Endpoint: "https://10.0.0.3:2379", Member: 1, Leader: 1}}
+		if alarm != "" {
+			e.members[0].Faults = []string{alarm}
+		}
+		errs := errors.Join(u.etcdHealthy(t.Context(), u.Hosts[0], UpgradePlan{})...)
+		if want == "" && errs != nil || want != "" && (errs == nil || !strings.Contains(errs.Error(), want)) {
+			t.Errorf("%q: %v, want %q", alarm, errs, want)
+		}
+	}
 }
