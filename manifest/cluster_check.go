@@ -2,7 +2,9 @@ package manifest
 
 import (
 	"net/netip"
+	"net/url"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -24,6 +26,7 @@ func (c clusterChecker) check(k *Cluster) {
 	c.endpoint(&k.ControlPlaneEndpoint)
 	c.etcd(&k.Etcd)
 	c.backup(k.Backup)
+	c.s3(k.Backup)
 	if k.Certificates.EtcdCA != nil && k.Etcd.Type != "" && k.Etcd.Type != EtcdInternal {
 		c.addKey("certificates.etcdCA", "belongs to etcd of type internal; leave it out")
 	}
@@ -188,9 +191,34 @@ func (c *checker) backup(b BackupKeys) {
 	}
 }
 
+// s3 checks the address of the storage, and that copies do not pass a network in clear.
+func (c *checker) s3(b BackupKeys) {
+	if b.S3 == nil {
+		return
+	}
+	at, err := url.Parse(b.S3.Endpoint)
+	switch {
+	case err != nil || at.Scheme != "https" && at.Scheme != "http" || at.Hostname() == "" || strings.TrimSuffix(at.Path, "/") != "" || at.User != nil || at.RawQuery != "":
+		c.add("backup.s3.endpoint", "%q: want https://host or https://host:port", shorten(b.S3.Endpoint))
+	case at.Scheme == "http" && len(b.Recipients) == 0:
+		c.add("backup.s3.endpoint", "copies of etcd would pass the network in clear; use https://, or encrypt them with backup.recipients")
+	}
+	if !regexp.MustCompile(`^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$`).MatchString(b.S3.Bucket) {
+		c.add("backup.s3.bucket", "%q is no name of a bucket", shorten(b.S3.Bucket))
+	}
+	for _, one := range []struct{ name, value string }{{"prefix", b.S3.Prefix}, {"region", b.S3.Region}, {"accessKey", b.S3.AccessKey}} {
+		if strings.ContainsFunc(one.value, func(r rune) bool { return r <= ' ' || r > '~' }) {
+			c.add("backup.s3."+one.name, "%q has blanks, or characters outside ASCII", shorten(one.value))
+		}
+	}
+	if path.Clean("/"+b.S3.Prefix) != "/"+strings.Trim(b.S3.Prefix, "/") {
+		c.add("backup.s3.prefix", "%q: want a path such as backups/site1", shorten(b.S3.Prefix))
+	}
+}
+
 // etcd checks that the settings match the type.
 func (c clusterChecker) etcd(e *Etcd) {
-	if b := e.Backup; b != nil && b.Keep < 1 {
+	if b := e.Backup; b != nil && (b.Keep < 0 || b.Keep == 0 && c.src.node("etcd.backup.keep") != nil) {
 		c.add("etcd.backup.keep", "%d copies are no backup; keep at least 1", b.Keep)
 	}
 	c.dataDir("etcd.dataDir", e.DataDir)
