@@ -212,6 +212,9 @@ func (r *remover) contents(ctx context.Context, namespace string) (string, error
 			return "", err
 		}
 		for _, kind := range list.APIResources {
+			if isDerived(kind.Kind) {
+				continue
+			}
 			found, err := r.any.Resource(gv.WithResource(kind.Name)).Namespace(namespace).List(ctx, metav1.ListOptions{Limit: 50})
 			if err != nil {
 				return "", fmt.Errorf("list %s: %w", kind.Name, err)
@@ -226,11 +229,14 @@ func (r *remover) contents(ctx context.Context, namespace string) (string, error
 	return "", nil
 }
 
-// isKubernetesOwn reports whether controllers put an object into every namespace, or derive it from others.
+// isDerived reports whether controllers derive the objects of a kind from others.
+func isDerived(kind string) bool {
+	return slices.Contains([]string{"Event", "Lease", "EndpointSlice", "Endpoints", "PodMetrics"}, kind)
+}
+
+// isKubernetesOwn reports whether controllers put an object into every namespace.
 func isKubernetesOwn(o *unstructured.Unstructured) bool {
 	switch o.GetKind() {
-	case "Event", "Lease", "EndpointSlice", "Endpoints", "PodMetrics":
-		return true
 	case "ServiceAccount":
 		return slices.Contains([]string{"default", "builder", "deployer"}, o.GetName())
 	case "ConfigMap":
