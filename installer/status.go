@@ -76,6 +76,10 @@ func statusOnce(ctx context.Context, o StatusOptions) (out report.Status, settle
 		}
 		out.Time, out.Cluster = r.Now(), r.Cluster.Metadata.Name
 		list := s.Findings()
+		databases := surveyDatabases(ctx, r)
+		for _, one := range databases {
+			list = append(list, one.findings...)
+		}
 		if seen != nil {
 			list = append(list, health.ErrorFinding(health.CheckAPI, from.Name, seen))
 		}
@@ -88,6 +92,9 @@ func statusOnce(ctx context.Context, o StatusOptions) (out report.Status, settle
 		out.Findings, out.Healthy = list, list.Healthy()
 		settled = out.Healthy && !s.Starting()
 		describe(s, &out)
+		for _, one := range databases {
+			one.describe(&out)
+		}
 		addLastRun(r, &out)
 		addWaysBack(ctx, r, &out)
 		return nil

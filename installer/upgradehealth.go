@@ -141,7 +141,7 @@ func etcdctlArgs(on *task.Host, args ...string) []string {
 // restart of another can cost the quorum.
 func (u *upgrade) etcdHealthy(ctx context.Context, t *task.Host, _ UpgradePlan) []error {
 	if u.Cluster.Etcd.Type != manifest.EtcdInternal {
-		return nil // the readiness of API servers covers external etcd
+		return u.noAlarm(ctx)
 	}
 	out, askErr := t.Kubectl(task.WithoutOutput(ctx), etcdctlArgs(t, "endpoint", "health", "--cluster", "--write-out=json")...)
 	var members []struct {
@@ -160,6 +160,28 @@ func (u *upgrade) etcdHealthy(ctx context.Context, t *task.Host, _ UpgradePlan) 
 	}
 	if want := len(u.controlPlanes()); len(members) != want {
 		errs = append(errs, fmt.Errorf("etcd has %d members, and there are %d control planes", len(members), want))
+	}
+	return errs
+}
+
+// noAlarm asks external etcd for alarms and for members that do not answer: API servers are ready with either.
+func (u *upgrade) noAlarm(ctx context.Context) []error {
+	hosts := u.Connected(manifest.RoleEtcd)
+	if u.Cluster.Etcd.Type != manifest.EtcdExternal || len(hosts) == 0 {
+		return nil
+	}
+	list, err := etcd.Databases(ctx, hosts[0], true)
+	if err != nil {
+		return []error{fmt.Errorf("etcd's health is not known: %w", err)}
+	}
+	var errs []error
+	for _, d := range list {
+		if d.NoSpace {
+			errs = append(errs, fmt.Errorf("etcd's member %s has the alarm NOSPACE: run kkbundle etcd defrag", d.Endpoint))
+		}
+		if err := d.Fault(); err != nil {
+			errs = append(errs, err)
+		}
 	}
 	return errs
 }

@@ -54,12 +54,12 @@ func (c *checker) addons(at string, list []Addon) {
 	for i, a := range list {
 		path := index(at, i)
 		if a.Namespace != "" && !isName(a.Namespace, false) {
-			c.add(join(path, "namespace"), "%q is no namespace; use lower case letters, digits and hyphens", shorten(a.Namespace))
+			c.add(join(path, "namespace"), "%q is not a namespace; use lower case letters, digits and hyphens", shorten(a.Namespace))
 		}
 		c.addon(path, a)
 		release := orDefault(a.Release, a.Chart)
 		if release != "" && (!isName(release, true) || len(release) > maxRelease) {
-			c.add(path, "%q is no release name; write release with lower case letters, digits and hyphens, at most %d", shorten(release), maxRelease)
+			c.add(path, "%q is not a release name; write release with lower case letters, digits and hyphens, at most %d", shorten(release), maxRelease)
 		}
 		id := [2]string{orDefault(a.Namespace, "default"), release}
 		if before, twice := first[id]; twice {

@@ -69,13 +69,13 @@ func (c bundleChecker) clusters(b *Bundle) {
 
 func (c *checker) name(name string) {
 	if name != "" && !isName(name, true) {
-		c.add("metadata.name", "%q is no name; use lower case letters, digits, hyphens and dots", shorten(name))
+		c.add("metadata.name", "%q is not a name; use lower case letters, digits, hyphens and dots", shorten(name))
 	}
 }
 
 func (c *checker) version(path, version string) {
 	if version != "" && (!isToken(version) || len(version) > maxToken) {
-		c.add(path, "%q is no version; use letters, digits and . _ + -, at most %d of them", shorten(version), maxToken)
+		c.add(path, "%q is not a version; use letters, digits and . _ + -, at most %d of them", shorten(version), maxToken)
 	}
 }
 
@@ -118,7 +118,7 @@ func (c bundleChecker) images(list []Image, root string) {
 			continue
 		}
 		if err != nil {
-			c.add(path, "%q is no image reference; write one such as docker.io/library/nginx:1.29 (%v)", shorten(image.Name), err)
+			c.add(path, "%q is not an image reference; write one such as docker.io/library/nginx:1.29 (%v)", shorten(image.Name), err)
 			continue
 		}
 		digest := image.Digest
@@ -158,7 +158,7 @@ func (c bundleChecker) key(path string, v *Verify, root string) {
 		c.add(at, "an identity is checked with a trusted root; write trust: {root: trusted_root.json} for the whole manifest")
 	}
 	if strings.Contains(v.Key, "://") {
-		c.add(join(join(path, "verify"), "key"), "%q is no path; write the public key into a file beside the manifest and name that", shorten(v.Key))
+		c.add(join(join(path, "verify"), "key"), "%q is not a path; write the public key into a file beside the manifest and name that", shorten(v.Key))
 	}
 }
 
@@ -171,7 +171,7 @@ func (c *checker) digest(path, s string) bool {
 	case isToken(algorithm) && algorithm != "sha256" && hex != "":
 		c.add(path, "%q: only sha256 digests are read", shorten(s))
 	default:
-		c.add(path, "%q is no digest; write sha256: and 64 hexadecimal digits in lower case", shorten(s))
+		c.add(path, "%q is not a digest; write sha256: and 64 hexadecimal digits in lower case", shorten(s))
 	}
 	return false
 }
@@ -188,7 +188,7 @@ func (c bundleChecker) chart(path string, chart *Chart) {
 	}
 	switch {
 	case len(places) == 0:
-		c.add(path, "says no place; write repo (with name and version), url or path")
+		c.add(path, "has no address; write repo (with name and version), url or path")
 	case len(places) > 1:
 		c.add(path, "has %s; keep one", strings.Join(places, " and "))
 	case chart.Repo != "":
@@ -214,11 +214,11 @@ func (c bundleChecker) chart(path string, chart *Chart) {
 		c.add(join(path, "values"), "with imagesListed the chart is not rendered; leave one of them out")
 	}
 	if chart.Name != "" && !isToken(chart.Name) {
-		c.add(join(path, "name"), "%q is no chart name; use letters, digits, hyphens and dots", shorten(chart.Name))
+		c.add(join(path, "name"), "%q is not a chart name; use letters, digits, hyphens and dots", shorten(chart.Name))
 	}
 	if chart.Version != "" {
 		if _, err := semver.NewConstraint(chart.Version); err != nil {
-			c.add(join(path, "version"), "%q is no version and no range of versions such as 4.14.x", shorten(chart.Version))
+			c.add(join(path, "version"), "%q is neither a version nor a range of versions such as 4.14.x", shorten(chart.Version))
 		}
 	}
 }
@@ -289,7 +289,7 @@ func (c *checker) address(path, s string, schemes ...string) {
 	case strings.Contains(s, "@") && (err != nil || u.User != nil):
 		c.add(path, "%s", noSecrets)
 	case err != nil:
-		c.add(path, "%q is no URL", shorten(s))
+		c.add(path, "%q is not a URL", shorten(s))
 	case !slices.Contains(schemes, u.Scheme):
 		c.add(path, "%q: want a URL with %s://", shorten(s), or(schemes))
 	case u.Scheme == "file" && u.Host != "":
@@ -314,16 +314,16 @@ func (c *checker) placeholders(path, s string) {
 
 func (c bundleChecker) file(path string, f *File) {
 	if f.Name != "" && (!isFileName(f.Name) || len(f.Name) > maxToken) {
-		c.add(join(path, "name"), "%q is no file name; use letters, digits and . _ + - ~, a letter or digit first", shorten(f.Name))
+		c.add(join(path, "name"), "%q is not a file name; use letters, digits and . _ + - ~, a letter or digit first", shorten(f.Name))
 	}
 	c.version(join(path, "version"), f.Version)
 	switch {
 	case f.URL == "" && f.Path == "":
-		c.add(path, "says no place; write url or path")
+		c.add(path, "has no address; write url or path")
 	case f.URL != "" && f.Path != "":
 		c.add(path, "has url and path; keep one")
 	case f.URL != "" && !strings.Contains(f.URL, ":"):
-		c.add(join(path, "url"), "%q is no URL; a local file goes under path", shorten(f.URL))
+		c.add(join(path, "url"), "%q is not a URL; a local file goes under path", shorten(f.URL))
 	case f.URL != "":
 		c.address(join(path, "url"), f.URL, "https", "http", "file")
 	default:
@@ -353,7 +353,7 @@ func (c *checker) sums(path string, f *File) {
 			at = key(path, platform)
 		}
 		if sum = strings.ToLower(sum); !isHex(sum, 64) {
-			c.add(at, "%q is no sha256; write 64 hexadecimal digits", shorten(sum))
+			c.add(at, "%q is not a sha256; write 64 hexadecimal digits", shorten(sum))
 		}
 		different[sum] = true
 		if platform == AllPlatforms {
@@ -424,7 +424,7 @@ func splitHostPort(s string) (string, int, error) {
 	}
 	u, err := url.Parse("//" + s)
 	if err != nil || u.Host != s || !isHost(u.Hostname()) || u.Hostname() == "" {
-		return "", 0, fmt.Errorf("%q is no host and no host:port", shorten(s))
+		return "", 0, fmt.Errorf("%q is neither a host nor host:port", shorten(s))
 	}
 	if u.Port() == "" {
 		if strings.HasSuffix(s, ":") {

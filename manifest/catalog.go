@@ -222,10 +222,10 @@ func (c catalogChecker) check(k *Catalog) {
 		for _, line := range sortedKeys(k.EndOfLife[name]) {
 			at := key(key("endOfLife", name), line)
 			if !minorPattern().MatchString(line) {
-				c.addKey(at, "%q is no release line; write one such as v1.34", shorten(line))
+				c.addKey(at, "%q is not a release line; write one such as v1.34", shorten(line))
 			}
 			if _, err := time.Parse(time.DateOnly, k.EndOfLife[name][line]); err != nil {
-				c.add(at, "%q is no day; write one such as 2026-06-28", shorten(k.EndOfLife[name][line]))
+				c.add(at, "%q is not a day; write one such as 2026-06-28", shorten(k.EndOfLife[name][line]))
 			}
 		}
 	}
@@ -239,7 +239,7 @@ func (c *checker) kubeadmImages(all map[string]KubeadmImages) {
 	for _, release := range sortedKeys(all) {
 		at, one := key("kubeadm", release), all[release]
 		if _, err := semver.StrictNewVersion(strings.TrimPrefix(release, "v")); err != nil || !strings.HasPrefix(release, "v") {
-			c.addKey(at, "%q is no release; write one such as v1.34.3", shorten(release))
+			c.addKey(at, "%q is not a release; write one such as v1.34.3", shorten(release))
 		}
 		for _, tag := range [][2]string{{"etcd", one.Etcd}, {"coredns", one.CoreDNS}, {"pause", one.Pause}} {
 			c.version(join(at, tag[0]), tag[1])
@@ -252,7 +252,7 @@ func (c *checker) kubeadmImages(all map[string]KubeadmImages) {
 
 func (c catalogChecker) catalogEntry(at, name string, one *CatalogEntry) {
 	if !isFileName(name) || len(name) > maxToken {
-		c.addKey(at, "%q is no name; use letters, digits and . _ + -", shorten(name))
+		c.addKey(at, "%q is not a name; use letters, digits and . _ + -", shorten(name))
 	}
 	if one.File == nil && len(one.Images) == 0 && one.Chart == nil {
 		c.addKey(at, "has no file, image or chart")
@@ -267,7 +267,7 @@ func (c catalogChecker) catalogEntry(at, name string, one *CatalogEntry) {
 	for i, t := range one.Through {
 		path := index(join(at, "through"), i)
 		if !minorPattern().MatchString(t.To) {
-			c.add(join(path, "to"), "%q is no release line; write one such as v3.6", shorten(t.To))
+			c.add(join(path, "to"), "%q is not a release line; write one such as v3.6", shorten(t.To))
 		}
 		c.version(join(path, "least"), t.Least)
 		c.version(join(path, "take"), t.Take)
@@ -276,7 +276,7 @@ func (c catalogChecker) catalogEntry(at, name string, one *CatalogEntry) {
 		path := index(join(at, "fits"), i)
 		for _, bound := range [][2]string{{"line", fit.Line}, {"from", fit.From}, {"to", fit.To}} {
 			if bound[1] != "" && !minorPattern().MatchString(bound[1]) {
-				c.add(join(path, bound[0]), "%q is no release line; write one such as v1.34", shorten(bound[1]))
+				c.add(join(path, bound[0]), "%q is not a release line; write one such as v1.34", shorten(bound[1]))
 			}
 		}
 	}
@@ -317,7 +317,7 @@ func (c catalogChecker) catalogPackage(at string, one CatalogPackage) {
 	for _, path := range sortedKeys(lists) {
 		for i, name := range lists[path] {
 			if !isPackageName(name) || strings.Contains(name, "/") {
-				c.add(index(path, i), "%q is no name of a package", shorten(name))
+				c.add(index(path, i), "%q is not a package name", shorten(name))
 			}
 		}
 	}
@@ -373,7 +373,7 @@ func fillSample(template string) string {
 func (c catalogChecker) versionTable(at string, table map[string]string) {
 	for _, from := range sortedKeys(table) {
 		if _, err := semver.StrictNewVersion(strings.TrimPrefix(from, "v")); err != nil || !strings.HasPrefix(from, "v") {
-			c.addKey(key(at, from), "%q is no release; write one such as v1.34.0", shorten(from))
+			c.addKey(key(at, from), "%q is not a release; write one such as v1.34.0", shorten(from))
 		}
 		c.version(key(at, from), table[from])
 	}

@@ -99,7 +99,7 @@ func (e Endpoint) HostPort(first string) string {
 // Etcd is the cluster's store.
 type Etcd struct {
 	Type   EtcdType `yaml:"type,omitempty" enum:"internal,external,provided" doc:"internal: kubeadm's static pods; external: programs on the etcd hosts; provided: yours. Default internal."`
-	Backup *Backup  `yaml:"backup,omitempty" doc:"Regular copies on the etcd hosts."`
+	Backup *Backup  `yaml:"backup,omitempty" doc:"Regular copies on the etcd hosts. Default every 6h, the newest 8; not for a provided etcd and k3s."`
 	// DataDir is /var/lib/etcd by default.
 	DataDir string `yaml:"dataDir,omitempty" doc:"Directory of the data. Default /var/lib/etcd."`
 	// Endpoints, CA, Cert and Key describe the user's own etcd: addresses, and paths of PEM files relative to the
@@ -135,14 +135,29 @@ type Time struct {
 
 // Backup is the frequency of etcd snapshots and the number of copies kept.
 type Backup struct {
-	Every Duration `yaml:"every" kk:"required" doc:"Time between copies, such as 30m."`
-	Keep  int      `yaml:"keep" kk:"required" doc:"Number of copies that stay."`
+	Every Duration `yaml:"every,omitempty" doc:"Time between copies, such as 30m. Default 6h."`
+	Keep  int      `yaml:"keep,omitempty" doc:"Number of copies that stay. Default 8."`
+	Off   bool     `yaml:"off,omitempty" doc:"The etcd hosts save no copies. Default false."`
 }
 
-// BackupKeys encrypt copies of etcd and of the cluster's keys.
+// BackupKeys encrypt copies of etcd and of the cluster's keys, and name a place for copies of etcd outside the cluster.
 type BackupKeys struct {
 	// Recipients are public keys of age or SSH. Without any, copies are in clear.
 	Recipients []string `yaml:"recipients,omitempty" doc:"Public keys that copies are encrypted to: age1..., ssh-ed25519 ... or ssh-rsa .... Default none: copies are in clear, with mode 0600."`
+	// S3 receives the etcd hosts' copies.
+	S3 *S3 `yaml:"s3,omitempty" doc:"Object storage that every etcd host sends its copies to. Default none."`
+}
+
+// S3 is a bucket of an object storage with the S3 API.
+type S3 struct {
+	Endpoint string `yaml:"endpoint" kk:"required" doc:"Address of the storage, such as https://s3.example:9000. http:// needs backup.recipients."`
+	Bucket   string `yaml:"bucket" kk:"required" doc:"Name of the bucket, which must exist."`
+	Prefix   string `yaml:"prefix,omitempty" doc:"First part of the names of objects; CLUSTER/HOST/etcd-TIME.db follows. Default none."`
+	Region   string `yaml:"region,omitempty" doc:"Region that requests are signed for. Default us-east-1."`
+	CA       string `yaml:"ca,omitempty" local:"machine" doc:"PEM file with the authority of the storage's certificate. It does not go into a bundle. Default the hosts' own authorities."`
+	// AccessKey names the user, SecretKeyFile the file with its secret.
+	AccessKey     string `yaml:"accessKey" kk:"required" doc:"Access key of a user that may put objects. It needs no other right."`
+	SecretKeyFile string `yaml:"secretKeyFile" kk:"required" local:"machine" doc:"File that has the secret key. It does not go into a bundle."`
 }
 
 // CRI is the container runtime.
@@ -304,6 +319,8 @@ const (
 	defaultDiskLatency        = Duration(10 * time.Millisecond)
 	defaultClockSkew          = Duration(2 * time.Second)
 	defaultEtcdDir            = "/var/lib/etcd"
+	defaultBackupEvery        = Duration(6 * time.Hour)
+	defaultBackupKeep         = 8 // two days
 	defaultNFSPath            = "/srv/nfs/kubernetes"
 )
 
@@ -331,6 +348,7 @@ func (c *Cluster) WithDefaults() *Cluster {
 	d.CNI.IPv6MaskSize = orDefault(d.CNI.IPv6MaskSize, nodeBits6)
 	d.CNI.Values = slices.Clone(d.CNI.Values)
 	d.Etcd.DataDir = orDefault(d.Etcd.DataDir, defaultEtcdDir)
+	d.Etcd.Backup = d.etcdBackup()
 	d.Etcd.Endpoints = slices.Clone(d.Etcd.Endpoints)
 	d.OSPackages = orDefault(d.OSPackages, PackagesOfBundle)
 	d.ImageRegistry.Type = orDefault(d.ImageRegistry.Type, RegistryPlain)
@@ -350,6 +368,18 @@ func (c *Cluster) WithDefaults() *Cluster {
 	d.Components = maps.Clone(d.Components)
 	d.Catalog, d.Catalogs = slices.Clone(d.Catalog), slices.Clone(d.Catalogs)
 	return &d
+}
+
+// etcdBackup returns the plan of etcd's copies, nil if nobody or somebody else saves etcd.
+func (c *Cluster) etcdBackup() *Backup {
+	var b Backup
+	if c.Etcd.Backup != nil {
+		b = *c.Etcd.Backup
+	} else if c.Etcd.Type == EtcdProvided || c.Kubernetes.Distribution.RunsEtcd() {
+		return nil
+	}
+	b.Every, b.Keep = orDefault(b.Every, defaultBackupEvery), orDefault(b.Keep, defaultBackupKeep)
+	return &b
 }
 
 // At returns the cluster with another release of Kubernetes, as a step of an upgrade.

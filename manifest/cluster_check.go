@@ -2,7 +2,9 @@ package manifest
 
 import (
 	"net/netip"
+	"net/url"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -15,7 +17,7 @@ type clusterChecker struct{ *checker }
 func (c clusterChecker) check(k *Cluster) {
 	c.name(k.Metadata.Name)
 	if k.Metadata.Version != "" {
-		c.add("metadata.version", "a cluster has none; the version of Kubernetes is kubernetes.version")
+		c.add("metadata.version", "a cluster has no version of its own; Kubernetes' version is kubernetes.version")
 	}
 	c.release("kubernetes.version", k.Kubernetes.Version)
 	c.upgrade(&k.Kubernetes)
@@ -24,6 +26,7 @@ func (c clusterChecker) check(k *Cluster) {
 	c.endpoint(&k.ControlPlaneEndpoint)
 	c.etcd(&k.Etcd)
 	c.backup(k.Backup)
+	c.s3(k.Backup)
 	if k.Certificates.EtcdCA != nil && k.Etcd.Type != "" && k.Etcd.Type != EtcdInternal {
 		c.addKey("certificates.etcdCA", "belongs to etcd of type internal; leave it out")
 	}
@@ -47,7 +50,7 @@ func (c *checker) release(path, version string) {
 	_, err := semver.StrictNewVersion(number)
 	switch {
 	case err != nil:
-		c.add(path, "%q is no version; write v and three numbers, as in v1.34.3", shorten(version))
+		c.add(path, "%q is not a version; write v and three numbers, as in v1.34.3", shorten(version))
 	case !hasV:
 		c.add(path, "write v%s", version)
 	}
@@ -160,7 +163,7 @@ func (c clusterChecker) endpoint(e *Endpoint) {
 // kernel checks a version of Linux.
 func (c *checker) kernel(at, version string) {
 	if strings.Trim(version, "0123456789.") != "" {
-		c.add(at, "%q is no kernel version; write numbers and dots, as in 4.9.17", shorten(version))
+		c.add(at, "%q is not a kernel version; write numbers and dots, as in 4.9.17", shorten(version))
 	}
 }
 
@@ -174,7 +177,7 @@ func (c *checker) dataDir(at, dir string) {
 func (c clusterChecker) timeServers(servers []string) {
 	for i, s := range servers {
 		if _, err := netip.ParseAddr(s); err != nil && !isName(s, true) {
-			c.add(index("time.servers", i), "%q is no name and no address; write one without a port, such as ntp.corp.example", shorten(s))
+			c.add(index("time.servers", i), "%q is neither a name nor an address; write one without a port, such as ntp.corp.example", shorten(s))
 		}
 	}
 }
@@ -183,14 +186,39 @@ func (c clusterChecker) timeServers(servers []string) {
 func (c *checker) backup(b BackupKeys) {
 	for i, r := range b.Recipients {
 		if strings.ContainsAny(r, "\r\n") || !slices.ContainsFunc([]string{"age1", "ssh-ed25519 ", "ssh-rsa "}, func(p string) bool { return strings.HasPrefix(r, p) }) {
-			c.add(index("backup.recipients", i), "%q is no recipient; write a public key: age1..., ssh-ed25519 ... or ssh-rsa ...", shorten(r))
+			c.add(index("backup.recipients", i), "%q is not a recipient; write a public key: age1..., ssh-ed25519 ... or ssh-rsa ...", shorten(r))
 		}
+	}
+}
+
+// s3 checks the address of the storage, and that copies do not pass a network in clear.
+func (c *checker) s3(b BackupKeys) {
+	if b.S3 == nil {
+		return
+	}
+	at, err := url.Parse(b.S3.Endpoint)
+	switch {
+	case err != nil || at.Scheme != "https" && at.Scheme != "http" || at.Hostname() == "" || strings.TrimSuffix(at.Path, "/") != "" || at.User != nil || at.RawQuery != "":
+		c.add("backup.s3.endpoint", "%q: want https://host or https://host:port", shorten(b.S3.Endpoint))
+	case at.Scheme == "http" && len(b.Recipients) == 0:
+		c.add("backup.s3.endpoint", "copies of etcd would pass the network in clear; use https://, or encrypt them with backup.recipients")
+	}
+	if !regexp.MustCompile(`^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$`).MatchString(b.S3.Bucket) {
+		c.add("backup.s3.bucket", "%q is no name of a bucket", shorten(b.S3.Bucket))
+	}
+	for _, one := range []struct{ name, value string }{{"prefix", b.S3.Prefix}, {"region", b.S3.Region}, {"accessKey", b.S3.AccessKey}} {
+		if strings.ContainsFunc(one.value, func(r rune) bool { return r <= ' ' || r > '~' }) {
+			c.add("backup.s3."+one.name, "%q has blanks, or characters outside ASCII", shorten(one.value))
+		}
+	}
+	if path.Clean("/"+b.S3.Prefix) != "/"+strings.Trim(b.S3.Prefix, "/") {
+		c.add("backup.s3.prefix", "%q: want a path such as backups/site1", shorten(b.S3.Prefix))
 	}
 }
 
 // etcd checks that the settings match the type.
 func (c clusterChecker) etcd(e *Etcd) {
-	if b := e.Backup; b != nil && b.Keep < 1 {
+	if b := e.Backup; b != nil && (b.Keep < 0 || b.Keep == 0 && c.src.node("etcd.backup.keep") != nil) {
 		c.add("etcd.backup.keep", "%d copies are no backup; keep at least 1", b.Keep)
 	}
 	c.dataDir("etcd.dataDir", e.DataDir)
@@ -278,7 +306,7 @@ func (c clusterChecker) registryVIP(path string, r *ImageRegistry) {
 		return
 	}
 	if a, err := netip.ParseAddr(r.VIP); err != nil || a.Zone() != "" || a.IsUnspecified() || a.IsLoopback() || a.IsMulticast() {
-		c.add(path, "%q is no address; write an unused one of the registry hosts' network, such as 10.0.0.100", shorten(r.VIP))
+		c.add(path, "%q is not an address; write an unused one of the registry hosts' network, such as 10.0.0.100", shorten(r.VIP))
 	}
 }
 

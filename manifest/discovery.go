@@ -107,7 +107,7 @@ func (c bundleChecker) discovery(b *Bundle) {
 	for i, p := range b.Manifests {
 		at := index("manifests", i)
 		if _, err := path.Match(p, ""); err != nil {
-			c.add(at, "%q is no pattern: %v", shorten(p), err)
+			c.add(at, "%q is not a pattern: %v", shorten(p), err)
 		}
 		if path.IsAbs(p) || slices.Contains(strings.Split(p, "/"), "..") {
 			c.add(at, "%q leads out of the manifest's directory; put the files below it", shorten(p))
@@ -131,7 +131,7 @@ func (c bundleChecker) discovery(b *Bundle) {
 func (c bundleChecker) kubernetesTarget(b *Bundle, version string) {
 	const at = "kubernetes.version"
 	if !regexp.MustCompile(`^v1\.\d+\.\d+$`).MatchString(version) {
-		c.add(at, "%q is no version of Kubernetes; write one such as v1.34.3", shorten(version))
+		c.add(at, "%q is not a version of Kubernetes; write one such as v1.34.3", shorten(version))
 	}
 	if len(b.ClusterFiles()) > 0 {
 		c.add(at, "the cluster file says the version; leave it out here")

@@ -24,7 +24,7 @@ func TestFileNames(t *testing.T) {
 		"a~" + strings.Repeat("b", 127):                      false,
 	} {
 		_, err := ParseBundle("b", fmt.Appendf(nil, text, name))
-		if (err == nil) != ok || !ok && !strings.Contains(err.Error(), "is no file name; use ") {
+		if (err == nil) != ok || !ok && !strings.Contains(err.Error(), "is not a file name; use ") {
 			t.Errorf("%q: %v", name, err)
 		}
 		if ok && (filepath.Base(name) != name || !filepath.IsLocal(name)) {
@@ -32,7 +32,7 @@ func TestFileNames(t *testing.T) {
 		}
 	}
 	// Versions become tags, which cannot have it.
-	if _, err := ParseBundle("b", []byte(strings.Replace(fmt.Sprintf(text, "a"), "1.0.0", "1.0~rc1", 1))); err == nil || !strings.Contains(err.Error(), "is no version") {
+	if _, err := ParseBundle("b", []byte(strings.Replace(fmt.Sprintf(text, "a"), "1.0.0", "1.0~rc1", 1))); err == nil || !strings.Contains(err.Error(), "is not a version") {
 		t.Errorf("a version with ~: %v", err)
 	}
 }

@@ -123,7 +123,7 @@ func (c varsChecker) vars(path string, v *Vars) {
 // qualified checks the name of a label or an annotation.
 func (c varsChecker) qualified(path, name string) {
 	if !isQualified(name) {
-		c.addKey(key(path, name), "%q is no name; write [prefix/]name, the name with at most 63 letters, digits and . - _", shorten(name))
+		c.addKey(key(path, name), "%q is not a name; write [prefix/]name, the name with at most 63 letters, digits and . - _", shorten(name))
 	} else if ownedByKubelet(name) {
 		c.addKey(key(path, name), "%s is set by Kubernetes itself", name)
 	}
@@ -159,7 +159,7 @@ func (c varsChecker) login(path string, s *SSH, sudo *Sudo) {
 		c.add(join(path, "ssh.bastion"), "%v", err)
 	}
 	if s.User != "" && !isUser(s.User) {
-		c.add(join(path, "ssh.user"), "%q is no user name", shorten(s.User))
+		c.add(join(path, "ssh.user"), "%q is not a user name", shorten(s.User))
 	}
 	for _, one := range []struct{ path, env, file string }{
 		{join(path, "ssh"), s.PasswordEnv, s.PasswordFile},
@@ -243,11 +243,11 @@ func (c *hostChecker) host(path string, h Host) bool {
 	at := join(path, "address")
 	switch {
 	case !isName(h.Name, true):
-		c.addKey(path, "%q is no host name; use lower case letters, digits, hyphens and dots", shorten(h.Name))
+		c.addKey(path, "%q is not a host name; use lower case letters, digits, hyphens and dots", shorten(h.Name))
 	case c.names[h.Name] != "":
 		c.addKey(path, "host %s is there twice, first on %s", h.Name, c.line(c.names[h.Name]))
 	case !isHost(h.Address):
-		c.add(at, "%q is no address and no host name", shorten(h.Address))
+		c.add(at, "%q is neither an address nor a host name", shorten(h.Address))
 	case c.addresses[address] != "" && !h.Local:
 		c.add(at, "%s is the address of two hosts, first on %s; list each host once", h.Address, c.line(c.addresses[address]))
 	default:
@@ -341,7 +341,7 @@ func (c inventoryChecker) group(r Role, entries []string, known map[string]bool)
 			}
 			first[name] = i
 			if !known[name] {
-				c.add(path, "%s is no host of this inventory%s", shorten(name), nearest(name, sortedKeys(known)))
+				c.add(path, "%s is not a host of this inventory%s", shorten(name), nearest(name, sortedKeys(known)))
 				break
 			}
 		}

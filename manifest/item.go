@@ -20,7 +20,7 @@ func IsLocal(ref string) bool { return strings.HasPrefix(ref, localPrefix) }
 func ImageName(ref string) (string, error) {
 	named, err := reference.ParseNormalizedNamed(ref)
 	if err != nil {
-		return "", fmt.Errorf("%q is no image reference: %w", shorten(ref), err)
+		return "", fmt.Errorf("%q is not an image reference: %w", shorten(ref), err)
 	}
 	return reference.TagNameOnly(named).String(), nil
 }

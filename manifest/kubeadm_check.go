@@ -213,7 +213,7 @@ func (c *kubeadmChecker) patches(list []string, v *semver.Version) {
 		target := named.FindStringSubmatch(name)
 		switch at1, twice := earlier(first, name, i); {
 		case target == nil:
-			c.add(at, "%q is no name of a patch; write TARGET[SUFFIX][+TYPE].yaml, such as kube-apiserver0+merge.yaml or kubeletconfiguration+strategic.yaml", shorten(name))
+			c.add(at, "%q is not a patch name; write TARGET[SUFFIX][+TYPE].yaml, such as kube-apiserver0+merge.yaml or kubeletconfiguration+strategic.yaml", shorten(name))
 		case twice:
 			c.add(at, "%s is there twice, first on %s; give it a suffix, such as %s1", shorten(name), c.line(index("kubernetes.patches", at1)), target[1])
 		case target[1] == "corednsdeployment" && v.LessThan(semver.New(1, 32, 0, "", "")):

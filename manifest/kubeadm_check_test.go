@@ -19,7 +19,7 @@ func TestKubeadmChecked(t *testing.T) {
 		"kubeadm: {networking: {podSubnet: 10.0.0.0/16}}":                                                            "write kubernetes.podCIDR",
 		"kubeadm: {kubernetesVersion: v1.33.1}":                                                                      "write kubernetes.version",
 		"kubelet: {kind: KubeletConfiguration}":                                                                      "kubernetes.kubelet.kind: leave it out",
-		"patches: [p/apiserver.yaml]":                                                                                "is no name of a patch",
+		"patches: [p/apiserver.yaml]":                                                                                "is not a patch name",
 		"patches: [a/etcd0+merge.yaml, b/etcd0+merge.yaml]":                                                          "is there twice, first on line",
 		"patches: [etcd0+merge.yaml, kubeletconfiguration.json, 'corednsdeployment+json.yaml']":                      "",
 		"kubeadm: {apiServer: {extraArgs: {v: 2}, certSANs: [a]}, scheduler: {extraEnvs: [{name: A, value: b}]}}":    "",

@@ -181,7 +181,7 @@ func pathSteps(path string) ([]string, error) {
 			end = len(path)
 		}
 		if end < 2 || path[0] != '.' && path[0] != '[' || strings.Trim(path[:end], ".[]") == "" {
-			return nil, fmt.Errorf("%q is no path; write one as in kubernetes.maxPods or addons[0].namespace", shorten(given))
+			return nil, fmt.Errorf("%q is not a path; write one as in kubernetes.maxPods or addons[0].namespace", shorten(given))
 		}
 		steps = append(steps, path[:end])
 		path = path[end:]

@@ -108,14 +108,14 @@ func TestSettings(t *testing.T) {
 		"addons[7].namespace=x":               "--set addons[7].namespace: addons: the list has 2 entries, from [0] on, and none is [7]",
 		"kubernetes":                          "--set kubernetes: want PATH=VALUE, as in kubernetes.maxPods=200",
 		"=x":                                  "--set : want PATH=VALUE, as in kubernetes.maxPods=200",
-		"a..b=x":                              `--set a..b: "a..b" is no path; write one as in kubernetes.maxPods or addons[0].namespace`,
-		"a[b=x":                               `--set a[b: "a[b" is no path; write one as in kubernetes.maxPods or addons[0].namespace`,
+		"a..b=x":                              `--set a..b: "a..b" is not a path; write one as in kubernetes.maxPods or addons[0].namespace`,
+		"a[b=x":                               `--set a[b: "a[b" is not a path; write one as in kubernetes.maxPods or addons[0].namespace`,
 		"kubernetes.kubelet={x: [":            "--set kubernetes.kubelet: the value is not valid YAML: did not find expected node content",
 		"kubernetes.kubelet={a: &x 1, b: *x}": "--set kubernetes.kubelet: the value has an alias; write it out",
 		"kubernetes.kubelet=text":             `--set kubernetes.kubelet: kubernetes.kubelet: want a mapping, have "text"`,
 		"imageRegistry.auth.password=hunter2": "--set imageRegistry.auth.password: imageRegistry.auth: belongs to an existing registry; write type: existing or leave it out\n--set imageRegistry.auth.password: imageRegistry.auth: password is refused: secrets never live in this file; write passwordEnv (an environment variable's name) or passwordFile\n--set imageRegistry.auth.password: imageRegistry.auth: username is missing",
 		"kind=Inventory":                      `--set kind: kind: want Cluster, have "Inventory"`,
-		"kubernetes.version=" + strings.Repeat("1", 5000): `--set kubernetes.version: kubernetes.version: "` + strings.Repeat("1", 120) + `…" is no version; write v and three numbers, as in v1.34.3`,
+		"kubernetes.version=" + strings.Repeat("1", 5000): `--set kubernetes.version: kubernetes.version: "` + strings.Repeat("1", 120) + `…" is not a version; write v and three numbers, as in v1.34.3`,
 	} {
 		_, err := ParseCluster("c.yaml", []byte(layered), setting)
 		got := ""

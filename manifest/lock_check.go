@@ -37,7 +37,7 @@ func (c lockChecker) check(l *Lock) {
 		}
 		c.pinnedReferrer(path, p)
 		if p.Size < 0 {
-			c.add(join(path, "size"), "%d bytes is no size", p.Size)
+			c.add(join(path, "size"), "%d is not a size", p.Size)
 		}
 		for j, platform := range p.Platforms {
 			c.pinnedPlatform(index(join(path, "platforms"), j), platform)
@@ -84,7 +84,7 @@ func (c lockChecker) pinnedPackage(path string, p *Pin) {
 	}
 	for _, name := range names {
 		if !isPackageName(name) || strings.Contains(name, ",") {
-			c.add(path, "%q is no name of a package", shorten(name))
+			c.add(path, "%q is not a package name", shorten(name))
 		}
 	}
 }

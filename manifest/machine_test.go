@@ -132,7 +132,7 @@ func namesNothingLocal() []string {
 		"HostEtcd.dataDir",
 		"HostSpec.address", "HostSpec.annotations", "HostSpec.internalIPv4", "HostSpec.internalIPv6", "HostSpec.labels",
 		"Image.digest", "Image.name", "Image.platforms",
-		"ImageRegistry.address", "ImageRegistry.vip",
+		"ImageRegistry.address", "ImageRegistry.vip", "S3.accessKey", "S3.bucket", "S3.endpoint", "S3.prefix", "S3.region",
 		"ImageRule.apiVersion", "ImageRule.images", "ImageRule.kind", "ImageRule.paths",
 		"Inventory.apiVersion", "Inventory.kind",
 		"InventoryMetadata.name",

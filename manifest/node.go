@@ -13,7 +13,7 @@ type LabelValue string
 // UnmarshalText checks a value like the API server.
 func (v *LabelValue) UnmarshalText(text []byte) error {
 	if s := string(text); s != "" && !isLabel(s) {
-		return fmt.Errorf("%q is no label value; use at most 63 letters, digits and . - _, with a letter or digit first and last", shorten(s))
+		return fmt.Errorf("%q is not a label value; use at most 63 letters, digits and . - _, with a letter or digit first and last", shorten(s))
 	}
 	*v = LabelValue(text)
 	return nil

@@ -124,7 +124,7 @@ func (c packageChecker) packages(list []PackageSet) {
 		}
 		for j, name := range set.Install {
 			if !isPackageName(name) {
-				c.add(index(join(path, "install"), j), "%q is no name of a package", shorten(name))
+				c.add(index(join(path, "install"), j), "%q is not a package name", shorten(name))
 			} else if slices.Index(set.Install, name) < j {
 				c.add(index(join(path, "install"), j), "%s is there twice", shorten(name))
 			}
@@ -161,7 +161,7 @@ func isPackageName(s string) bool {
 func (c packageChecker) packageImage(path string, set *PackageSet) {
 	if set.ISO == "" {
 		if set.SHA256 != "" {
-			c.add(join(path, "sha256"), "is that of iso, which is not here")
+			c.add(join(path, "sha256"), "belongs to iso, which is missing")
 		}
 		return
 	}
@@ -172,7 +172,7 @@ func (c packageChecker) packageImage(path string, set *PackageSet) {
 		c.add(path, "has iso and repositories; keep one, or write two entries")
 	}
 	if set.SHA256 = strings.ToLower(set.SHA256); set.SHA256 != "" && !isHex(set.SHA256, 64) {
-		c.add(join(path, "sha256"), "%q is no sha256; write 64 hexadecimal digits", shorten(set.SHA256))
+		c.add(join(path, "sha256"), "%q is not a sha256; write 64 hexadecimal digits", shorten(set.SHA256))
 	}
 }
 
@@ -182,7 +182,7 @@ func (c packageChecker) repository(path string, r Repository) {
 	}
 	switch {
 	case r.Suite == "" && len(r.Components) > 0:
-		c.add(join(path, "components"), "are those of a suite, which is missing")
+		c.add(join(path, "components"), "need a suite, which is missing")
 	case r.Suite != "" && !strings.HasSuffix(r.Suite, "/") && len(r.Components) == 0:
 		c.add(path, "has no components; write those that you want, such as main")
 	case r.AllowUnsigned && r.Keyring != "":
@@ -191,6 +191,6 @@ func (c packageChecker) repository(path string, r Repository) {
 		c.add(path, "has no keyring; name the keys that sign it, or write allowUnsigned: true")
 	}
 	if strings.ContainsAny(r.Suite, " ?#{}\\") || strings.Contains("/"+r.Suite, "/../") {
-		c.add(join(path, "suite"), "%q is no suite", shorten(r.Suite))
+		c.add(join(path, "suite"), "%q is not a suite", shorten(r.Suite))
 	}
 }

@@ -24,7 +24,7 @@ func expand(s string) ([]string, error) {
 	inside, after, closed := strings.Cut(rest, "]")
 	from, to, colon := strings.Cut(inside, ":")
 	if !closed || !colon || strings.ContainsAny(after, "[]") {
-		return nil, fmt.Errorf("%q is no range; write one, as in node[1:3]", shorten(s))
+		return nil, fmt.Errorf("%q is not a range; write one, as in node[1:3]", shorten(s))
 	}
 	first, last, err := bounds(from, to)
 	if err != nil {

@@ -16,7 +16,7 @@ func (inv *Inventory) Host(name string) (Host, error) {
 		}
 		known[h.Name] = true
 	}
-	return Host{}, fmt.Errorf("%s is no host of the inventory%s", shorten(name), nearest(name, sortedKeys(known)))
+	return Host{}, fmt.Errorf("%s is not a host of the inventory%s", shorten(name), nearest(name, sortedKeys(known)))
 }
 
 // Resolved returns an inventory of the same hosts with complete entries, without ranges. Differences from the cluster

@@ -41,7 +41,7 @@ func (c clusterChecker) runtimeClasses(at string, list []RuntimeClass) {
 		path := index(at, i)
 		switch {
 		case !isName(r.Name, false):
-			c.add(join(path, "name"), "%q is no name; use lower case letters, digits and -", shorten(r.Name))
+			c.add(join(path, "name"), "%q is not a name; use lower case letters, digits and -", shorten(r.Name))
 		case r.Name == runcHandler:
 			c.add(join(path, "name"), "runc is the default runtime of all pods; choose another name")
 		case slices.Contains(names, r.Name):
@@ -49,7 +49,7 @@ func (c clusterChecker) runtimeClasses(at string, list []RuntimeClass) {
 		}
 		names = append(names, r.Name)
 		if r.Type != "" && !runtimeTypePattern().MatchString(r.Type) {
-			c.add(join(path, "type"), "%q is no runtime type; write one such as io.containerd.kata.v2", shorten(r.Type))
+			c.add(join(path, "type"), "%q is not a runtime type; write one such as io.containerd.kata.v2", shorten(r.Type))
 		}
 		c.runtimeClass(path, r)
 	}
@@ -61,7 +61,7 @@ func (c clusterChecker) runtimeClass(at string, r RuntimeClass) {
 	}
 	for _, name := range sortedKeys(r.Options) {
 		if !optionPattern().MatchString(name) || !isPlainText(r.Options[name]) {
-			c.addKey(key(join(at, "options"), name), "is no option; write NAME: VALUE with letters, digits and _ in the name, and one line")
+			c.addKey(key(join(at, "options"), name), "is not an option; write NAME: VALUE with letters, digits and _ in the name, and one line")
 		}
 	}
 	if _, there := r.Options["BinaryName"]; there && r.Binary != "" {
@@ -69,7 +69,7 @@ func (c clusterChecker) runtimeClass(at string, r RuntimeClass) {
 	}
 	for _, name := range sortedKeys(r.NodeSelector) {
 		if !isQualified(name) {
-			c.addKey(key(join(at, "nodeSelector"), name), "%q is no name of a label", shorten(name))
+			c.addKey(key(join(at, "nodeSelector"), name), "%q is not a label name", shorten(name))
 		}
 	}
 }

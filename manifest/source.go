@@ -201,7 +201,7 @@ func (c sourceChecker) overrides(list []Override) {
 		path := index("overrides", i)
 		switch {
 		case o.URL == "" && o.Host == "":
-			c.add(path, "says not of what; write url, or host and perhaps path")
+			c.add(path, "has neither url nor host; write url, or host and perhaps path")
 		case o.URL != "" && o.Host+o.Path != "":
 			c.add(path, "has url and host or path; keep one")
 		case o.URL != "":
@@ -219,7 +219,7 @@ func (c sourceChecker) overrides(list []Override) {
 			c.address(join(path, "with"), o.With, "https", "http")
 		}
 		if o.With == "" && len(o.SHA256) == 0 {
-			c.add(path, "changes nothing; write with, or sha256")
+			c.add(path, "has no effect; write with, or sha256")
 		}
 		if o.URL == "" && len(o.SHA256) > 0 {
 			c.add(join(path, "sha256"), "needs the whole address: write url instead of host")

@@ -67,11 +67,11 @@ func TestRuntimeClassValues(t *testing.T) {
 		"{name: a, type: kata}":                                "cri.runtimeClasses[0].type: ",
 		"{name: a, binary: kata}":                              "cri.runtimeClasses[0].binary: ",
 		"{name: a, binary: \"/a\\nb\"}":                        "cri.runtimeClasses[0].binary: ",
-		"{name: a, options: {\"A]\": b}}":                      "is no option",
+		"{name: a, options: {\"A]\": b}}":                      "is not an option",
 		"{name: a, options: {A: \"b\\nc\"}}":                   "cri.runtimeClasses[0].options[A]: has control characters",
 		"{name: a, binary: /b, options: {BinaryName: /c}}":     "options[BinaryName]: is the same as binary",
-		"{name: a, nodeSelector: {\"a b\": c}}":                "is no name of a label",
-		"{name: a, nodeSelector: {gpu: \"no value of this\"}}": "is no label value",
+		"{name: a, nodeSelector: {\"a b\": c}}":                "is not a label name",
+		"{name: a, nodeSelector: {gpu: \"no value of this\"}}": "is not a label value",
 	} {
 		_, err := ParseCluster("c", []byte(head+text+"]}\n"))
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {

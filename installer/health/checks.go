@@ -35,6 +35,8 @@ const (
 	CheckAPI          = "api-server-health"
 	checkEtcd         = "etcd-health"
 	checkAgreement    = "etcd-agreement"
+	CheckDatabase     = "etcd-database"
+	CheckCopies       = "etcd-copies"
 	CheckLeases       = "controller-leases"
 	checkCertificates = "certificates"
 	checkStorage      = "storage-class"
@@ -146,6 +148,16 @@ func healthChecks() []check {
 			checkEtcd, "every member of etcd is healthy",
 			"one member fewer may fail before the cluster stops taking changes",
 			"the log of etcd on that host; a full disk and a slow one are the usual causes",
+		},
+		{
+			CheckDatabase, "etcd's database is below 80 % of its quota, and etcd has no alarm",
+			"at its quota, etcd takes no changes: no pod is started, moved or removed",
+			"kkbundle etcd defrag gives free room back; with the alarm NOSPACE it also drops the history and takes the alarm back. Where the database is full of objects, find their owner: kubectl get --raw /metrics | grep apiserver_storage_objects",
+		},
+		{
+			CheckCopies, "etcd hosts save and send their copies",
+			"after a loss of etcd, the newest copy is old",
+			"on that host: journalctl -u kkbundle-etcd-backup says why; systemctl start kkbundle-etcd-backup saves at once",
 		},
 		{
 			checkAgreement, "the members of etcd agree on one leader",

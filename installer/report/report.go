@@ -122,6 +122,8 @@ type EtcdMember struct {
 	Leader  bool   `json:"leader"`
 	Version string `json:"version,omitempty"`
 	Bytes   int64  `json:"bytes,omitempty"` // of its database
+	Used    int64  `json:"used,omitempty"`  // without free room, which defragmentation gives back
+	Quota   int64  `json:"quota,omitempty"`
 }
 
 // A Certificate is a host's certificate that the cluster depends on.
@@ -214,7 +216,11 @@ func (s Status) WriteTable(w io.Writer) error {
 			if m.Leader {
 				state += ", leader"
 			}
-			row(m.Host, orDash(m.Version), plain.Size(m.Bytes), state)
+			size := plain.Size(m.Bytes)
+			if m.Quota > 0 {
+				size += " of " + plain.Size(m.Quota)
+			}
+			row(m.Host, orDash(m.Version), size, state)
 		}
 		_, _ = fmt.Fprintln(t)
 	}

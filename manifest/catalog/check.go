@@ -81,9 +81,9 @@ func (k *checker) distribution() {
 		switch wantK3s := k.cluster.Kubernetes.Distribution == manifest.DistributionK3s; {
 		case version == "":
 		case wantK3s && !isK3s:
-			k.problem(path, "%s is no release of k3s; write the release of k3s too, as in %s+k3s1", version, core)
+			k.problem(path, "%s is not a release of k3s; write the release of k3s too, as in %s+k3s1", version, core)
 		case !wantK3s && build != "":
-			k.problem(path, "%s is no release of Kubernetes; write %s, or distribution: k3s", version, core)
+			k.problem(path, "%s is not a release of Kubernetes; write %s, or distribution: k3s", version, core)
 		}
 	}
 }
@@ -122,7 +122,7 @@ func (k *checker) check(name string, release *semver.Version) {
 		return
 	}
 	if name == "etcd" && path != "" && v.Prerelease() == "" && k.cluster.WithDefaults().Etcd.Type == manifest.EtcdInternal {
-		k.problem(path, "%s is no tag of etcd's image; write one such as %s-0", text, strings.TrimPrefix(text, "v"))
+		k.problem(path, "%s is not a tag of etcd's image; write one such as %s-0", text, strings.TrimPrefix(text, "v"))
 	}
 	k.skew(name, v, path, release)
 	if k.fit(name, v, path, release) {

@@ -35,8 +35,8 @@ func TestCheck(t *testing.T) {
 		"kubectl":           {version: "v1.34.3", more: "components: {kubectl: {version: v1.32.0}}\n", problems: []string{"has to be from v1.33 to v1.35"}},
 		"etcd":              {version: "v1.34.3", more: "etcd: {type: external}\ncomponents: {etcd: {version: v3.5.21}}\n", problems: []string{"components[etcd].version: etcd v3.5.21 is too old for Kubernetes v1.34.3, which needs 3.5.24-0 or newer; take 3.6.5-0"}},
 		"etcd fits":         {version: "v1.34.3", more: "etcd: {type: external}\ncomponents: {etcd: {version: v3.5.24}}\n"},
-		"etcd's image":      {version: "v1.34.3", more: "components: {etcd: {version: v3.6.5}}\n", problems: []string{"components[etcd].version: v3.6.5 is no tag of etcd's image; write one such as 3.6.5-0"}},
-		"k3s":               {version: "v1.34.3+k3s1", more: "", problems: []string{"cluster.yaml:4:23: kubernetes.version: v1.34.3+k3s1 is no release of Kubernetes; write v1.34.3, or distribution: k3s"}},
+		"etcd's image":      {version: "v1.34.3", more: "components: {etcd: {version: v3.6.5}}\n", problems: []string{"components[etcd].version: v3.6.5 is not a tag of etcd's image; write one such as 3.6.5-0"}},
+		"k3s":               {version: "v1.34.3+k3s1", more: "", problems: []string{"cluster.yaml:4:23: kubernetes.version: v1.34.3+k3s1 is not a release of Kubernetes; write v1.34.3, or distribution: k3s"}},
 		"newer patch":       {version: "v1.34.99", more: "cni: {type: calico}\n"},
 		"newer minor":       {version: "v1.40.1", problems: []string{"cluster.yaml:4:23: kubernetes.version: this kkbundle knows no release as new as Kubernetes v1.40.1, the newest that it knows is v1.37.2; use a newer kkbundle, or build with --assume"}},
 		"assumed":           {version: "v1.40.1", assumed: true, notes: []string{"Kubernetes v1.40.1 is newer than v1.37.2, the newest that this catalog was checked against: the versions of containerd are taken to be those for v1.37.2"}},
@@ -85,7 +85,7 @@ func TestCheckK3s(t *testing.T) {
 		t.Errorf("%v, %q", err, notes)
 	}
 	_, err := Check(parse("version: v1.34.3, upgradeFrom: v1.33.7"))
-	for _, want := range []string{"kubernetes.version: v1.34.3 is no release of k3s; write the release of k3s too, as in v1.34.3+k3s1", "kubernetes.upgradeFrom: v1.33.7 is"} {
+	for _, want := range []string{"kubernetes.version: v1.34.3 is not a release of k3s; write the release of k3s too, as in v1.34.3+k3s1", "kubernetes.upgradeFrom: v1.33.7 is"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v\nwant %s", err, want)
 		}

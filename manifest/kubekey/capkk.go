@@ -118,7 +118,7 @@ func (r capkkReader) roles(o *object) []manifest.Role {
 		case "worker":
 			role = manifest.RoleWorker
 		default:
-			r.problem(n, "%s: %q is no role; want control-plane, master or worker", o.at("roles"), shown(n.Value))
+			r.problem(n, "%s: %q is not a role; want control-plane, master or worker", o.at("roles"), shown(n.Value))
 			continue
 		}
 		if !slices.Contains(roles, role) {

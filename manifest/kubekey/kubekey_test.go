@@ -103,7 +103,7 @@ func TestSecrets(t *testing.T) {
 // A problem is at its place in the foreign file, under kkbundle's name for it.
 func TestPlaces(t *testing.T) {
 	_, _, err := kubekey.ReadInventory("f", []byte("apiVersion: kubekey.kubesphere.io/v1\nkind: Inventory\nspec:\n  hosts:\n    a: {connector: {host: 10.0.0.1, port: 99999}}\n  groups:\n    kube_control_plane: {hosts: [a]}\n    kube_worker: {hosts: [b]}\n"))
-	want := "f:5:43: hosts[a].ssh.port: 99999 is not between 1 and 65535\nf:8:27: groups.kube_worker[0]: b is no host of this inventory; did you mean a?"
+	want := "f:5:43: hosts[a].ssh.port: 99999 is not between 1 and 65535\nf:8:27: groups.kube_worker[0]: b is not a host of this inventory; did you mean a?"
 	if err == nil || err.Error() != want {
 		t.Errorf("got\n%v\nwant\n%s", err, want)
 	}

@@ -200,7 +200,7 @@ func (g *groupsV4) hosts(groups map[string]*object, name string, inside []string
 			here := mapping(n)
 			here.set("local", yes(n))
 			g.out.put(here.root, localhost)
-			g.r.note(n, "localhost is no host of this file, so it is the machine that kkbundle runs on, as KubeKey has it")
+			g.r.note(n, "localhost is not a host of this file, so it is the machine that kkbundle runs on, as KubeKey has it")
 		}
 		add(n)
 	}

@@ -22,12 +22,13 @@ import (
 func newEtcdCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "etcd",
-		Short: "Save and restore etcd",
-		Long: `Saves and restores etcd, which has all objects of the API server, but not the content of volumes.
+		Short: "Save, restore and defragment etcd",
+		Long: `Saves, restores and defragments etcd, which has all objects of the API server, but not the content of volumes.
 
-With etcd.backup in the cluster file, the etcd hosts also save snapshots themselves.`,
+The etcd hosts also save snapshots themselves, every 6 hours unless the cluster file (etcd.backup) has other values, and send them to an
+object storage if it names one (backup.s3).`,
 	}
-	cmd.AddCommand(newEtcdBackupCmd(g), newEtcdRestoreCmd(g))
+	cmd.AddCommand(newEtcdBackupCmd(g), newEtcdCopiesCmd(g), newEtcdDefragCmd(g), newEtcdFetchCmd(g), newEtcdRestoreCmd(g))
 	return cmd
 }
 
@@ -88,6 +89,8 @@ func runEtcdBackup(ctx context.Context, g *globals, path string, o etcdBackupOpt
 type etcdResult struct {
 	Version int          `json:"version"` // 1
 	Backup  *etcdFile    `json:"backup,omitempty"`
+	Copies  []etcdCopy   `json:"copies,omitempty"`
+	Defrag  []etcdDefrag `json:"defrag,omitempty"`
 	Restore *etcdRestore `json:"restore,omitempty"`
 }
 
@@ -138,7 +141,7 @@ Continue an interrupted restore with the same command; until then, control plane
 	f := cmd.Flags()
 	o.Flags.Add(f)
 	g.addTrust(f)
-	f.StringVar(&o.from, "from", "", "the snapshot `file`, of etcd backup or of etcd.backup (required)")
+	f.StringVar(&o.from, "from", "", "the snapshot `file`, of etcd backup or etcd fetch (required)")
 	f.StringSliceVar(&o.without, "without", nil, "lost `hosts`, which are switched off")
 	addIdentity(f)
 	f.BoolVarP(&o.yes, "yes", "y", false, "do not ask for confirmation")

@@ -85,10 +85,10 @@ func (s Site) Write(dir string) (err error) {
 	return os.Rename(temp, dir)
 }
 
-// Handler serves the site that make returns, below a path that ends with a slash. It calls make at each request.
-func Handler(prefix string, make func() (Site, error)) http.Handler {
+// Handler serves the site that a function returns, below a path that ends with a slash. It calls the function at each request.
+func Handler(prefix string, site func() (Site, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		s, err := make()
+		s, err := site()
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusInternalServerError)
 			return

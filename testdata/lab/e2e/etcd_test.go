@@ -18,10 +18,12 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/kkbundle/kkbundle/testdata/lab/hosts"
+	"github.com/kkbundle/kkbundle/testdata/lab/software"
 )
 
-// TestEtcd installs external etcd with three members, renews its certificates, loses a member's data, and restores a copy. Two of the
-// members are nodes. The run that restores is killed while the control plane is stopped.
+// TestEtcd installs external etcd with three members, renews its certificates, loses a member's data, defragments, and restores a copy.
+// Two of the members are nodes. The run that restores is killed while the control plane is stopped. Copies are then sent to a storage
+// with the S3 API, and one is restored from there.
 func TestEtcd(t *testing.T) {
 	th := start(t, scenario{
 		hosts: 3,
@@ -29,13 +31,14 @@ func TestEtcd(t *testing.T) {
 			"kube_control_plane": {1}, "image_registry": {1}, "kube_worker": {2}, "etcd": {1, 2, 3},
 		},
 		edit: func(t *testing.T, dir string) {
-			rewrite(t, filepath.Join(dir, "cluster.yaml"), "etcd: {type: internal}", "etcd: {type: external, dataDir: /var/lib/etcd-own, backup: {every: 30m, keep: 2}}\nbackup: {recipients: [\""+backupKey(t, dir)+"\"]}")
+			rewrite(t, filepath.Join(dir, "cluster.yaml"), "etcd: {type: internal}", "etcd: {type: external, dataDir: /var/lib/etcd-own}\nbackup: {recipients: [\""+backupKey(t, dir)+"\"]}")
 		},
 	})
 	th.makeBundle(t)
 	run(t, th.site(t, "install")).must(t, 0)
 	t.Run("TimerSaves", func(t *testing.T) {
-		th.on(t, 3, "sudo systemctl start kkbundle-etcd-backup.service && sudo head -c 21 /var/backups/kkbundle/etcd/etcd-*.db.age | grep -q age-encryption.org/v1")
+		th.waitFor(t, 3*time.Minute, "the timer has saved a first copy", 3, "sudo ls /var/backups/kkbundle/etcd | grep -q db.age")
+		th.on(t, 3, "sudo head -c 21 /var/backups/kkbundle/etcd/etcd-*.db.age | grep -q age-encryption.org/v1")
 	})
 	t.Run("CertificatesAreRenewed", th.leavesRenewed)
 	t.Run("MemberLosesData", func(t *testing.T) {
@@ -45,7 +48,103 @@ func TestEtcd(t *testing.T) {
 			t.Errorf("a rerun changes something:\n%s", r.stderr)
 		}
 	})
+	t.Run("Defragmented", th.defragmented)
 	t.Run("Restored", th.restoreEtcd)
+	t.Run("CopiesInS3", th.copiesInS3)
+}
+
+// defragmented defragments all members, and looks at what status says of them.
+func (th *thread) defragmented(t *testing.T) {
+	if r := run(t, th.etcd(t, "defrag")).must(t, 0); strings.Count(r.stderr, "--always") != 3 {
+		t.Errorf("members without free room are not skipped:\n%s", r.stderr)
+	}
+	r := run(t, th.etcd(t, "defrag", "--always", "--json")).must(t, 0)
+	var said struct {
+		Defrag []struct {
+			Before, After int64
+			Skipped       bool
+		}
+	}
+	if err := json.Unmarshal([]byte(r.stdout), &said); err != nil || len(said.Defrag) != 3 {
+		t.Fatalf("%v: %s", err, r.stdout)
+	}
+	for _, d := range said.Defrag {
+		if d.Skipped || d.After == 0 || d.After > d.Before {
+			t.Errorf("defragmented: %+v", d)
+		}
+	}
+	if s := run(t, th.site(t, "status")).must(t, 0); !strings.Contains(s.stdout, "of 2.0 GiB") {
+		t.Errorf("status does not say how large the databases are:\n%s", s.stdout)
+	}
+	th.on(t, 2, "sudo systemctl stop etcd")
+	if r := run(t, th.etcd(t, "defrag", "--always")); r.code == 0 {
+		t.Errorf("with a member down, others are defragmented:\n%s", r.stderr)
+	}
+	th.on(t, 2, "sudo systemctl start etcd")
+	th.waitFor(t, time.Minute, "the member is back", 2, "systemctl is-active etcd")
+}
+
+// copiesInS3 runs a storage on the third host, as a site would have one, sends it a copy, and restores that. The server is versitygw,
+// which verifies signatures and checksums.
+func (th *thread) copiesInS3(t *testing.T) {
+	const storage, secret = "https://10.250.0.13:9000", "secret-of-the-site"
+	ca := newCompanyCA(t, "Company storage")
+	server, err := software.S3Server(t.Context(), os.Stderr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Open(server)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	th.send(t, 3, "/srv/bin/versitygw", "755", f)
+	cert, key := ca.issue(t, "storage", "10.250.0.13")
+	th.sendFiles(t, 3, map[string][]byte{"/srv/s3/tls.crt": cert, "/srv/s3/tls.key": key})
+	th.on(t, 3, "mkdir -p /srv/s3/data/backups && systemd-run --unit=company-s3 /srv/bin/versitygw --access=site --secret="+secret+
+		" --port=:9000 --cert=/srv/s3/tls.crt --key=/srv/s3/tls.key --quiet posix --nometa /srv/s3/data")
+	th.waitFor(t, time.Minute, "the storage listens", 3, "ss -ltn | grep -q :9000")
+	file := filepath.Join(th.dir, "cluster-s3.yaml")
+	text, err := os.ReadFile(filepath.Join(th.dir, "cluster.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text = bytes.Replace(text, []byte("backup: {"), []byte("backup: {s3: {endpoint: \""+storage+
+		"\", bucket: backups, prefix: etcd, accessKey: site, secretKeyFile: s3.secret, ca: s3-ca.crt}, "), 1)
+	for name, data := range map[string][]byte{file: text, filepath.Join(th.dir, "s3.secret"): []byte(secret + "\n"), filepath.Join(th.dir, "s3-ca.crt"): ca.pem} {
+		if err := os.WriteFile(name, data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	th.kubectl(t, "create configmap in-s3 --from-literal=is=there")
+	if r := run(t, th.site(t, "install", "-c", file)).must(t, 0); strings.Contains(r.stdout+r.stderr, secret) {
+		t.Errorf("the secret is shown:\n%s", r.stderr)
+	}
+	th.on(t, 1, "systemctl start kkbundle-etcd-backup.service && stat -c %a /etc/kkbundle/etcd-backup-s3.json | grep -qx 600")
+	th.kubectl(t, "delete configmap in-s3")
+	list := run(t, th.etcd(t, "copies", "-c", file, "--json")).must(t, 0)
+	var said struct{ Copies []struct{ Copy string } }
+	if err := json.Unmarshal([]byte(list.stdout), &said); err != nil {
+		t.Fatalf("%v: %s", err, list.stdout)
+	}
+	name, onHosts := "", 0
+	for _, c := range said.Copies {
+		if strings.HasPrefix(c.Copy, "s3:host1/") && name == "" {
+			name = c.Copy
+		} else if !strings.HasPrefix(c.Copy, "s3:") {
+			onHosts++
+		}
+	}
+	if name == "" || onHosts == 0 {
+		t.Fatalf("etcd copies lists\n%s", list.stdout)
+	}
+	fetched := filepath.Join(t.TempDir(), "fetched.db.age")
+	run(t, th.etcd(t, "fetch", "-c", file, "--copy", name, "-o", fetched)).must(t, 0)
+	run(t, th.etcd(t, "restore", "--yes", "--from", fetched, "--identity", filepath.Join(th.dir, backupKeyFile))).must(t, 0)
+	if names := th.kubectl(t, "get configmap --output=name"); !strings.Contains(names, "/in-s3") {
+		t.Errorf("after the restore of the stored copy there are %s", names)
+	}
+	th.on(t, 3, "systemctl stop company-s3")
 }
 
 // leavesRenewed renews the certificates of etcd and of the registry, on a host as its timer does and from outside, and

@@ -1,0 +1,300 @@
+package installer
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/xml"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/kkbundle/kkbundle/installer/engine"
+	"github.com/kkbundle/kkbundle/installer/etcd"
+	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/node"
+	"github.com/kkbundle/kkbundle/installer/task"
+	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/plain"
+)
+
+// An EtcdCopy is a snapshot that an etcd host has saved by its timer.
+type EtcdCopy struct {
+	Host   string // that saved it
+	Stored bool   // in the S3 storage, else on the host
+	Name   string // of the file
+	Size   int64
+}
+
+const storedMark = "s3:"
+
+// String returns the copy's name for FetchEtcdCopy: HOST/FILE, or s3:HOST/FILE.
+func (c EtcdCopy) String() string {
+	if c.Stored {
+		return storedMark + c.Host + "/" + c.Name
+	}
+	return c.Host + "/" + c.Name
+}
+
+// Time returns the time of the copy in its name, zero if it has none.
+func (c EtcdCopy) Time() time.Time {
+	text, _, _ := strings.Cut(strings.TrimPrefix(c.Name, "etcd-"), ".")
+	t, _ := time.Parse("20060102T150405Z", text)
+	return t
+}
+
+// isCopy reports whether a file of a host has the name of a copy.
+func isCopy(name string) bool {
+	return !EtcdCopy{Name: name}.Time().IsZero() && (strings.HasSuffix(name, ".db") || strings.HasSuffix(name, ".db.age"))
+}
+
+// ListEtcdCopies lists copies on reachable etcd hosts and in the S3 storage, newest first. The error names places that could
+// not be asked; the list has the copies of the others.
+func ListEtcdCopies(ctx context.Context, o engine.Options) ([]EtcdCopy, error) {
+	r, err := newEtcdRun(o)
+	if err != nil {
+		return nil, err
+	}
+	list, storeErr := storedCopies(ctx, r.Site)
+	_, err = r.Start(ctx, func(ctx context.Context) error {
+		ctx = task.InTask(ctx, "etcd-copies")
+		targets := r.WithRole(manifest.RoleEtcd)
+		found := make([][]EtcdCopy, len(targets))
+		err := r.OnAll(targets, func(i int, t *task.Host) (err error) {
+			if t.Conn == nil {
+				return t.Err
+			}
+			found[i], err = copiesOn(ctx, t)
+			return err
+		})
+		list = append(list, slices.Concat(found...)...)
+		return err
+	})
+	slices.SortStableFunc(list, func(a, b EtcdCopy) int { return b.Time().Compare(a.Time()) })
+	return list, errors.Join(storeErr, err)
+}
+
+// copiesOn lists the copies in a host's directory.
+func copiesOn(ctx context.Context, t *task.Host) ([]EtcdCopy, error) {
+	if there, err := t.Test(ctx, "test", "-d", etcd.Backups); err != nil || !there {
+		return nil, err
+	}
+	out, err := t.Output(ctx, "find", etcd.Backups, "-maxdepth", "1", "-type", "f", "-printf", `%s %f\n`)
+	if err != nil {
+		return nil, err
+	}
+	var list []EtcdCopy
+	for line := range strings.Lines(string(out)) {
+		size, name, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if number, err := strconv.ParseInt(size, 10, 64); err == nil && isCopy(name) {
+			list = append(list, EtcdCopy{Host: t.Name, Name: name, Size: number})
+		}
+	}
+	return list, nil
+}
+
+// FetchEtcdCopy writes a copy, by the name that ListEtcdCopies has for it, to a new file on this machine. A copy in clear is
+// verified like a new snapshot; an encrypted one has its checksum inside.
+func FetchEtcdCopy(ctx context.Context, o engine.Options, name, to string) (EtcdSnapshot, error) {
+	var made EtcdSnapshot
+	if _, err := os.Lstat(to); !errors.Is(err, fs.ErrNotExist) {
+		return made, fmt.Errorf("%s already exists: name another file", to)
+	}
+	text, stored := strings.CutPrefix(name, storedMark)
+	from, file, found := strings.Cut(text, "/")
+	if !found || from == "" || !isCopy(file) {
+		return made, plain.Advise(fmt.Errorf("%q is no copy of etcd: want HOST/etcd-TIME.db or s3:HOST/etcd-TIME.db", name), "kkbundle etcd copies lists the copies")
+	}
+	r, err := newEtcdRun(o)
+	if err != nil {
+		return made, err
+	}
+	if stored {
+		defer r.Dir.Close()
+		return fetchStored(ctx, r.Site, path.Join(from, file), to)
+	}
+	_, err = r.Start(ctx, func(ctx context.Context) error {
+		t := r.HostNamed(from)
+		if t == nil || t.Conn == nil {
+			return fmt.Errorf("host %s cannot be reached, or is no host of etcd", from)
+		}
+		made, err = writeCopy(to, func(w io.Writer) error {
+			return t.Conn.Run(task.WithoutOutput(task.InTask(ctx, "etcd-fetch")), host.Cmd{Args: []string{"cat", "--", path.Join(etcd.Backups, file)}, Stdout: w})
+		})
+		return err
+	})
+	made.Host = from
+	return made, err
+}
+
+// maxCopy is twice etcd's recommended maximum of a database.
+const maxCopy = 16 << 30
+
+// writeCopy writes a copy to a new file, which gets its name when it is whole and on the disk.
+func writeCopy(to string, from func(w io.Writer) error) (made EtcdSnapshot, err error) {
+	f, err := os.CreateTemp(filepath.Dir(to), "."+filepath.Base(to)+"-*") // with mode 0600
+	if err != nil {
+		return made, err
+	}
+	defer func() { err = errors.Join(err, os.Remove(f.Name())) }()
+	sum := newSnapshotSum()
+	within := &atMost{w: io.MultiWriter(f, sum), left: maxCopy}
+	if err := errors.Join(from(within), within.err, f.Sync(), f.Close()); err != nil {
+		return made, err
+	}
+	made = EtcdSnapshot{Path: to, Size: sum.size, SHA256: hex.EncodeToString(sum.whole.Sum(nil))}
+	isAge, err := beginsWith(f.Name(), ageMagic)
+	if err == nil && !isAge {
+		made, err = sum.snapshot(to)
+	}
+	if err != nil {
+		return made, err
+	}
+	if err := os.Link(f.Name(), to); err != nil { // unlike a rename, it replaces nothing
+		return made, err
+	}
+	return made, syncDir(filepath.Dir(to))
+}
+
+func beginsWith(file, text string) (bool, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return false, err
+	}
+	defer func() { _ = f.Close() }()
+	head := make([]byte, len(text))
+	n, err := io.ReadFull(f, head)
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		err = nil
+	}
+	return string(head[:n]) == text, err
+}
+
+// A copyStore reads from the storage that etcd hosts send copies to.
+type copyStore struct {
+	node.S3
+	client *http.Client
+	now    func() time.Time
+}
+
+// storeOf returns the cluster's storage, or nil.
+func storeOf(s *task.Site) (*copyStore, error) {
+	storage, err := etcd.Storage(s)
+	if err != nil || storage == nil {
+		return nil, err
+	}
+	config, err := storage.TLS()
+	if err != nil {
+		return nil, err
+	}
+	const patience = time.Minute
+	transport := &http.Transport{TLSClientConfig: config, TLSHandshakeTimeout: patience, ResponseHeaderTimeout: patience, DisableKeepAlives: true}
+	refuse := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	return &copyStore{S3: *storage, client: &http.Client{Transport: transport, CheckRedirect: refuse}, now: s.Now}, nil
+}
+
+// get requests an object, or the bucket. The caller closes the body.
+func (s *copyStore) get(ctx context.Context, object string, query map[string]string) (io.ReadCloser, error) {
+	nothing := sha256.Sum256(nil)
+	request := node.S3Request{Method: http.MethodGet, Object: object, Query: query, SHA256: hex.EncodeToString(nothing[:])}
+	header, err := s.Sign(request, s.now())
+	if err != nil {
+		return nil, err
+	}
+	address := strings.TrimSuffix(s.Endpoint, "/") + s.Path(object)
+	if text := request.QueryText(); text != "" {
+		address += "?" + text
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
+	if err != nil {
+		return nil, err
+	}
+	for name, value := range header {
+		if name != "host" { // it is in the address
+			r.Header.Set(name, value)
+		}
+	}
+	answer, err := s.client.Do(r)
+	if err != nil {
+		return nil, err
+	}
+	if answer.StatusCode != http.StatusOK {
+		defer answer.Body.Close()
+		const shown = 64 << 10
+		body, _ := io.ReadAll(io.LimitReader(answer.Body, shown)) // the status alone says that it failed
+		return nil, fmt.Errorf("%s, bucket %s: %w", s.Endpoint, s.Bucket, node.NewS3Error(answer.Status, string(body)))
+	}
+	return answer.Body, nil
+}
+
+// storedCopies lists the cluster's copies in the storage, none without a storage.
+func storedCopies(ctx context.Context, site *task.Site) ([]EtcdCopy, error) {
+	s, err := storeOf(site)
+	if err != nil || s == nil {
+		return nil, err
+	}
+	base := path.Join(s.Prefix, etcd.StoredDir(site.Cluster)) + "/"
+	query := map[string]string{"list-type": "2", "prefix": base}
+	var list []EtcdCopy
+	const pages, pageSize = 1000, 8 << 20 // a page has 1000 objects
+	for range pages {
+		body, err := s.get(ctx, "", query)
+		if err != nil {
+			return list, err
+		}
+		data, err := io.ReadAll(io.LimitReader(body, pageSize)) // a longer one is no XML
+		if err = errors.Join(err, body.Close()); err != nil {
+			return list, fmt.Errorf("list of bucket %s: %w", s.Bucket, err)
+		}
+		var page struct {
+			Truncated bool   `xml:"IsTruncated"`
+			Next      string `xml:"NextContinuationToken"`
+			Contents  []struct {
+				Key  string `xml:"Key"`
+				Size int64  `xml:"Size"`
+			} `xml:"Contents"`
+		}
+		if err := xml.Unmarshal(data, &page); err != nil {
+			return list, fmt.Errorf("list of bucket %s: %w", s.Bucket, err)
+		}
+		for _, one := range page.Contents {
+			from, name, _ := strings.Cut(strings.TrimPrefix(one.Key, base), "/")
+			if isCopy(name) {
+				list = append(list, EtcdCopy{Host: from, Stored: true, Name: name, Size: one.Size})
+			}
+		}
+		if !page.Truncated || page.Next == "" {
+			return list, nil
+		}
+		query["continuation-token"] = page.Next
+	}
+	return list, fmt.Errorf("bucket %s has more than %d pages of copies", s.Bucket, pages)
+}
+
+// fetchStored writes a copy of the storage to a new file.
+func fetchStored(ctx context.Context, site *task.Site, name, to string) (EtcdSnapshot, error) {
+	s, err := storeOf(site)
+	if err != nil {
+		return EtcdSnapshot{}, err
+	}
+	if s == nil {
+		return EtcdSnapshot{}, errors.New("the cluster file names no storage for copies (backup.s3)")
+	}
+	return writeCopy(to, func(w io.Writer) error {
+		body, err := s.get(ctx, path.Join(s.Prefix, etcd.StoredDir(site.Cluster), name), nil)
+		if err != nil {
+			return err
+		}
+		_, err = io.Copy(w, body)
+		return errors.Join(err, body.Close())
+	})
+}

@@ -1,0 +1,190 @@
+package node
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// The signatures of Amazon's own examples, which have the bucket in the host's name: the object is the first part of the path.
+// https://docs.aws.amazon.com/AmazonS3/latest/API/sig-v4-header-based-auth.html
+func TestS3Signatures(t *testing.T) {
+	t.Parallel()
+	s := S3{Region: "us-east-1", AccessKey: "AKIAIOSFODNN7EXAMPLE", SecretKey: "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", Endpoint: "https://examplebucket.s3.amazonaws.com"}
+	nothing := sha256.Sum256(nil)
+	now := time.Date(2013, 5, 24, 0, 0, 0, 0, time.UTC)
+	for want, one := range map[string]struct {
+		object string
+		S3Request
+	}{
+		"f0e8bdb87c964420e857bd35b5d6ed310bd44f0170aba48dd91039c6036bdb41": {
+			"test.txt", S3Request{Method: "GET", SHA256: hex.EncodeToString(nothing[:]), Header: map[string]string{"range": "bytes=0-9"}},
+		},
+		"98ad721746da40c64f1a55b78f14c238d841ea1380cd77a1b5971af0ece108bd": {
+			"test$file.text", S3Request{
+				Method: "PUT", SHA256: "44ce7dd67c959e0d3524ffac1771dfbba87d2b6b4b4e99e42034a8b803f8b072",
+				Header: map[string]string{"date": "Fri, 24 May 2013 00:00:00 GMT", "x-amz-storage-class": "REDUCED_REDUNDANCY"},
+			},
+		},
+		"34b48302e7b5fa45bde8084f4b7868a86f0a534bc59db6670ed5711ef69dc6f7": {
+			"", S3Request{Method: "GET", Query: map[string]string{"prefix": "J", "max-keys": "2"}, SHA256: hex.EncodeToString(nothing[:])},
+		},
+	} {
+		s.Bucket = one.object
+		header, err := s.Sign(one.S3Request, now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, got, _ := strings.Cut(header["authorization"], "Signature="); got != want {
+			t.Errorf("%s %s: signature %s, want %s", one.Method, one.object, got, want)
+		}
+	}
+}
+
+// sends puts a file of random bytes.
+func sends(t *testing.T, s S3, size int) (file string, data []byte, err error) {
+	t.Helper()
+	dir := t.TempDir()
+	config, file := filepath.Join(dir, "s3.json"), filepath.Join(dir, "etcd-20261123T000000Z.db")
+	text, err := json.Marshal(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	data = make([]byte, size)
+	_, _ = rand.Read(data)
+	for name, content := range map[string][]byte{config: text, file: data} {
+		if err := os.WriteFile(name, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return file, data, PutFile(t.Context(), config, file, "site/node 1")
+}
+
+// A storage that accepts, one that refuses before it has read the body, one that never answers the question for consent, and one that
+// is no storage.
+func TestS3PutFile(t *testing.T) {
+	t.Parallel()
+	const size = 3 << 20
+	var got []byte
+	accepts := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		data, err := io.ReadAll(r.Body)
+		if err == nil && r.Method == http.MethodPut && r.URL.EscapedPath() == "/bucket/copies/site/node%201/etcd-20261123T000000Z.db" {
+			got = data
+		}
+	}))
+	defer accepts.Close()
+	s := S3{Endpoint: accepts.URL, Bucket: "bucket", Prefix: "copies", Region: "us-east-1", AccessKey: "a", SecretKey: "secret-of-the-site"}
+	if _, data, err := sends(t, s, size); err != nil || string(data) != string(got) {
+		t.Errorf("sent %d bytes, arrived %d: %v", len(data), len(got), err)
+	}
+	refuses := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusForbidden)
+		_, _ = io.WriteString(w, "<Error><Code>AccessDenied</Code><Message>not yours</Message></Error>")
+	}))
+	defer refuses.Close()
+	s.Endpoint = refuses.URL
+	_, _, err := sends(t, s, size)
+	if err == nil || !strings.Contains(err.Error(), "403 Forbidden") || !strings.Contains(err.Error(), "AccessDenied") || strings.Contains(err.Error(), s.SecretKey) {
+		t.Errorf("refused: %v", err)
+	}
+	for text, want := range map[string]string{"SSH-2.0-OpenSSH_9.9\r\n": "SSH-2.0-OpenSSH_9.9", "": "EOF"} {
+		s.Endpoint = "http://" + answers(t, text)
+		if _, _, err := sends(t, s, size); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("no storage: %v", err)
+		}
+	}
+	s.Endpoint = "https://" + strings.TrimPrefix(accepts.URL, "http://")
+	if _, _, err := sends(t, s, size); err == nil {
+		t.Error("sent over TLS to a server without TLS")
+	}
+}
+
+// answers accepts connections, writes a text and closes them.
+func answers(t *testing.T, text string) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = c.Read(make([]byte, 1<<10))
+			_, _ = io.WriteString(c, text)
+			_ = c.Close()
+		}
+	}()
+	return l.Addr().String()
+}
+
+// The server is versitygw, which checks signatures and checksums as Amazon does: see testdata/lab/software.
+func TestS3RealServer(t *testing.T) {
+	t.Parallel()
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		t.Skip(err)
+	}
+	found, err := filepath.Glob(filepath.Join(cache, "kkbundle-lab", "versitygw-*", "versitygw"))
+	if err != nil || len(found) == 0 {
+		t.Skip("the lab has not built versitygw")
+	}
+	root := t.TempDir()
+	if err := os.Mkdir(filepath.Join(root, "bucket"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := l.Addr().String()
+	_ = l.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	cmd := exec.CommandContext(ctx, found[0], "--access=site", "--secret=secret-of-the-site", "--port="+address, "--quiet", "posix", "--nometa", root)
+	cmd.Stdout, cmd.Stderr = t.Output(), t.Output()
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { cancel(); _ = cmd.Wait() }()
+	s := S3{Endpoint: "http://" + address, Bucket: "bucket", Prefix: "copies", Region: "us-east-1", AccessKey: "site", SecretKey: "secret-of-the-site"}
+	for range 100 {
+		if c, err := net.Dial("tcp", address); err == nil {
+			_ = c.Close()
+			break
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	const size = 20 << 20
+	file, data, err := sends(t, s, size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stored, err := os.ReadFile(filepath.Join(root, "bucket", "copies", "site", "node 1", filepath.Base(file)))
+	if err != nil || string(stored) != string(data) {
+		t.Errorf("stored %d bytes of %d: %v", len(stored), len(data), err)
+	}
+	s.SecretKey = "another-secret"
+	if _, _, err := sends(t, s, size); err == nil || !strings.Contains(err.Error(), "SignatureDoesNotMatch") {
+		t.Errorf("with another secret: %v", err)
+	}
+	s.SecretKey, s.Bucket = "secret-of-the-site", "absent"
+	if _, _, err := sends(t, s, size); err == nil || !strings.Contains(fmt.Sprint(err), "NoSuchBucket") {
+		t.Errorf("without the bucket: %v", err)
+	}
+}
