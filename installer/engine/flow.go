@@ -9,6 +9,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 // Phases runs phases in order. A host on which a task fails gets no further tasks; the other hosts continue. The run ends
@@ -32,7 +33,7 @@ func (r *Run) Phases(ctx context.Context, phases []task.Phase) error {
 		if !goesOn || len(errs) > failures {
 			state = task.Failed
 		}
-		r.Tell(task.Event{Phase: p.Name, State: state, Duration: r.Now().Sub(begin)})
+		r.Tell(task.Event{Phase: p.Name, State: state, Duration: plain.Duration(r.Now().Sub(begin))})
 		if !goesOn {
 			break
 		}
