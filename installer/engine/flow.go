@@ -38,7 +38,13 @@ func (r *Run) Phases(ctx context.Context, phases []task.Phase) error {
 			break
 		}
 	}
-	err := errors.Join(errs...)
+	failed := make([]*task.Host, len(errs))
+	for i, err := range errs {
+		if e, ok := errors.AsType[*TaskError](err); ok {
+			failed[i] = r.HostNamed(e.Host)
+		}
+	}
+	err := task.JoinHosts(failed, errs)
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
 		return errors.Join(err, cause)
 	}

@@ -135,7 +135,7 @@ func (r *Run) KeepReport(ctx context.Context, cause error) error {
 		Findings: r.Findings(), Pulls: r.pulled(ctx),
 	}
 	if cause != nil {
-		out.Error = r.Mask.Mask(cause.Error())
+		out.Error = r.Mask.Mask(task.Whole(cause))
 	}
 	for _, t := range r.Hosts {
 		out.Hosts = append(out.Hosts, t.Name)
