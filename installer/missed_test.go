@@ -34,7 +34,7 @@ func TestMissed(t *testing.T) {
 		},
 		"one that is to become a node": {"cp1 cp2 cp3 node1", "node2", []string{"node2 is down", "!cluster"}},
 		"there is no cluster yet":      {"", "node2", []string{"node2 is down", "!cluster"}},
-		"no control plane is left":     {"cp1 cp2 cp3 node1", "cp1 cp2 cp3", []string{"cp1 is down", "!nodes delete"}},
+		"no control plane is left":     {"cp1 cp2 cp3 node1", "cp1 cp2 cp3", []string{"cp1, cp2, cp3: the host is down", "!nodes delete"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

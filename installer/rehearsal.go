@@ -306,7 +306,7 @@ func estimate(last report.Run, p UpgradePlan) time.Duration {
 		if !strings.HasPrefix(t.Phase, upgradePhase) || t.Host == "" {
 			continue
 		}
-		took[hostPhase{t.Host, t.Phase}] += t.Duration
+		took[hostPhase{t.Host, t.Phase}] += time.Duration(t.Duration)
 		planes[t.Host] = planes[t.Host] || t.Task == "control-plane"
 	}
 	var sum [2]time.Duration
@@ -318,7 +318,7 @@ func estimate(last report.Run, p UpgradePlan) time.Duration {
 		}
 		sum[i], count[i], inSteps = sum[i]+d, count[i]+1, inSteps+d
 	}
-	rest := max(0, last.Times.Total-inSteps)
+	rest := max(0, time.Duration(last.Times.Total)-inSteps)
 	var workers, controls int
 	for _, n := range p.Nodes {
 		switch {

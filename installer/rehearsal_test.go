@@ -16,6 +16,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/report"
 	"github.com/kkbundle/kkbundle/installer/tasktest"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 // Only APIs that the new release no longer serves are in the way, and the API server knows the release.
@@ -103,11 +104,11 @@ func TestRehearseEtcdBesideTheCluster(t *testing.T) {
 func TestEstimate(t *testing.T) {
 	t.Parallel()
 	task := func(host, name string, d time.Duration) report.Task {
-		return report.Task{Phase: "upgrade v1.34.3", Host: host, Task: name, Duration: d}
+		return report.Task{Phase: "upgrade v1.34.3", Host: host, Task: name, Duration: plain.Duration(d)}
 	}
-	last := report.Run{Times: report.Times{Total: 10 * time.Minute}, Tasks: []report.Task{
+	last := report.Run{Times: report.Times{Total: plain.Duration(10 * time.Minute)}, Tasks: []report.Task{
 		task("cp1", "control-plane", 2*time.Minute), task("cp1", "kubelet", time.Minute), task("node1", "kubelet", time.Minute), task("node2", "kubelet", 3*time.Minute),
-		{Phase: "finish", Host: "cp1", Task: "dns", Duration: time.Minute},
+		{Phase: "finish", Host: "cp1", Task: "dns", Duration: plain.Duration(time.Minute)},
 	}}
 	plan := UpgradePlan{Batch: 2, Steps: []string{"v1.35.4"}, Nodes: []UpgradeNode{
 		{ControlPlane: true}, {ControlPlane: true}, {ControlPlane: true}, {}, {}, {}, {Current: true},

@@ -6,6 +6,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/siteregistry"
 	"github.com/kkbundle/kkbundle/installer/task"
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 // newInstall prepares a run whose hosts have to fit the cluster.
@@ -36,6 +37,6 @@ func inPhase(r *engine.Run, name string, do func() error) error {
 	if err != nil {
 		state = task.Failed
 	}
-	r.Tell(task.Event{Phase: name, State: state, Duration: r.Now().Sub(begin)})
+	r.Tell(task.Event{Phase: name, State: state, Duration: plain.Duration(r.Now().Sub(begin))})
 	return err
 }

@@ -29,20 +29,20 @@ import (
 
 // A Result is a pulled bundle.
 type Result struct {
-	Version    int           `json:"version"` // 1
-	Path       string        `json:"path"`
-	Manifest   digest.Digest `json:"manifest"` // in the registry
-	Digest     digest.Digest `json:"digest"`   // identity of the written bundle
-	Size       int64         `json:"size"`     // bytes, as are the others
-	Parts      int           `json:"parts,omitempty"`
-	Items      int           `json:"items"`
-	Blobs      int           `json:"blobs"`
-	Content    int64         `json:"content"` // unpacked
-	Fetched    int64         `json:"fetched"`
-	Cached     int64         `json:"cached"` // found in the cache or in Options.Have
-	Signatures []string      `json:"signatures"`
-	LeftOut    []string      `json:"leftOut"`  // items that a part cannot contain, with reasons
-	Duration   time.Duration `json:"duration"` // nanoseconds
+	Version    int            `json:"version"` // 1
+	Path       string         `json:"path"`
+	Manifest   digest.Digest  `json:"manifest"` // in the registry
+	Digest     digest.Digest  `json:"digest"`   // identity of the written bundle
+	Size       int64          `json:"size"`     // bytes, as are the others
+	Parts      int            `json:"parts,omitempty"`
+	Items      int            `json:"items"`
+	Blobs      int            `json:"blobs"`
+	Content    int64          `json:"content"` // unpacked
+	Fetched    int64          `json:"fetched"`
+	Cached     int64          `json:"cached"` // found in the cache or in Options.Have
+	Signatures []string       `json:"signatures"`
+	LeftOut    []string       `json:"leftOut"` // items that a part cannot contain, with reasons
+	Duration   plain.Duration `json:"duration"`
 
 	OtherEncoder string `json:"-"` // of the published file if it differs from ours
 }
@@ -100,7 +100,7 @@ func Pull(ctx context.Context, o Options) (Result, error) {
 		again := *one
 		return again.run(ctx)
 	})
-	r.Duration = time.Since(start)
+	r.Duration = plain.Duration(time.Since(start))
 	return r, err
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 // Phases runs phases in order. A host on which a task fails gets no further tasks; the other hosts continue. The run ends
@@ -32,12 +33,18 @@ func (r *Run) Phases(ctx context.Context, phases []task.Phase) error {
 		if !goesOn || len(errs) > failures {
 			state = task.Failed
 		}
-		r.Tell(task.Event{Phase: p.Name, State: state, Duration: r.Now().Sub(begin)})
+		r.Tell(task.Event{Phase: p.Name, State: state, Duration: plain.Duration(r.Now().Sub(begin))})
 		if !goesOn {
 			break
 		}
 	}
-	err := errors.Join(errs...)
+	failed := make([]*task.Host, len(errs))
+	for i, err := range errs {
+		if e, ok := errors.AsType[*TaskError](err); ok {
+			failed[i] = r.HostNamed(e.Host)
+		}
+	}
+	err := task.JoinHosts(failed, errs)
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
 		return errors.Join(err, cause)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/report"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 // Names of a run's reports in the work directory. Each run replaces them.
@@ -134,7 +135,7 @@ func (r *Run) KeepReport(ctx context.Context, cause error) error {
 		Findings: r.Findings(), Pulls: r.pulled(ctx),
 	}
 	if cause != nil {
-		out.Error = r.Mask.Mask(cause.Error())
+		out.Error = r.Mask.Mask(task.Whole(cause))
 	}
 	for _, t := range r.Hosts {
 		out.Hosts = append(out.Hosts, t.Name)
@@ -149,7 +150,7 @@ func (r *Run) KeepReport(ctx context.Context, cause error) error {
 	c.mu.Unlock()
 	var pulls []report.Span
 	for _, p := range out.Pulls {
-		pulls = append(pulls, report.Span{Start: p.End.Add(-p.Duration), End: p.End})
+		pulls = append(pulls, report.Span{Start: p.End.Add(-time.Duration(p.Duration)), End: p.End})
 	}
 	out.Times = report.Divide(r.Began, end, kubeadm, pulls)
 	var page, data bytes.Buffer
@@ -214,7 +215,7 @@ func ParsePulls(host, text string) []report.Pull {
 		}
 		took, failed := time.ParseDuration(m[3])
 		if err == nil && failed == nil {
-			list = append(list, report.Pull{Host: host, Image: m[2], End: end, Duration: took})
+			list = append(list, report.Pull{Host: host, Image: m[2], End: end, Duration: plain.Duration(took)})
 		}
 	}
 	return list

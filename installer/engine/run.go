@@ -12,6 +12,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/precheck"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 // DefaultHosts is the default of Options.Parallel.
@@ -164,7 +165,7 @@ func (r *Run) TaskOn(ctx context.Context, phase string, step task.Task, t *task.
 	event := task.Event{Phase: phase, Task: step.Name, Host: t.Name, State: task.Started}
 	r.Tell(event)
 	state, err := r.lookAndDo(ctx, step, t, &event)
-	event.State, event.Duration = state, r.Now().Sub(begin)
+	event.State, event.Duration = state, plain.Duration(r.Now().Sub(begin))
 	if err == nil {
 		r.Tell(event)
 		return nil

@@ -224,7 +224,7 @@ func (r Run) timeline(p *page) string {
 				continue
 			}
 			title := plain.Line(fmt.Sprintf("%s/%s: %s, %s", t.Phase, t.Task, t.State, took(t.Duration)))
-			row.Bars = append(row.Bars, pageBar{classOf(t.State), place(t.Start, t.Start.Add(t.Duration)), title})
+			row.Bars = append(row.Bars, pageBar{classOf(t.State), place(t.Start, t.Start.Add(time.Duration(t.Duration))), title})
 		}
 		if len(row.Bars) > 0 {
 			p.Rows = append(p.Rows, row)
@@ -252,7 +252,7 @@ func (r Run) spanOf(which func(Task) bool) (start, end time.Time) {
 		if start.IsZero() || t.Start.Before(start) {
 			start = t.Start
 		}
-		if e := t.Start.Add(t.Duration); e.After(end) {
+		if e := t.Start.Add(time.Duration(t.Duration)); e.After(end) {
 			end = e
 		}
 	}
@@ -267,7 +267,7 @@ func (r Run) images() []pageImage {
 			order = append(order, p.Image)
 		}
 		hosts[p.Image]++
-		longest[p.Image] = max(longest[p.Image], p.Duration)
+		longest[p.Image] = max(longest[p.Image], time.Duration(p.Duration))
 	}
 	slices.SortStableFunc(order, func(a, b string) int { return cmp.Compare(longest[b], longest[a]) })
 	var list []pageImage
@@ -277,4 +277,9 @@ func (r Run) images() []pageImage {
 	return list
 }
 
-func took(d time.Duration) string { return d.Round(100 * time.Millisecond).String() }
+// A length is a time.Duration or a plain.Duration.
+type length interface {
+	Round(unit time.Duration) time.Duration
+}
+
+func took(d length) string { return d.Round(100 * time.Millisecond).String() }

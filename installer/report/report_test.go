@@ -14,6 +14,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/browsertest"
 	"github.com/kkbundle/kkbundle/installer/report"
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 func begin() time.Time { return time.Date(2026, 11, 22, 10, 0, 0, 0, time.UTC) }
@@ -26,7 +27,7 @@ func TestDivide(t *testing.T) {
 	got := report.Divide(after(0), after(100),
 		[]report.Span{{Start: after(10), End: after(40)}, {Start: after(35), End: after(50)}},
 		[]report.Span{{Start: after(15), End: after(25)}, {Start: after(20), End: after(30)}, {Start: after(60), End: after(70)}, {Start: after(90), End: after(130)}, {Start: after(-10), End: after(5)}})
-	want := report.Times{Total: 100 * time.Second, Pulls: 40 * time.Second, Kubeadm: 25 * time.Second, Own: 35 * time.Second}
+	want := report.Times{Total: plain.Duration(100 * time.Second), Pulls: plain.Duration(40 * time.Second), Kubeadm: plain.Duration(25 * time.Second), Own: plain.Duration(35 * time.Second)}
 	if got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
@@ -39,10 +40,10 @@ func example(hosts int) report.Run {
 	r := report.Run{
 		Version: 1, Cluster: "site" + hostile, Bundle: &report.Bundle{Name: "site", Version: "1.4.0", Digest: "sha256:" + strings.Repeat("ab", 32)},
 		Start: begin(), Outcome: report.Stopped, Error: "node2: install containerd: " + hostile + "\nlast line", Changed: 12, Done: 30,
-		Times:    report.Times{Total: 100 * time.Second, Pulls: 20 * time.Second, Kubeadm: 30 * time.Second, Own: 50 * time.Second},
+		Times:    report.Times{Total: plain.Duration(100 * time.Second), Pulls: plain.Duration(20 * time.Second), Kubeadm: plain.Duration(30 * time.Second), Own: plain.Duration(50 * time.Second)},
 		Warnings: []string{"node1: " + hostile},
 		Precheck: &report.Precheck{Verdict: "warnings", Warned: 2},
-		Pulls:    []report.Pull{{Host: "node1", Image: "registry.k8s.io/pause:3.10" + hostile, End: after(30), Duration: 2 * time.Second}},
+		Pulls:    []report.Pull{{Host: "node1", Image: "registry.k8s.io/pause:3.10" + hostile, End: after(30), Duration: plain.Duration(2 * time.Second)}},
 		Findings: report.Findings{
 			{ID: "verify-dns", Host: "node1", State: report.OK, Title: "the cluster's DNS answers on every node"},
 			{ID: "etcd-health", Host: "node1", State: report.Failed, Title: "every member of etcd is healthy", Found: hostile, Why: "one fewer may fail", Fix: "look at its log"},
@@ -53,12 +54,12 @@ func example(hosts int) report.Run {
 		h := fmt.Sprintf("node%d", i+1)
 		r.Hosts = append(r.Hosts, h)
 		r.Tasks = append(r.Tasks,
-			report.Task{Phase: "init", Task: "hosts-file", Host: h, State: "done", Start: after(1), Duration: 2 * time.Second},
-			report.Task{Phase: "install", Task: "containerd", Host: h, State: "changed", Start: after(5 + i%10), Duration: 30 * time.Second})
+			report.Task{Phase: "init", Task: "hosts-file", Host: h, State: "done", Start: after(1), Duration: plain.Duration(2 * time.Second)},
+			report.Task{Phase: "install", Task: "containerd", Host: h, State: "changed", Start: after(5 + i%10), Duration: plain.Duration(30 * time.Second)})
 	}
 	r.Tasks = append(r.Tasks,
-		report.Task{Phase: "precheck", Task: "precheck", State: "done", Start: after(0), Duration: time.Second},
-		report.Task{Phase: "install", Task: "kubelet" + hostile, Host: "node2", State: "failed", Start: after(60), Duration: 9 * time.Second, Message: hostile},
+		report.Task{Phase: "precheck", Task: "precheck", State: "done", Start: after(0), Duration: plain.Duration(time.Second)},
+		report.Task{Phase: "install", Task: "kubelet" + hostile, Host: "node2", State: "failed", Start: after(60), Duration: plain.Duration(9 * time.Second), Message: hostile},
 		report.Task{Phase: "install", Task: "kubelet", Host: "node1", State: "started", Start: after(60)})
 	return r
 }

@@ -5,6 +5,8 @@ import (
 	"io"
 	"slices"
 	"time"
+
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 // An Outcome is the result of a run.
@@ -23,10 +25,10 @@ type Task struct {
 	Task  string `json:"task"`
 	Host  string `json:"host,omitempty"` // empty for the machine that installs
 	// State is the last reported state; "started" for an interrupted task.
-	State    string        `json:"state"`
-	Start    time.Time     `json:"start"`
-	Duration time.Duration `json:"duration"` // nanoseconds
-	Message  string        `json:"message,omitempty"`
+	State    string         `json:"state"`
+	Start    time.Time      `json:"start"`
+	Duration plain.Duration `json:"duration"`
+	Message  string         `json:"message,omitempty"`
 }
 
 // A Span is a period of activity.
@@ -34,20 +36,20 @@ type Span struct{ Start, End time.Time }
 
 // A Pull is an image pull on a host.
 type Pull struct {
-	Host     string        `json:"host"`
-	Image    string        `json:"image"`
-	End      time.Time     `json:"end"`
-	Duration time.Duration `json:"duration"` // nanoseconds
+	Host     string         `json:"host"`
+	Image    string         `json:"image"`
+	End      time.Time      `json:"end"`
+	Duration plain.Duration `json:"duration"`
 }
 
 // Times divide a run's duration. Concurrent activities count once.
 type Times struct {
-	Total time.Duration `json:"total"` // nanoseconds, as all of these
+	Total plain.Duration `json:"total"`
 	// Kubeadm is the activity of kubeadm, without image pulls, which are in Pulls.
-	Kubeadm time.Duration `json:"kubeadm"`
-	Pulls   time.Duration `json:"pulls"`
+	Kubeadm plain.Duration `json:"kubeadm"`
+	Pulls   plain.Duration `json:"pulls"`
 	// Own is the rest: kkbundle's own activity, and its waiting for the cluster.
-	Own time.Duration `json:"own"`
+	Own plain.Duration `json:"own"`
 }
 
 // A Run describes one run of the installer.
@@ -76,10 +78,9 @@ func (r Run) WriteJSON(w io.Writer) error { return writeJSON(w, r) }
 
 // Divide divides the time between start and end.
 func Divide(start, end time.Time, kubeadm, pulls []Span) Times {
-	both := covered(start, end, slices.Concat(kubeadm, pulls))
-	t := Times{Total: end.Sub(start), Pulls: covered(start, end, pulls)}
-	t.Kubeadm, t.Own = both-t.Pulls, t.Total-both
-	return t
+	both, pulling := covered(start, end, slices.Concat(kubeadm, pulls)), covered(start, end, pulls)
+	total := end.Sub(start)
+	return Times{Total: plain.Duration(total), Kubeadm: plain.Duration(both - pulling), Pulls: plain.Duration(pulling), Own: plain.Duration(total - both)}
 }
 
 // covered returns how much of the time between start and end lies in one of the spans.
@@ -115,9 +116,9 @@ func (r Run) phases() []string {
 
 // end returns the end of the last task.
 func (r Run) end() time.Time {
-	end := r.Start.Add(r.Times.Total)
+	end := r.Start.Add(time.Duration(r.Times.Total))
 	for _, t := range r.Tasks {
-		if e := t.Start.Add(t.Duration); e.After(end) {
+		if e := t.Start.Add(time.Duration(t.Duration)); e.After(end) {
 			end = e
 		}
 	}

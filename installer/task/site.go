@@ -2,7 +2,6 @@ package task
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"slices"
 	"time"
@@ -185,7 +184,7 @@ func (s *Site) OnAll(targets []*Host, do func(i int, t *Host) error) error {
 		})
 	}
 	_ = group.Wait()
-	return errors.Join(errs...)
+	return JoinHosts(targets, errs)
 }
 
 // FirstOf returns the first host, or nil.

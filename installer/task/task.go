@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 // A Where selects among the hosts with a task's roles.
@@ -126,14 +127,14 @@ const (
 // An Event reports progress. Events of a phase have no task, events of a task no host, and events of a task on a host have
 // all three.
 type Event struct {
-	Version  int           `json:"version"` // 1
-	Time     time.Time     `json:"time"`
-	Phase    string        `json:"phase,omitempty"`
-	Task     string        `json:"task,omitempty"`
-	Host     string        `json:"host,omitempty"`
-	State    State         `json:"state"`
-	Duration time.Duration `json:"duration,omitempty"` // nanoseconds, in events at the end of a task or phase
-	Message  string        `json:"message,omitempty"`
-	Bytes    int64         `json:"bytes,omitempty"` // sent, of Total
-	Total    int64         `json:"total,omitempty"`
+	Version  int            `json:"version"` // 1
+	Time     time.Time      `json:"time"`
+	Phase    string         `json:"phase,omitempty"`
+	Task     string         `json:"task,omitempty"`
+	Host     string         `json:"host,omitempty"`
+	State    State          `json:"state"`
+	Duration plain.Duration `json:"duration,omitempty"` // in events at the end of a task or phase
+	Message  string         `json:"message,omitempty"`
+	Bytes    int64          `json:"bytes,omitempty"` // sent, of Total
+	Total    int64          `json:"total,omitempty"`
 }

@@ -174,7 +174,7 @@ func TestPin(t *testing.T) {
 func TestEventsAreJSON(t *testing.T) {
 	t.Parallel()
 	data, err := json.Marshal(Event{Version: 1, Phase: "init", Task: "swap", Host: "cp1", State: Changed, Duration: 5})
-	want := `{"version":1,"time":"0001-01-01T00:00:00Z","phase":"init","task":"swap","host":"cp1","state":"changed","duration":5}`
+	want := `{"version":1,"time":"0001-01-01T00:00:00Z","phase":"init","task":"swap","host":"cp1","state":"changed","duration":"5ns"}`
 	if err != nil || string(data) != want {
 		t.Errorf("got %s, %v", data, err)
 	}

@@ -89,19 +89,19 @@ Texts that may be images are reported; --strict makes them an error. See kkbundl
 
 // buildResult is the JSON output of build.
 type buildResult struct {
-	Version  int           `json:"version"` // 1
-	Path     string        `json:"path"`
-	Digest   string        `json:"digest"`
-	Replaced string        `json:"replaced,omitempty"` // digest of the bundle that Path had before
-	Size     int64         `json:"size"`               // bytes, as are the others
-	Parts    int           `json:"parts,omitempty"`    // files, with --split
-	Items    int           `json:"items"`
-	Blobs    int           `json:"blobs"`
-	Content  int64         `json:"content"`  // unpacked
-	Fetched  int64         `json:"fetched"`  // downloaded
-	Cached   int64         `json:"cached"`   // found in the cache
-	Duration time.Duration `json:"duration"` // nanoseconds
-	Warnings []string      `json:"warnings,omitempty"`
+	Version  int            `json:"version"` // 1
+	Path     string         `json:"path"`
+	Digest   string         `json:"digest"`
+	Replaced string         `json:"replaced,omitempty"` // digest of the bundle that Path had before
+	Size     int64          `json:"size"`               // bytes, as are the others
+	Parts    int            `json:"parts,omitempty"`    // files, with --split
+	Items    int            `json:"items"`
+	Blobs    int            `json:"blobs"`
+	Content  int64          `json:"content"` // unpacked
+	Fetched  int64          `json:"fetched"` // downloaded
+	Cached   int64          `json:"cached"`  // found in the cache
+	Duration plain.Duration `json:"duration"`
+	Warnings []string       `json:"warnings,omitempty"`
 	// Undecided lists texts that may be images and are not in the bundle.
 	Undecided []string `json:"undecided,omitempty"`
 	// Assumed lists assumptions of the catalog.
@@ -145,7 +145,7 @@ func runBuild(ctx context.Context, g *globals, file string, o buildOptions) erro
 	}
 	r := buildResult{
 		Version: 1, Path: o.output, Digest: built.Digest.String(), Size: built.Size, Parts: built.Parts, Items: len(built.Index.Items), Blobs: built.Blobs,
-		Content: built.Content, Fetched: built.Fetched, Cached: built.Cached, Duration: time.Since(start),
+		Content: built.Content, Fetched: built.Fetched, Cached: built.Cached, Duration: plain.Duration(time.Since(start)),
 		Warnings:  slices.Concat(warnings(shortfallsOf(built.Index.Items)), staleSignatures(o.output, built.Index), staleProvenance(o.output, built.Digest)),
 		Undecided: built.Lock.Undecided, Assumed: p.Assumptions, Replaced: replaced.String(),
 	}

@@ -75,7 +75,7 @@ type copyResult struct {
 	Recompressed int64           `json:"recompressed"` // unpacked bytes of frames that were compressed again
 	From         []digest.Digest `json:"from"`         // digests of the sources
 	LeftOut      []string        `json:"leftOut"`      // items that were not copied, with reasons
-	Duration     time.Duration   `json:"duration"`     // nanoseconds
+	Duration     plain.Duration  `json:"duration"`     // nanoseconds
 }
 
 func runCopy(ctx context.Context, g *globals, paths []string, o copyOptions) (err error) {
@@ -118,7 +118,7 @@ func runCopy(ctx context.Context, g *globals, paths []string, o copyOptions) (er
 	}
 	r := copyResult{
 		Version: 1, Path: o.output, Digest: c.Digest, Size: c.Size, Items: len(c.Index.Items), Blobs: c.Blobs, Content: c.Content,
-		Recompressed: c.Recompressed, From: c.From, LeftOut: c.LeftOut, Duration: time.Since(start),
+		Recompressed: c.Recompressed, From: c.From, LeftOut: c.LeftOut, Duration: plain.Duration(time.Since(start)),
 	}
 	g.noteSignatures(from, r, c.Index)
 	if g.JSON {

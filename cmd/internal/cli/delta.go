@@ -96,17 +96,17 @@ func (f *deltaFiles) check() error {
 
 // deltaResult is the JSON output of delta and pack.
 type deltaResult struct {
-	Version  int           `json:"version"` // 1
-	Path     string        `json:"path"`
-	Size     int64         `json:"size"` // bytes, as are the others
-	Old      digest.Digest `json:"old,omitempty"`
-	New      digest.Digest `json:"new"`
-	NewSize  int64         `json:"newSize"`  // of NEW
-	Blobs    int           `json:"blobs"`    // of NEW that OLD lacks
-	Content  int64         `json:"content"`  // of these blobs
-	Rebuilt  int64         `json:"rebuilt"`  // of these, gzip streams that are compressed again
-	Kept     int64         `json:"kept"`     // of these, gzip streams that no known encoder makes
-	Duration time.Duration `json:"duration"` // nanoseconds
+	Version  int            `json:"version"` // 1
+	Path     string         `json:"path"`
+	Size     int64          `json:"size"` // bytes, as are the others
+	Old      digest.Digest  `json:"old,omitempty"`
+	New      digest.Digest  `json:"new"`
+	NewSize  int64          `json:"newSize"` // of NEW
+	Blobs    int            `json:"blobs"`   // of NEW that OLD lacks
+	Content  int64          `json:"content"` // of these blobs
+	Rebuilt  int64          `json:"rebuilt"` // of these, gzip streams that are compressed again
+	Kept     int64          `json:"kept"`    // of these, gzip streams that no known encoder makes
+	Duration plain.Duration `json:"duration"`
 }
 
 func runDelta(ctx context.Context, g *globals, f deltaFiles) (err error) {
@@ -131,7 +131,7 @@ func runDelta(ctx context.Context, g *globals, f deltaFiles) (err error) {
 	}
 	r := deltaResult{
 		Version: 1, Path: f.output, Size: c.Bytes, Old: c.Old, New: c.New, NewSize: c.Head.Size, Blobs: c.Blobs, Content: c.Content,
-		Rebuilt: c.Rebuilt, Kept: c.Kept, Duration: time.Since(start),
+		Rebuilt: c.Rebuilt, Kept: c.Kept, Duration: plain.Duration(time.Since(start)),
 	}
 	if g.JSON {
 		return g.PrintJSON(r)

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
-	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -52,7 +51,7 @@ certificate authority, the registry's credentials and admin.conf, which exist on
 writes its changes, times and verification to report.html and report.json there.
 
 With --json each line on standard error is one event: {"time", "event": "task", "phase", "task", "host", "state", "duration", "message", "done",
-"total"}, without those that do not apply; durations are in nanoseconds. Standard output has one document when a run has succeeded:
+"total"}, without those that do not apply; durations are texts such as "1m2.5s". Standard output has one document when a run has succeeded:
 {"version", "report": {"changed", "done", "duration", "kubeconfig", "log", "page"}}.`,
 		Example: `  kkbundle install -i inventory.yaml site-1.4.0.kkb
   kkbundle install -i inventory.yaml --dry-run site-1.4.0.kkb
@@ -185,18 +184,18 @@ func phasesOf(c *manifest.Cluster, only []string) []string {
 type installResult struct {
 	Version int `json:"version"` // 1
 	Report  struct {
-		Changed    int           `json:"changed"`
-		Done       int           `json:"done"`
-		Duration   time.Duration `json:"duration"` // nanoseconds
-		Kubeconfig string        `json:"kubeconfig"`
-		Log        string        `json:"log"`
-		Page       string        `json:"page"`
+		Changed    int            `json:"changed"`
+		Done       int            `json:"done"`
+		Duration   plain.Duration `json:"duration"`
+		Kubeconfig string         `json:"kubeconfig"`
+		Log        string         `json:"log"`
+		Page       string         `json:"page"`
 	} `json:"report"`
 }
 
 func newInstallResult(r engine.Report) installResult {
 	out := installResult{Version: 1}
-	out.Report.Changed, out.Report.Done, out.Report.Duration = r.Changed, r.Done, r.Duration
+	out.Report.Changed, out.Report.Done, out.Report.Duration = r.Changed, r.Done, plain.Duration(r.Duration)
 	out.Report.Kubeconfig, out.Report.Log, out.Report.Page = r.Kubeconfig, r.Log, r.Page
 	return out
 }

@@ -59,12 +59,12 @@ func newUnpackCmd(g *globals) *cobra.Command {
 
 // patchResult is the JSON output of patch and unpack.
 type patchResult struct {
-	Version  int           `json:"version"` // 1
-	Path     string        `json:"path"`
-	Digest   digest.Digest `json:"digest"`
-	Size     int64         `json:"size"`  // bytes
-	Blobs    int           `json:"blobs"` // of the bundle
-	Duration time.Duration `json:"duration"`
+	Version  int            `json:"version"` // 1
+	Path     string         `json:"path"`
+	Digest   digest.Digest  `json:"digest"`
+	Size     int64          `json:"size"`  // bytes
+	Blobs    int            `json:"blobs"` // of the bundle
+	Duration plain.Duration `json:"duration"`
 }
 
 func runPatch(ctx context.Context, g *globals, f deltaFiles) (err error) {
@@ -86,7 +86,7 @@ func runPatch(ctx context.Context, g *globals, f deltaFiles) (err error) {
 	if err != nil {
 		return err
 	}
-	r := patchResult{Version: 1, Path: f.output, Digest: a.Digest, Size: a.Summary.Size, Blobs: a.Blobs, Duration: time.Since(start)}
+	r := patchResult{Version: 1, Path: f.output, Digest: a.Digest, Size: a.Summary.Size, Blobs: a.Blobs, Duration: plain.Duration(time.Since(start))}
 	if g.JSON {
 		return g.PrintJSON(r)
 	}

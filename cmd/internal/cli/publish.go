@@ -54,7 +54,7 @@ Clusters cannot pull images from it; use push for that. Credentials come from do
 type publishResult struct {
 	Version int `json:"version"` // 1
 	registry.PublishSummary
-	Duration time.Duration `json:"duration"` // nanoseconds
+	Duration plain.Duration `json:"duration"`
 }
 
 func runPublish(ctx context.Context, g *globals, path, address string, o publishOptions) error {
@@ -91,7 +91,7 @@ func runPublish(ctx context.Context, g *globals, path, address string, o publish
 	}
 	took := time.Since(start)
 	if g.JSON {
-		return g.PrintJSON(publishResult{Version: 1, PublishSummary: sum, Duration: took})
+		return g.PrintJSON(publishResult{Version: 1, PublishSummary: sum, Duration: plain.Duration(took)})
 	}
 	for _, tag := range sum.Tags {
 		if before, moved := sum.Moved[tag]; moved {

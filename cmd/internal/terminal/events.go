@@ -19,10 +19,10 @@ type Event struct {
 	Event string    `json:"event"` // progress, item, task, log or error
 	Phase string    `json:"phase,omitempty"`
 	// Task, on Host or on this machine, ended or changed to State. An event of a whole phase has only Phase and State.
-	Task     string        `json:"task,omitempty"`
-	Host     string        `json:"host,omitempty"`
-	State    string        `json:"state,omitempty"`
-	Duration time.Duration `json:"duration,omitempty"` // nanoseconds, of an ended task
+	Task     string         `json:"task,omitempty"`
+	Host     string         `json:"host,omitempty"`
+	State    string         `json:"state,omitempty"`
+	Duration plain.Duration `json:"duration,omitempty"` // of an ended task
 	// Done and Total are bytes; set for progress.
 	Done  *int64 `json:"done,omitempty"`
 	Total *int64 `json:"total,omitempty"`

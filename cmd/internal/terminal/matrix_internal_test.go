@@ -10,13 +10,14 @@ import (
 	"unicode/utf8"
 
 	"github.com/kkbundle/kkbundle/installer/task"
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 func testView(hosts int) (*matrixView, time.Time) {
 	v := &matrixView{phases: []string{"pre_hook", "precheck", "init", "install", "verify", "post_hook"}}
 	now := time.Date(2026, 11, 22, 10, 0, 0, 0, time.UTC)
 	tell := func(phase, step, host string, state task.State, took time.Duration) {
-		v.event(task.Event{Phase: phase, Task: step, Host: host, State: state, Duration: took}, now)
+		v.event(task.Event{Phase: phase, Task: step, Host: host, State: state, Duration: plain.Duration(took)}, now)
 	}
 	for i := range hosts {
 		h := fmt.Sprintf("host%d", i+1)
@@ -74,9 +75,9 @@ func TestDryRunSaysWhy(t *testing.T) {
 	p := g.NewTaskPrinter("init")
 	p.Hosts, p.DryRun = []string{"host1", "host2"}, true
 	for _, host := range []string{"host2", "host1", ""} {
-		p.Event(task.Event{Phase: "init", Task: "kernel", Host: host, State: task.Would, Duration: time.Second, Message: "it was not applied yet"})
+		p.Event(task.Event{Phase: "init", Task: "kernel", Host: host, State: task.Would, Duration: plain.Duration(time.Second), Message: "it was not applied yet"})
 	}
-	p.Event(task.Event{Phase: "verify", Task: "verify-nodes", Host: "host1", State: task.Skipped, Duration: time.Second})
+	p.Event(task.Event{Phase: "verify", Task: "verify-nodes", Host: "host1", State: task.Skipped, Duration: plain.Duration(time.Second)})
 	p.Close()
 	p.WouldChange()
 	const line = "would    %-14s kernel: it was not applied yet\n"

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kkbundle/kkbundle/plain"
 	"github.com/kkbundle/kkbundle/testdata/lab/hosts"
 )
 
@@ -44,7 +45,7 @@ func (th *thread) distribute(t *testing.T, limit string) {
 		Tasks []struct {
 			Task, Host, State string
 			Start             time.Time
-			Duration          time.Duration
+			Duration          plain.Duration
 		}
 	}
 	if err := json.Unmarshal(data, &report); err != nil {
@@ -59,7 +60,7 @@ func (th *thread) distribute(t *testing.T, limit string) {
 		if begin.IsZero() || task.Start.Before(begin) {
 			begin = task.Start
 		}
-		if stop := task.Start.Add(task.Duration); stop.After(end) {
+		if stop := task.Start.Add(time.Duration(task.Duration)); stop.After(end) {
 			end = stop
 		}
 	}
