@@ -61,7 +61,8 @@ func etcdBackupTask(b manifest.Backup) task.Task {
 		Name:  "etcd-backup",
 		Roles: []manifest.Role{manifest.RoleEtcd},
 		Leaves: task.Leaves{
-			Units: []string{BackupTimer, BackupUnit}, Paths: []string{etcdBackupPath, s3Config}, Data: []string{Backups},
+			Units: []string{BackupTimer, BackupUnit}, Paths: []string{etcdBackupPath, s3Config},
+			Data: []string{Backups, path.Dir(Backups)}, // both are kkbundle's alone
 		},
 	}
 	if b.Off {
