@@ -120,7 +120,7 @@ func runDeploy(ctx context.Context, g *globals, path string, o deployOptions) (e
 		return err
 	}
 	g.trust.unrecorded = o.dryRun
-	r, err := g.openAccepted(path)
+	r, err := g.openAccepted(ctx, path)
 	if err != nil {
 		return err
 	}
