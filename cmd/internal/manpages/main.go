@@ -60,7 +60,10 @@ func pages(c *cobra.Command, header doc.GenManHeader, dir string) error {
 	if err := doc.GenMan(c, &header, &text); err != nil {
 		return err
 	}
-	z := gzip.NewWriter(&packed)
+	z, err := gzip.NewWriterLevel(&packed, gzip.BestCompression)
+	if err != nil {
+		return err
+	}
 	if _, err := z.Write(text.Bytes()); err != nil {
 		return err
 	}
