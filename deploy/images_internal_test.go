@@ -21,8 +21,10 @@ const (
 func testImages(t *testing.T, b *manifest.Bundle) *images {
 	t.Helper()
 	items := []bundle.Item{
-		{Kind: bundle.KindImage, Ref: "docker.io/library/nginx:1.29"}, {Kind: bundle.KindImage, Ref: "registry.lab:5000/team/tool:2"},
-		{Kind: bundle.KindImage, Ref: "quay.io/pinned/app@" + digestC.String()}, {Kind: bundle.KindFile, Ref: "https://files.example/x"},
+		{Kind: bundle.KindImage, Ref: "docker.io/library/nginx:1.29"},
+		{Kind: bundle.KindImage, Ref: "registry.lab:5000/team/tool:2"},
+		{Kind: bundle.KindImage, Ref: "quay.io/pinned/app@" + digestC.String()},
+		{Kind: bundle.KindFile, Ref: "https://files.example/x"},
 	}
 	for i, d := range []digest.Digest{digestA, digestB, digestC, digestA} {
 		items[i].Descriptor.Digest = d

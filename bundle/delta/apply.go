@@ -87,7 +87,7 @@ func Apply(ctx context.Context, path string, o Options) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	defer f.close()
+	defer func() { _ = f.close() }() // only read
 	if err := errors.Join(f.verify(), f.checkOld(o.Old)); err != nil {
 		return Result{}, fmt.Errorf("%s: %w", path, err)
 	}

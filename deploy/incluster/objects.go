@@ -79,7 +79,8 @@ func (p *plan) claim() *corev1.PersistentVolumeClaim {
 			AccessModes:      []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
 			StorageClassName: new(p.storage.class),
 			Resources:        corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: p.storage.size}},
-		}}
+		},
+	}
 }
 
 // configMaps returns the programs' parts, those of the registry for its own architecture only.
@@ -187,7 +188,8 @@ func (p *plan) proxies() []*appsv1.DaemonSet {
 				Selector:       &metav1.LabelSelector{MatchLabels: labels(component)},
 				UpdateStrategy: appsv1.DaemonSetUpdateStrategy{Type: appsv1.RollingUpdateDaemonSetStrategyType, RollingUpdate: &appsv1.RollingUpdateDaemonSet{MaxUnavailable: &unavailable}},
 				Template:       t,
-			}})
+			},
+		})
 	}
 	return list
 }

@@ -38,9 +38,7 @@ func TestProgramsAreCutIntoConfigMaps(t *testing.T) {
 	}
 	p := &plan{namespace: "n", images: []borrowed{{arch: "amd64", image: "i"}}, programs: set, secret: secret{}}
 	var joined []byte
-	var names []string
 	for _, m := range p.configMaps() {
-		names = append(names, m.Name[:strings.LastIndex(m.Name, "-")])
 		for key, data := range m.BinaryData {
 			if len(data) > 1<<20 {
 				t.Errorf("%s has %d bytes", m.Name, len(data))

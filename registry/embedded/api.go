@@ -165,15 +165,14 @@ func moved(req *http.Request, to place) *http.Request {
 
 // serveBlob lets distribution answer, which knows content by its SHA-256 digest, and names it as the client does.
 func (r *Registry) serveBlob(w http.ResponseWriter, req *http.Request, at place) {
-	query := req.URL.Query()
-	asked := at.digest()
+	ctx, query, asked := req.Context(), req.URL.Query(), at.digest()
 	if at.kind == uploads {
 		asked = digest.Digest(query.Get("digest"))
 		if mount := digest.Digest(query.Get("mount")); isAlias(mount) {
 			asked = mount
-			if own, err := r.links.canonical(req.Context(), query.Get("from"), layers, mount); err == nil {
+			if own, err := r.links.canonical(ctx, query.Get("from"), layers, mount); err == nil {
 				query.Set("mount", own.String())
-				req = req.Clone(req.Context())
+				req = req.Clone(ctx)
 				req.URL.RawQuery = query.Encode()
 			}
 		}
@@ -188,7 +187,7 @@ func (r *Registry) serveBlob(w http.ResponseWriter, req *http.Request, at place)
 			return
 		}
 		if status == http.StatusCreated {
-			if err := r.links.put(req.Context(), at.repo, layers, asked, own); err != nil {
+			if err := r.links.put(ctx, at.repo, layers, asked, own); err != nil {
 				r.log.Error("a blob's other digest was not stored", "repository", at.repo, "digest", asked, "error", err)
 				return // the client sees the digest that it can be had by
 			}

@@ -137,8 +137,10 @@ func TestProblemsAreFound(t *testing.T) {
 	s["b.html"] = []byte(`<meta http-equiv="Content-Security-Policy" content="default-src 'none'"><img src="https://x.example/a.png"><p style="color:red" id=a></p><p id=a></p>`)
 	delete(s, "assets/manual.js")
 	list, _ := problems(t, s)
-	for _, want := range []string{"index.html leads to b.html#no", "index.html leads to #nowhere", "b.html loads https://x.example/a.png", "b.html loads inline:color:red",
-		"b.html: an id is there twice", "index.html loads assets/manual.js"} {
+	for _, want := range []string{
+		"index.html leads to b.html#no", "index.html leads to #nowhere", "b.html loads https://x.example/a.png", "b.html loads inline:color:red",
+		"b.html: an id is there twice", "index.html loads assets/manual.js",
+	} {
 		if !slices.Contains(list, want) {
 			t.Errorf("not found: %s in %q", want, list)
 		}
