@@ -6,7 +6,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -51,5 +50,5 @@ func run(ctx context.Context, args []string) error {
 		}
 		return fmt.Errorf("start %s: %w", args[1], syscall.Exec(args[1], args[end+1:], os.Environ()))
 	}
-	return errors.New(usage)
+	return fmt.Errorf("%d arguments are none of these: %s", len(args), usage)
 }

@@ -24,8 +24,9 @@ const (
 	// Backups is the directory of etcd snapshots on hosts.
 	Backups        = "/var/backups/kkbundle/etcd"
 	etcdBackupPath = task.ProgramDir + "/bin/etcd-backup"
-	// BackupUnit and BackupTimer are systemd's units of the copies.
-	BackupUnit  = "kkbundle-etcd-backup.service"
+	// BackupUnit is systemd's unit that makes a copy.
+	BackupUnit = "kkbundle-etcd-backup.service"
+	// BackupTimer is systemd's unit that starts BackupUnit.
 	BackupTimer = "kkbundle-etcd-backup.timer"
 	// s3Config describes the storage that copies are sent to, with its login. Only root reads it.
 	s3Config = task.ConfigDir + "/etcd-backup-s3.json"
