@@ -443,3 +443,22 @@ func TestUpgradeWaitsForARestartingAPIServer(t *testing.T) {
 		t.Errorf("asked %d times: %v", len(asked), err)
 	}
 }
+
+// TestControlPlaneIsBackWithItsPods asserts that a control plane of which the API knows no pod of etcd is not taken for back: after a
+// restart, the kubelet reports its static pods one by one.
+func TestControlPlaneIsBackWithItsPods(t *testing.T) {
+	t.Parallel()
+	_, _, next := clustersOf(t)
+	s, f := rollbackSite(t, "cp1", "node1")
+	if err := s.upgraded(t, f, next); err != nil {
+		t.Fatal(err)
+	}
+	u := s.upgradeWith(t, next)
+	if err := u.kubeletIsBack(t.Context(), u.Hosts[0]); err != nil {
+		t.Errorf("with all pods: %v", err)
+	}
+	f.pods("kube-apiserver-cp1", "kube-controller-manager-cp1", "kube-scheduler-cp1")
+	if err := u.kubeletIsBack(t.Context(), u.Hosts[0]); err == nil || !strings.Contains(err.Error(), "etcd-cp1") {
+		t.Errorf("without a pod of etcd: %v", err)
+	}
+}

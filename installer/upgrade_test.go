@@ -63,9 +63,9 @@ func newFakeAPI(t *testing.T, s *site, version string) *fakeAPI {
 		target: version, objects: map[string]string{
 			"configmap kubeadm-config":     `{"data":{"ClusterConfiguration":"apiVersion: kubeadm.k8s.io/v1beta4\n"}}`,
 			"poddisruptionbudgets":         `{"items":[]}`,
-			"pods --namespace=kube-system": `{"items":[]}`,
 		},
 	}
+	f.pods(staticPods(s.options.Inventory)...)
 	for _, h := range s.options.Inventory.Hosts() {
 		if len(h.Roles) == 0 {
 			continue
@@ -83,6 +83,26 @@ func newFakeAPI(t *testing.T, s *site, version string) *fakeAPI {
 		}
 	}
 	return f
+}
+
+// staticPods returns the names of the static pods of all control planes.
+func staticPods(inventory *manifest.Inventory) []string {
+	var names []string
+	for _, h := range inventory.Hosts() {
+		if slices.Contains(h.Roles, manifest.RoleControlPlane) {
+			names = append(names, kube.ControlPlanePods(h.Name, true)...)
+		}
+	}
+	return names
+}
+
+// pods are all pods of kube-system. They are ready.
+func (f *fakeAPI) pods(names ...string) {
+	items := make([]string, len(names))
+	for i, name := range names {
+		items[i] = fmt.Sprintf(`{"metadata":{"name":%q,"namespace":"kube-system"},"status":{"phase":"Running","conditions":[{"type":"Ready","status":"True"}]}}`, name)
+	}
+	f.objects["pods --namespace=kube-system"] = `{"items":[` + strings.Join(items, ",") + `]}`
 }
 
 // node adds a node that is ready.

@@ -412,8 +412,22 @@ func (u *upgrade) kubeletIsBack(ctx context.Context, t *task.Host) error {
 			return err
 		}
 		errs = append(errs, notReady(pods)...)
+		if namespace == kube.SystemNamespace && t.Is(manifest.RoleControlPlane) {
+			errs = append(errs, notReported(pods, kube.ControlPlanePods(t.Name, t.Site.Cluster.Etcd.Type == manifest.EtcdInternal))...)
+		}
 	}
 	return errors.Join(errs...)
+}
+
+// notReported returns an error for each name without a pod. A restarted kubelet reports its static pods one after the other.
+func notReported(pods []corev1.Pod, names []string) []error {
+	var errs []error
+	for _, name := range names {
+		if !slices.ContainsFunc(pods, func(p corev1.Pod) bool { return p.Name == name }) {
+			errs = append(errs, fmt.Errorf("the API does not know the static pod %s yet", name))
+		}
+	}
+	return errs
 }
 
 // notReady returns an error for each pod that should be ready and is not.

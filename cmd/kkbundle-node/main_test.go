@@ -59,7 +59,7 @@ func TestSlim(t *testing.T) {
 		t.Fatal(err)
 	}
 	allowed := []string{
-		"github.com/kkbundle/kkbundle/cmd/kkbundle-node", "github.com/kkbundle/kkbundle/installer/node", "github.com/kkbundle/kkbundle/capped", "golang.org/x/sys/",
+		"github.com/kkbundle/kkbundle/cmd/kkbundle-node", "github.com/kkbundle/kkbundle/installer/node", "github.com/kkbundle/kkbundle/capped", "github.com/kkbundle/kkbundle/plain", "golang.org/x/sys/",
 		"github.com/kkbundle/kkbundle/pki",    // renews certificates
 		"filippo.io/", "golang.org/x/crypto/", // encrypts copies of etcd (age)
 	}

@@ -105,16 +105,12 @@ func (s *Survey) judgeStaticPods() report.Findings {
 		if n := kube.FindNode(s.Nodes, h.Name); !h.ControlPlane || h.LeftOut || n == nil || !kube.IsNodeReady(n) {
 			continue
 		}
-		components := []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler"}
-		if h.Etcd {
-			components = append(components, "etcd")
-		}
-		components = slices.DeleteFunc(components, func(name string) bool {
-			return slices.ContainsFunc(s.Pods, func(p corev1.Pod) bool { return p.Namespace == kube.SystemNamespace && p.Name == name+"-"+h.Name })
+		missing := slices.DeleteFunc(kube.ControlPlanePods(h.Name, h.Etcd), func(name string) bool {
+			return slices.ContainsFunc(s.Pods, func(p corev1.Pod) bool { return p.Namespace == kube.SystemNamespace && p.Name == name })
 		})
 		finding := NewFinding(checkComponents, h.Name, report.OK, "")
-		if len(components) > 0 {
-			finding = NewFinding(checkComponents, h.Name, report.Failed, "missing: "+strings.Join(components, ", "))
+		if len(missing) > 0 {
+			finding = NewFinding(checkComponents, h.Name, report.Failed, "missing: "+strings.Join(missing, ", "))
 		}
 		list = append(list, finding)
 	}

@@ -36,6 +36,15 @@ func StaticPod(name string, config []byte, spec corev1.PodSpec) ([]byte, error) 
 	})
 }
 
+// ControlPlanePods returns the names of the mirror pods that kubeadm's static pods have on a control plane.
+func ControlPlanePods(node string, etcd bool) []string {
+	pods := []string{"kube-apiserver-" + node, "kube-controller-manager-" + node, "kube-scheduler-" + node}
+	if etcd {
+		pods = append(pods, "etcd-"+node)
+	}
+	return pods
+}
+
 // StaticPodDigest returns the digest in the output of StaticPod.
 func StaticPodDigest(manifest []byte) (string, error) {
 	var pod metav1.PartialObjectMetadata

@@ -363,6 +363,7 @@ images in the registry stay too. An interrupted run is continued by the next.`,
 		},
 	}
 	o.add(cmd.Flags())
+	g.addTrust(cmd.Flags())
 	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask for confirmation")
 	return cmd
 }
@@ -370,7 +371,7 @@ images in the registry stay too. An interrupted run is continued by the next.`,
 func runDeployRemove(ctx context.Context, g *globals, o kubeFlags, arg string, yes bool) error {
 	bundleName := arg
 	if exists(arg) {
-		r, err := g.openUnchecked(arg)
+		r, err := g.openBundle(arg)
 		if err != nil {
 			return err
 		}

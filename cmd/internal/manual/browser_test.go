@@ -77,8 +77,8 @@ func TestBrowser(t *testing.T) {
 		b.Visit(root)
 		loadIndex(b)
 		for query, want := range map[string]string{
-			"reset": "day-two/reset.html", "exit codes": "reference/exit-codes.html", "inventory": "site/inventory.html", "etcd backup": "day-two/etcd.html", "bastion": "site/inventory.html",
-			"--htpasswd": "reference/commands.html", "preche": "site/precheck.html", "镜像仓库": "readme.zh.html", "encrypted bundles": "build/encryption.html",
+			"reset": "day-two/reset.html", "exit codes": "reference/exit-codes.html", "inventory": "site/inventory.html", "etcd backup": "reference/commands.html", "bastion": "recipes/bastion.html",
+			"--htpasswd": "reference/commands.html", "preche": "site/precheck.html", "镜像仓库": "site/registry-hosts.zh.html", "encrypted bundles": "build/encryption.html",
 		} {
 			if hits := find(t, b, query); !slices.ContainsFunc(hits[:min(3, len(hits))], func(h hit) bool { return h.Path == want }) {
 				t.Errorf("%s: %q leads to %+v, want %s", root, query, hits[:min(3, len(hits))], want)

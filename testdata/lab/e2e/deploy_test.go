@@ -31,7 +31,7 @@ spec:
     metadata: {labels: {app: batch}}
     spec:
       tolerations: [{operator: Exists}]
-      containers: [{name: c, image: "lab/labapp:1", env: [{name: NODE_NAME, value: n}]}]
+      containers: [{name: c, image: "lab/labapp:1", env: [{name: NODE_NAME, value: node}]}]
 `
 
 // TestDeploy uses a cluster that kkbundle made as if it were foreign: the nodes pull from a company's registry with a login,

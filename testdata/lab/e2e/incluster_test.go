@@ -19,6 +19,9 @@ func TestDeployInCluster(t *testing.T) {
 		{"a cluster", func(t *testing.T) {
 			th.makeBundle(t)
 			run(t, th.site(t, "install")).must(t, 0)
+			for n := range 2 { // containerd of a foreign cluster leads nothing to kkbundle's registry of the site
+				th.on(t, n+1, "rm -r /etc/containerd/certs.d/_default")
+			}
 		}},
 		{"a registry through the API server: pushed to, pulled from by every node, its pod lost", do("TestClusterRegistry")},
 		{"its node is switched off and on", th.rebootRegistry},
