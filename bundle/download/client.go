@@ -41,13 +41,26 @@ func NewClient(t http.RoundTripper, username, password string) *Client {
 	}
 }
 
+// Shown returns an address for people, without its password and its query: both may be a login, as in presigned addresses.
+func Shown(address string) string {
+	u, err := url.Parse(address)
+	if err != nil {
+		return "the address"
+	}
+	if u.RawQuery == "" {
+		return plain.Line(u.Redacted())
+	}
+	u.RawQuery = ""
+	return plain.Line(u.Redacted()) + "?..."
+}
+
 // checkRedirect refuses to leave TLS.
 func checkRedirect(to *http.Request, via []*http.Request) error {
 	switch {
 	case len(via) >= maxRedirects:
 		return fmt.Errorf("more than %d redirects", maxRedirects)
 	case via[0].URL.Scheme == "https" && to.URL.Scheme != "https":
-		return unusable(via[0].URL.Redacted(), "the server redirects to %s, which is not HTTPS", to.URL.Redacted())
+		return unusable(via[0].URL.String(), "the server redirects to %s, which is not HTTPS", Shown(to.URL.String()))
 	}
 	return nil
 }
@@ -67,7 +80,7 @@ func (e *ServerError) Unwrap() error { return e.Err }
 
 // unusable returns an error about an answer that would be the same again.
 func unusable(address, format string, args ...any) error {
-	return &ServerError{address, fmt.Errorf(format, args...), true}
+	return &ServerError{Shown(address), fmt.Errorf(format, args...), true}
 }
 
 // ofServer names the server in an error that does not yet.
@@ -77,7 +90,7 @@ func ofServer(address string, err error) error {
 	if err == nil || errors.As(err, &status) || errors.As(err, &server) || !transient(err) {
 		return err
 	}
-	return &ServerError{URL: address, Err: err}
+	return &ServerError{URL: Shown(address), Err: err}
 }
 
 // A StatusError is a response other than the expected.
@@ -150,7 +163,7 @@ func (c *Client) do(r *http.Request, statuses ...int) (*http.Response, error) {
 		if errors.As(err, &server) {
 			return nil, err
 		}
-		return nil, &ServerError{URL: r.URL.Redacted(), Err: err}
+		return nil, &ServerError{URL: Shown(r.URL.String()), Err: err}
 	}
 	for _, s := range statuses {
 		if resp.StatusCode == s {
@@ -163,13 +176,13 @@ func (c *Client) do(r *http.Request, statuses ...int) (*http.Response, error) {
 	if err != nil || seconds < 0 {
 		seconds = 0
 	}
-	return nil, &StatusError{URL: r.URL.Redacted(), Status: resp.StatusCode, after: min(time.Duration(seconds)*time.Second, longestWait)}
+	return nil, &StatusError{URL: Shown(r.URL.String()), Status: resp.StatusCode, after: min(time.Duration(seconds)*time.Second, longestWait)}
 }
 
 // checkEncoding refuses a body that is not the file's own bytes, or whose end cannot be told from a broken connection.
 func checkEncoding(resp *http.Response) error {
 	var err error
-	address := resp.Request.URL.Redacted()
+	address := resp.Request.URL.String()
 	switch e := resp.Header.Get("Content-Encoding"); {
 	case e != "" && e != "identity":
 		err = unusable(address, "the server compresses the file (%s)", plain.Line(e))

@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -256,6 +257,7 @@ func TestFileFails(t *testing.T) {
 	for range 100 {
 		always = append(always, status(503))
 	}
+	closed := slices.Repeat([]fault{func(*server, http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }}, 100)
 	data := random(1, fileSize)
 	var flapping []fault
 	for i := range 100 {
@@ -273,15 +275,16 @@ func TestFileFails(t *testing.T) {
 		"down":              {always, "503 Service Unavailable"},
 		"no length, no end": {[]fault{endless}, "neither the length nor the end"},
 		"compressed":        {[]fault{compressed}, "the server compresses the file (gzip)"},
+		"closed at once":    {closed, "EOF"},
 		"always another":    {flapping, "the file changed on the server"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newServer(t, data)
 			s.faults = c.faults
-			err := client().File(t.Context(), s.URL+"/x", filepath.Join(t.TempDir(), "file"), nil, nil)
-			if err == nil || !strings.Contains(err.Error(), c.want) {
-				t.Errorf("error %v; want %q", err, c.want)
+			err := client().File(t.Context(), s.URL+"/x?token=secret", filepath.Join(t.TempDir(), "file"), nil, nil)
+			if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "secret") {
+				t.Errorf("error %v; want %q, and no token", err, c.want)
 			}
 			if len(s.log) > 20 {
 				t.Errorf("%d requests", len(s.log))

@@ -167,7 +167,7 @@ func (t *transfer) try(ctx context.Context) error {
 	}
 	size := t.size()
 	if t.state.Size >= 0 && size != t.state.Size {
-		return fmt.Errorf("%s: %d bytes arrived; %d were expected", t.url, size, t.state.Size)
+		return fmt.Errorf("%s: %d bytes arrived; %d were expected", Shown(t.url), size, t.state.Size)
 	}
 	t.state.Size = size
 	t.report(size)

@@ -229,11 +229,11 @@ func (p *puller) checkSum(ctx context.Context) error {
 	}
 	want, err := parseSum(data)
 	if err != nil {
-		return fmt.Errorf("%s: %w", p.address(sumSuffix), err)
+		return fmt.Errorf("%s: %w", Shown(p.address(sumSuffix)), err)
 	}
 	got, err := disk.Digest(ctx, p.local(""), func(int) {})
 	if err == nil && got != want {
-		err = p.discard(&sumError{p.at.String(), got, want})
+		err = p.discard(&sumError{Shown(p.at.String()), got, want})
 	}
 	return err
 }
@@ -285,7 +285,7 @@ func (p *puller) bringParts(ctx context.Context, missing error) error {
 	}
 	list, err := parts.ParseList(data)
 	if err != nil {
-		return fmt.Errorf("%s: %w", p.address(parts.ListSuffix), err)
+		return fmt.Errorf("%s: %w", Shown(p.address(parts.ListSuffix)), err)
 	}
 	total := int64(0)
 	for _, part := range list {
@@ -352,7 +352,7 @@ func (p *puller) bringDelta(ctx context.Context) (bool, error) {
 	}
 	head, err := delta.ParseHead(remote, remote.Size)
 	if err != nil {
-		return false, fmt.Errorf("%s: %w", at.String(), err)
+		return false, fmt.Errorf("%s: %w", Shown(at.String()), err)
 	}
 	for _, old := range p.Have {
 		if old.Digest() != head.Old {
@@ -362,7 +362,7 @@ func (p *puller) bringDelta(ctx context.Context) (bool, error) {
 		if err := p.File(ctx, at.String(), file, p.room, p.progress("fetch")); err != nil {
 			return false, err
 		}
-		p.result.Delta, p.result.Bytes = at.String(), size(file)
+		p.result.Delta, p.result.Bytes = Shown(at.String()), size(file)
 		_, err := delta.Apply(ctx, file, delta.Options{Old: &old, Output: p.local(""), Progress: p.Progress})
 		return true, p.discard(err)
 	}

@@ -27,13 +27,13 @@ func isWeb(path string) bool {
 func (f *loginFlags) webClient(g *globals, address string) (*download.Client, string, error) {
 	u, err := url.Parse(address)
 	if err != nil || u.Host == "" {
-		return nil, "", usage.Errorf("%s is no address of a file: want https://HOST/PATH/NAME.kkb", plain.Line(address))
+		return nil, "", usage.Errorf("%s is no address of a file: want https://HOST/PATH/NAME.kkb", download.Shown(address))
 	}
 	switch {
 	case u.User != nil:
 		return nil, "", usage.Errorf("the address of %s has a login: give --username and --password-stdin instead", plain.Line(u.Host))
 	case u.Scheme == "http" && !f.plainHTTP:
-		return nil, "", usage.Errorf("%s is plain HTTP: allow it with --plain-http if you trust the network", plain.Line(address))
+		return nil, "", usage.Errorf("%s is plain HTTP: allow it with --plain-http if you trust the network", download.Shown(address))
 	}
 	if err := f.check(); err != nil {
 		return nil, "", err
@@ -70,11 +70,11 @@ func (g *globals) openWeb(ctx context.Context, address string, f loginFlags) (*b
 	if err != nil {
 		return nil, err
 	}
-	r, err := bundle.NewReaderWith(remote, remote.Size, g.keysFor(address))
+	r, err := bundle.NewReaderWith(remote, remote.Size, g.keysFor(download.Shown(address)))
 	if err != nil {
 		return nil, err
 	}
-	n := signaturesOf{name: plain.Line(address), none: "there is no " + sidecarSuffix[1:] + " beside it", list: func() ([]string, error) {
+	n := signaturesOf{name: download.Shown(address), none: "there is no " + sidecarSuffix[1:] + " beside it", list: func() ([]string, error) {
 		return g.trust.signatures, nil
 	}, read: func(file string) ([]byte, error) { return os.ReadFile(file) }}
 	if len(g.trust.signatures) == 0 {
@@ -83,7 +83,7 @@ func (g *globals) openWeb(ctx context.Context, address string, f loginFlags) (*b
 			return nil, errors.Join(err, r.Close())
 		}
 		if data != nil {
-			n.list = func() ([]string, error) { return []string{webSidecar(address)}, nil }
+			n.list = func() ([]string, error) { return []string{download.Shown(webSidecar(address))}, nil }
 			n.read = func(string) ([]byte, error) { return data, nil }
 		}
 	}
@@ -113,15 +113,15 @@ func (g *globals) openRead(ctx context.Context, path string, f loginFlags) (*bun
 
 // webResult is the JSON output of a pull from a web server.
 type webResult struct {
-	Version   int           `json:"version"` // 1
-	Path      string        `json:"path"`
-	Digest    digest.Digest `json:"digest"`
-	Size      int64         `json:"size"`    // bytes of the bundle
-	Fetched   int64         `json:"fetched"` // bytes of the transferred files
-	Parts     int           `json:"parts,omitempty"`
-	Delta     string        `json:"delta,omitempty"`     // address of the delta that was fetched in place of the bundle
-	Signature string        `json:"signature,omitempty"` // path
-	Duration  time.Duration `json:"duration"`            // nanoseconds
+	Version   int            `json:"version"` // 1
+	Path      string         `json:"path"`
+	Digest    digest.Digest  `json:"digest"`
+	Size      int64          `json:"size"`    // bytes of the bundle
+	Fetched   int64          `json:"fetched"` // bytes of the transferred files
+	Parts     int            `json:"parts,omitempty"`
+	Delta     string         `json:"delta,omitempty"`     // address of the delta that was fetched in place of the bundle
+	Signature string         `json:"signature,omitempty"` // path
+	Duration  plain.Duration `json:"duration"`
 }
 
 // runPullWeb pulls a bundle from a web server. The bundle gets its name once every byte and its signature are checked.
@@ -166,14 +166,15 @@ func runPullWeb(ctx context.Context, g *globals, address string, o pullOptions) 
 		return err
 	}
 	out.Path, out.Fetched, out.Parts, out.Delta, out.Signature = r.Path, r.Bytes, r.Parts, r.Delta, r.Signature
-	out.Duration = time.Since(start)
+	took := time.Since(start)
+	out.Duration = plain.Duration(took)
 	if g.JSON {
 		return g.PrintJSON(out)
 	}
 	if out.Delta != "" {
 		g.Note("made from the delta %s", plain.Line(out.Delta))
 	}
-	g.Note("%s: %s, %s fetched, in %s", out.Path, plain.Size(out.Size), plain.Size(out.Fetched), out.Duration.Round(100*time.Millisecond))
+	g.Note("%s: %s, %s fetched, in %s", out.Path, plain.Size(out.Size), plain.Size(out.Fetched), took.Round(100*time.Millisecond))
 	return g.Result("%s", out.Digest)
 }
 
@@ -190,7 +191,7 @@ func webOutput(output, address string) (string, error) {
 		err = errors.New("the name at its end is not valid as a file name: name a file with -o")
 	}
 	if err != nil {
-		return "", usage.Errorf("%s: %w", plain.Line(address), err)
+		return "", usage.Errorf("%s: %w", download.Shown(address), err)
 	}
 	return filepath.Join(output, name), nil
 }
