@@ -51,6 +51,23 @@ func (e *FailedError) Error() string {
 // Unwrap returns the reason.
 func (e *FailedError) Unwrap() error { return e.Err }
 
+// waited names the time in the reason of a release that was not ready in time: Helm's own text has none.
+func waited(reason error, limit time.Duration) error {
+	if errors.Is(reason, context.DeadlineExceeded) {
+		return &lateError{limit, reason}
+	}
+	return reason
+}
+
+// A lateError is the end of a wait.
+type lateError struct {
+	after time.Duration
+	err   error
+}
+
+func (e *lateError) Error() string { return "not ready after " + e.after.String() }
+func (e *lateError) Unwrap() error { return e.err }
+
 // Bounds on the report about a failed release.
 const (
 	diagnosis   = 30 * time.Second
@@ -70,6 +87,7 @@ func (s state) failed(ctx context.Context, c *Chart, o InstallOptions, rel *rele
 		e.Undone = "the run was interrupted; the next run resumes here"
 		return e
 	}
+	e.Err = waited(reason, timeout(o))
 	e.Pods = s.describe(ctx, o, rel)
 	if !o.Rollback {
 		e.Undone = "its objects were kept for examination"

@@ -1,7 +1,9 @@
 package charts
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -76,6 +78,17 @@ func TestFailedError(t *testing.T) {
 	e := &FailedError{Release: "shop/web", Chart: "web 1.0.0", Err: cause, Pods: []string{"pod a"}, Undone: "it was rolled back"}
 	if want := "install chart web 1.0.0 as shop/web: timed out\npod a\nit was rolled back"; e.Error() != want || !errors.Is(e, cause) {
 		t.Errorf("got %q", e.Error())
+	}
+}
+
+func TestWaited(t *testing.T) {
+	t.Parallel()
+	late := waited(fmt.Errorf("wait: %w", context.DeadlineExceeded), 40*time.Second)
+	if late.Error() != "not ready after 40s" || !errors.Is(late, context.DeadlineExceeded) {
+		t.Errorf("got %q", late)
+	}
+	if cause := errors.New("no such chart"); waited(cause, time.Second) != cause {
+		t.Error("another reason was replaced")
 	}
 }
 

@@ -421,7 +421,11 @@ func (r *run) chart(ctx context.Context, p *preview, result *Result) error {
 	if same, err := charts.Installed(ctx, chart, o); err != nil || same {
 		return err
 	}
-	r.say(p.step.name(), fmt.Sprintf("installing %s %s", chart.Name(), chart.Version()))
+	doing := "installing"
+	if p.was != "" {
+		doing = "upgrading to"
+	}
+	r.say(p.step.name(), fmt.Sprintf("%s %s %s", doing, chart.Name(), chart.Version()))
 	definitions, err := kube.ParseManifest(chart.CRDs())
 	if err != nil {
 		return fmt.Errorf("custom resource definitions: %w", err)

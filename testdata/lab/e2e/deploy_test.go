@@ -153,7 +153,7 @@ func (d *deployment) upgrade(t *testing.T) {
 
 func (d *deployment) badImage(t *testing.T) {
 	r := d.deploy(t, "2.0.0", "--set", "shop=image="+d.address+"/lab/none:1").must(t, 16)
-	for _, want := range []string{"shop/shop", "pod shop/shop-", "ErrImagePull", "rolled back to revision"} {
+	for _, want := range []string{"shop/shop", "not ready after 40s", "pod shop/shop-", "ErrImagePull", "rolled back to revision"} {
 		if !strings.Contains(strings.ReplaceAll(r.stderr, "ImagePullBackOff", "ErrImagePull"), want) {
 			t.Errorf("no %q in\n%s", want, r.stderr)
 		}
