@@ -64,6 +64,7 @@ func TestDeploy(t *testing.T) {
 		{"an upgrade to a second bundle", d.upgrade},
 		{"a pod that cannot start is named, and the release rolled back", d.badImage},
 		{"it is listed and removed", d.remove},
+		{"the same bundle with a registry in the cluster", d.ownRegistry},
 	})
 }
 
@@ -171,4 +172,28 @@ func (d *deployment) remove(t *testing.T) {
 	r := kkbundle("deploy", "remove", "--yes", d.app("2.0.0")).must(t, 0)
 	t.Logf("remove: %s\n%s", r.took.Round(100*time.Millisecond), r.stderr)
 	d.waitFor(t, time.Minute, "the namespaces are gone", 1, "! kubectl --kubeconfig=/etc/kubernetes/admin.conf get namespaces -o name | grep -E '/(shop|batch|kkbundle)$'")
+}
+
+// ownRegistry deploys with a registry that the command puts into the cluster. Its containerd leads nothing to kkbundle's registry of the
+// site any more, as in a foreign cluster.
+func (d *deployment) ownRegistry(t *testing.T) {
+	d.on(t, 1, "rm -r /etc/containerd/certs.d/_default")
+	deploy := func(args ...string) result {
+		r := run(t, d.lab.Command(t.Context(), d.kkbundle, append([]string{"deploy", "--kubeconfig", d.kubeconfig}, args...)...)).must(t, 0)
+		t.Logf("%v: %s\n%s", args, r.took.Round(100*time.Millisecond), r.stderr)
+		return r
+	}
+	deploy("--own-registry", d.app("1.0.0"))
+	for _, namespace := range []string{"shop", "batch"} {
+		got := d.kubectl(t, "--namespace="+namespace+" get pods -o jsonpath='{.items[*].spec.containers[*].image} {.items[*].status.containerStatuses[*].ready}'")
+		if !strings.HasPrefix(got, "127.0.0.1:15050/docker.io/lab/labapp:1@sha256:") || !strings.HasSuffix(strings.TrimSpace(got), " true") {
+			t.Errorf("%s: %s", namespace, got)
+		}
+	}
+	if r := deploy("--own-registry", d.app("1.0.0")); !strings.Contains(r.stderr, "2 releases, 0 changed") {
+		t.Errorf("want 0 changed, got\n%s", r.stderr)
+	}
+	deploy("remove", "--yes", d.app("1.0.0"))
+	deploy("remove-registry", "--yes")
+	d.waitFor(t, time.Minute, "the registry is gone", 1, "! kubectl --kubeconfig=/etc/kubernetes/admin.conf get namespaces -o name | grep -E '/(shop|batch|kkbundle.*)$'")
 }
