@@ -71,7 +71,7 @@ bundle. Namespaces are created. If the registry needs a login, each namespace ge
 login of this command.
 
 With --own-registry, deploy first puts a registry into the cluster, through the API server alone; every node then pulls from it on its own
-loopback address. This was not seen to run on nodes yet: docs/site/deploy-registry.md says what was.
+loopback address. docs/site/deploy-registry.md says where this was seen to run.
 
 A repeated run changes nothing if nothing differs. A chart that fails is rolled back, unless its entry says onFailure: keep. Two runs
 into one cluster exclude each other. With Ctrl-C, finished releases stay, and the next run continues.`,
