@@ -60,7 +60,9 @@ func meta(namespace, objectName, component string) metav1.ObjectMeta {
 // namespaceObject permits pods in the nodes' network, which the proxies are.
 func namespaceObject(namespace string) *corev1.Namespace {
 	n := &corev1.Namespace{TypeMeta: kind("v1", "Namespace"), ObjectMeta: meta("", namespace, "namespace")}
-	n.Labels["pod-security.kubernetes.io/enforce"] = "privileged"
+	for _, mode := range []string{"enforce", "warn", "audit"} { // the cluster's defaults would warn of pods that enforce permits
+		n.Labels["pod-security.kubernetes.io/"+mode] = "privileged"
+	}
 	return n
 }
 

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/user"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/authn"
@@ -19,6 +20,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/kkbundle/kkbundle/build"
+	"github.com/kkbundle/kkbundle/cmd/internal/terminal"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/deploy"
 	"github.com/kkbundle/kkbundle/plain"
@@ -114,8 +116,8 @@ func runDeploy(ctx context.Context, g *globals, path string, o deployOptions) (e
 	if err != nil {
 		return err
 	}
-	m := g.NewMeter("push")
-	at, err := o.target(ctx, g, func(e registry.Event) { m.Set(e.Done, e.Total) })
+	meter := sync.OnceValue(func() *terminal.Meter { return g.NewMeter("push") }) // begins with the push: what precedes it takes time, too
+	at, err := o.target(ctx, g, func(e registry.Event) { meter().Set(e.Done, e.Total) })
 	if err != nil {
 		return err
 	}
@@ -130,12 +132,12 @@ func runDeploy(ctx context.Context, g *globals, path string, o deployOptions) (e
 		Cluster: config, Registry: at, Values: values, By: thisRun(), DryRun: o.dryRun, NoPush: o.noPush, Adopt: o.adopt, Force: o.forced, Logger: g.Logger(),
 		Progress: func(e deploy.Event) {
 			if e.Part != "" {
-				m.Stop() // the push has ended
+				meter().Stop() // the push has ended
 			}
 			noteDeployment(g, e)
 		},
 	})
-	m.Stop()
+	meter().Stop()
 	return errors.Join(err, printDeployment(ctx, g, report, o, time.Since(start)))
 }
 
