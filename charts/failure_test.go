@@ -87,7 +87,8 @@ func TestWaited(t *testing.T) {
 	if late.Error() != "not ready after 40s" || !errors.Is(late, context.DeadlineExceeded) {
 		t.Errorf("got %q", late)
 	}
-	if cause := errors.New("no such chart"); waited(cause, time.Second) != cause {
+	cause := errors.New("no such chart")
+	if got := waited(cause, time.Second); got.Error() != cause.Error() {
 		t.Error("another reason was replaced")
 	}
 }

@@ -61,8 +61,8 @@ func newFakeAPI(t *testing.T, s *site, version string) *fakeAPI {
 	f := &fakeAPI{
 		hosts: s.hosts, servers: map[string]string{}, nodes: map[string]*corev1.Node{}, address: map[string]string{},
 		target: version, objects: map[string]string{
-			"configmap kubeadm-config":     `{"data":{"ClusterConfiguration":"apiVersion: kubeadm.k8s.io/v1beta4\n"}}`,
-			"poddisruptionbudgets":         `{"items":[]}`,
+			"configmap kubeadm-config": `{"data":{"ClusterConfiguration":"apiVersion: kubeadm.k8s.io/v1beta4\n"}}`,
+			"poddisruptionbudgets":     `{"items":[]}`,
 		},
 	}
 	f.pods(staticPods(s.options.Inventory)...)
