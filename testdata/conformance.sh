@@ -6,6 +6,7 @@ version=$1
 top=$(cd "$(dirname "$0")/.." && pwd)
 dir=$(mktemp -d)
 server=
+# shellcheck disable=SC2317 # the trap calls it
 cleanup() {
   [ -z "$server" ] || { kill "$server" 2>/dev/null && wait "$server" 2>/dev/null; } || true
   rm -rf "$dir"
