@@ -91,14 +91,14 @@ release: dist-check ## publish dist/ of the tag $(VERSION) at GitHub with gh, an
 
 test: helper ## unit and integration tests without the slow ones: what to run after each change
 	@testdata/needs.sh $(TEST_NEEDS)
-	go test -short -ldflags=-w -timeout 10m ./...
+	go test -short -ldflags=-w -timeout 20m ./...
 
 test-full: helper ## all tests: also of size and of hostile input, kill loops, arm64 emulated, the race detector on what is concurrent, the lab's own
 	@testdata/needs.sh $(TEST_NEEDS) gcc:gcc qemu-aarch64-static:qemu-user-static
 	go vet ./... ./testdata/scale ./testdata/mutate
-	go test -timeout 10m ./... ./testdata/scale ./testdata/mutate
+	go test -timeout 20m ./... ./testdata/scale ./testdata/mutate
 	GOARCH=arm64 go test -exec qemu-aarch64-static -run Golden ./bundle # the same bundle, byte for byte
-	CGO_ENABLED=1 go test -race -timeout 15m $$(go list ./bundle/... ./fetch/... ./registry/... ./installer/... | grep -v /regzip$$) # regzip has no goroutines
+	CGO_ENABLED=1 go test -race -timeout 25m $$(go list ./bundle/... ./fetch/... ./registry/... ./installer/... | grep -v /regzip$$) # regzip has no goroutines
 	cd testdata/lab && go vet ./... && go test -short -timeout 5m ./...
 
 lint: $(LINT) helper ## the lint set, shell scripts, formatting, and the layers of docs/architecture.md
