@@ -3,11 +3,9 @@
 package installer
 
 import (
-	"context"
 	"errors"
 	"io"
 	"io/fs"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,6 +18,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/installer/etcd"
 	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/node/s3test"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/installer/tasktest"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -114,44 +113,6 @@ func TestEtcdBackupLeavesRoom(t *testing.T) {
 	}
 }
 
-// storageOfSite runs versitygw, which checks signatures, with a bucket, and returns its address.
-func storageOfSite(t *testing.T) string {
-	t.Helper()
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		t.Skip(err)
-	}
-	found, err := filepath.Glob(filepath.Join(cache, "kkbundle-lab", "versitygw-*", "versitygw"))
-	if err != nil || len(found) == 0 {
-		t.Skip("the lab has not built versitygw")
-	}
-	root := t.TempDir()
-	if err := os.Mkdir(filepath.Join(root, "copies"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := l.Addr().String()
-	_ = l.Close()
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	cmd := exec.CommandContext(ctx, found[0], "--access=site", "--secret=secret-of-the-site", "--port="+address, "--quiet", "posix", "--nometa", root)
-	cmd.Stdout, cmd.Stderr = t.Output(), t.Output()
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { cancel(); _ = cmd.Wait() })
-	for range 100 {
-		if c, err := net.Dial("tcp", address); err == nil {
-			_ = c.Close()
-			break
-		}
-		time.Sleep(100 * time.Millisecond)
-	}
-	return address
-}
-
 // The timer's script encrypts a copy and sends it; with all hosts lost, it comes back from the storage.
 func TestEtcdCopiesInS3(t *testing.T) {
 	t.Parallel()
@@ -159,14 +120,15 @@ func TestEtcdCopiesInS3(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	storage, _ := s3test.Start(t, "copies")
 	s, _, _ := etcdSite(t, "external")
 	s.options.Cluster = tasktest.Cluster(t, "etcd: {type: external}\nbackup: {recipients: ["+key.Recipient().String()+
-		"], s3: {endpoint: 'http://"+storageOfSite(t)+"', bucket: copies, prefix: etcd/site1, accessKey: site, secretKeyFile: s3.secret}}")
+		"], s3: {endpoint: 'http://"+storage+"', bucket: copies, prefix: etcd/site1, accessKey: "+s3test.AccessKey+", secretKeyFile: s3.secret}}")
 	s.options.Values = func(name string) ([]byte, error) {
 		if name != "s3.secret" {
 			return nil, fs.ErrNotExist
 		}
-		return []byte("secret-of-the-site\n"), nil
+		return []byte(s3test.SecretKey + "\n"), nil
 	}
 	r := s.run(t, nil)
 	dir := t.TempDir()

@@ -165,7 +165,7 @@ func (f *file) apply(ctx context.Context, o Options, write func(bundle.Source, b
 	return write(src, a.index)
 }
 
-// rebuild makes the blobs of NEW that OLD lacks, compressed at a level. Close what it returns.
+// rebuild writes the blobs of NEW that OLD lacks into a temporary file, compressed at a level. The caller closes the result.
 func (f *file) rebuild(ctx context.Context, o Options, level bundle.Level) (_ *applier, err error) {
 	a := &applier{file: f, o: o}
 	defer func() {

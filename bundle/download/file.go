@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	stateSuffix = ".state" // of the file that says what a partial file is the beginning of
+	stateSuffix = ".state" // suffix of the file with the address, validator and size that a partial file belongs to
 	maxState    = 16 << 10
 	maxRestarts = 4 // of a file that changes on the server
 )

@@ -30,7 +30,7 @@ type Remote struct {
 	order  []int64 // of arrival
 }
 
-// Open reads the beginning of a file, which tells whether the server has ranges.
+// Open reads the first bytes of a file. A server that does not send ranges is an error.
 func (c *Client) Open(ctx context.Context, address string) (*Remote, error) {
 	r := &Remote{blocks: map[int64][]byte{}}
 	r.fetch = func(from, to int64) (data []byte, err error) {

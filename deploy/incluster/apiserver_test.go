@@ -23,9 +23,9 @@ import (
 // and removal are real. The node and its kubelet are stand-ins: no program runs, and nothing is pulled or forwarded. The lab's
 // TestDeployInClusterAPI starts the server.
 func TestAPIServer(t *testing.T) {
-	path := os.Getenv("KKBUNDLE_TEST_APISERVER")
+	path := os.Getenv("KKBUNDLE_TEST_NODELESS")
 	if path == "" {
-		t.Skip("KKBUNDLE_TEST_APISERVER names no kubeconfig of an API server without nodes")
+		t.Skip("KKBUNDLE_TEST_NODELESS names no kubeconfig of an API server without nodes")
 	}
 	config, err := clientcmd.BuildConfigFromFlags("", path)
 	if err != nil {

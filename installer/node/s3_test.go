@@ -1,7 +1,6 @@
 package node
 
 import (
-	"context"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
@@ -12,11 +11,12 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/kkbundle/kkbundle/installer/node/s3test"
 )
 
 // The signatures of Amazon's own examples, which have the bucket in the host's name: the object is the first part of the path.
@@ -134,48 +134,17 @@ func answers(t *testing.T, text string) string {
 	return l.Addr().String()
 }
 
-// The server is versitygw, which checks signatures and checksums as Amazon does: see testdata/lab/software.
+// A real server takes what the helper sends, and refuses another login and another bucket.
 func TestS3RealServer(t *testing.T) {
 	t.Parallel()
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		t.Skip(err)
-	}
-	found, err := filepath.Glob(filepath.Join(cache, "kkbundle-lab", "versitygw-*", "versitygw"))
-	if err != nil || len(found) == 0 {
-		t.Skip("the lab has not built versitygw")
-	}
-	root := t.TempDir()
-	if err := os.Mkdir(filepath.Join(root, "bucket"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := l.Addr().String()
-	_ = l.Close()
-	ctx, cancel := context.WithCancel(t.Context())
-	cmd := exec.CommandContext(ctx, found[0], "--access=site", "--secret=secret-of-the-site", "--port="+address, "--quiet", "posix", "--nometa", root)
-	cmd.Stdout, cmd.Stderr = t.Output(), t.Output()
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	defer func() { cancel(); _ = cmd.Wait() }()
-	s := S3{Endpoint: "http://" + address, Bucket: "bucket", Prefix: "copies", Region: "us-east-1", AccessKey: "site", SecretKey: "secret-of-the-site"}
-	for range 100 {
-		if c, err := net.Dial("tcp", address); err == nil {
-			_ = c.Close()
-			break
-		}
-		time.Sleep(100 * time.Millisecond)
-	}
+	address, objects := s3test.Start(t, "bucket")
+	s := S3{Endpoint: "http://" + address, Bucket: "bucket", Prefix: "copies", Region: "us-east-1", AccessKey: s3test.AccessKey, SecretKey: s3test.SecretKey}
 	const size = 20 << 20
 	file, data, err := sends(t, s, size)
 	if err != nil {
 		t.Fatal(err)
 	}
-	stored, err := os.ReadFile(filepath.Join(root, "bucket", "copies", "site", "node 1", filepath.Base(file)))
+	stored, err := os.ReadFile(filepath.Join(objects, "copies", "site", "node 1", filepath.Base(file)))
 	if err != nil || string(stored) != string(data) {
 		t.Errorf("stored %d bytes of %d: %v", len(stored), len(data), err)
 	}
@@ -183,7 +152,7 @@ func TestS3RealServer(t *testing.T) {
 	if _, _, err := sends(t, s, size); err == nil || !strings.Contains(err.Error(), "SignatureDoesNotMatch") {
 		t.Errorf("with another secret: %v", err)
 	}
-	s.SecretKey, s.Bucket = "secret-of-the-site", "absent"
+	s.SecretKey, s.Bucket = s3test.SecretKey, "absent"
 	if _, _, err := sends(t, s, size); err == nil || !strings.Contains(fmt.Sprint(err), "NoSuchBucket") {
 		t.Errorf("without the bucket: %v", err)
 	}

@@ -62,7 +62,7 @@ func chineseProblems(all map[string]string, missing []string) (list []string) {
 // generated are tables that make docs writes into pages: the Chinese page links to them.
 var generated = regexp.MustCompile(`(?s)<!-- The lab's results: .*?<!-- The end of the table. -->`)
 
-// lag returns what is wrong with the Chinese twin of a page.
+// lag lists the faults of a page's Chinese twin: older than the English text, other commands, no record of its source.
 func lag(page, english, twin, chinese string) (list []string) {
 	stamp := fmt.Sprintf("<!-- from %s sha256:%x -->", path.Base(page), sha256.Sum256([]byte(generated.ReplaceAllString(english, ""))))
 	switch m := stampGrammar.FindStringSubmatch(chinese); {

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/crypto/bcrypt"
 )
 
-// journeyGrammar is what a line of a journey may be: a command that succeeds, a look at its result, or a step of the reader.
+// journeyGrammar matches the permitted lines of a journey: a command that succeeds, a look at its result, or a step of the reader.
 var journeyGrammar = regexp.MustCompile(`^(exec|stdin|stdout|stderr|! stdout|! stderr|cd|cp|cmp|env|exists|! exists|grep|mkdir|mv|rm|kill|wait|answers|wrote) ?`)
 
 // TestJourneys runs testdata/journey: ways of users from nothing to a result. Each begins in a directory with the files that the user writes
@@ -50,7 +50,7 @@ func TestJourneys(t *testing.T) {
 	})
 }
 
-// journey gives a script what a new user of a machine behind the proxy has, and a port that is free.
+// journey prepares a script: the environment of a new user of a machine behind the proxy, and a free port.
 func (u *internet) journey(env *testscript.Env) error {
 	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // a test
 	if err != nil {

@@ -95,7 +95,7 @@ func entries(list []area, messages []message) []entry {
 		}
 		e := entry{message: m, area: areaOf(list, m)}
 		fewest := fewestWithoutRemedy
-		if list[e.area].usual == "64" || list[e.area].usual == "10" { // about what the reader has typed
+		if list[e.area].usual == "64" || list[e.area].usual == "10" { // errors of arguments and of files that the reader wrote
 			fewest = fewestWords
 		}
 		listed := words >= fewestWords && m.remedy != "" || words >= fewest && list[e.area].whole && !introduces

@@ -36,7 +36,7 @@ func ourSite(t *testing.T) manual.Site {
 	return s
 }
 
-// A parsed page has what a browser would follow or load.
+// A parsed page lists the links and the loaded resources of an HTML page.
 type parsed struct {
 	ids    []string
 	links  []string // of <a>

@@ -30,7 +30,7 @@ func TestDeployInClusterAPI(t *testing.T) {
 	tests := compileInCluster(t)
 	config := controlPlane(t, made.Bin)
 	cmd := exec.CommandContext(t.Context(), tests, "-test.v", "-test.run=^TestAPIServer$")
-	cmd.Env = append(os.Environ(), "KKBUNDLE_TEST_APISERVER="+config, "KKBUNDLE_TEST_PROGRAMS="+podPrograms(t))
+	cmd.Env = append(os.Environ(), "KKBUNDLE_TEST_NODELESS="+config, "KKBUNDLE_TEST_PROGRAMS="+podPrograms(t))
 	r := run(t, cmd)
 	t.Logf("%s\n%s", r.stdout, r.stderr)
 	if r.code != 0 || !strings.Contains(r.stdout, "--- PASS: TestAPIServer") {
