@@ -3,6 +3,7 @@
 package installer
 
 import (
+	"context"
 	"errors"
 	"io"
 	"io/fs"
@@ -180,6 +181,52 @@ func TestEtcdCopiesInS3(t *testing.T) {
 }
 
 // Copies of hosts are listed by their names and fetched whole or not at all.
+// status warns of a copy that failed and of copies that are late, and says nothing of hosts without the timer.
+func TestStatusJudgesCopies(t *testing.T) {
+	t.Parallel()
+	day := func(n int) string {
+		return "etcd-" + time.Now().UTC().AddDate(0, 0, -n).Format("20060102T150405Z") + ".db"
+	}
+	for name, c := range map[string]struct {
+		enabled bool
+		result  string // of the unit's last run
+		copies  []string
+		want    string // state and text, "" for no finding
+	}{
+		"no timer":        {false, "success", []string{day(30)}, ""},
+		"no copy yet":     {true, "success", nil, ""},
+		"a copy of now":   {true, "success", []string{day(30), day(0)}, "ok "},
+		"old copies":      {true, "success", []string{day(30), day(2)}, "warning the newest copy of etcd is " + day(2)[:13]},
+		"the last failed": {true, "exit-code", []string{day(0)}, "warning the last copy of etcd was not saved or not sent (exit-code)"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, r, _ := etcdSite(t, "external")
+			h := s.hosts["node1"]
+			h.answer("systemctl", func(_ context.Context, cmd host.Cmd) error {
+				switch {
+				case cmd.Args[1] == "show":
+					_, err := io.WriteString(cmd.Stdout, c.result+"\n")
+					return err
+				case !c.enabled:
+					return &host.ExitError{Host: "node1", Args: cmd.Args, Code: 1}
+				}
+				return nil
+			})
+			for _, one := range c.copies {
+				h.put(t, etcd.Backups+"/"+one, string(etcdCopy("x")))
+			}
+			var got string
+			for _, f := range judgeCopies(t.Context(), r.Hosts[1]) {
+				got += string(f.State) + " " + f.Found
+			}
+			if got != c.want && (c.want == "" || !strings.HasPrefix(got, c.want)) {
+				t.Errorf("got %q, want %q", got, c.want)
+			}
+		})
+	}
+}
+
 func TestEtcdCopiesOfHosts(t *testing.T) {
 	t.Parallel()
 	s, r, _ := etcdSite(t, "external")
