@@ -504,9 +504,9 @@ func (a *applier) putBlobs(ctx context.Context) error {
 	}
 	defer free()
 	left, done := a.Content, newTally(func(n int64) { a.o.progress("rebuild blobs", n, a.Content) })
-	group, ctx := errgroup.WithContext(ctx)
+	group, putting := errgroup.WithContext(ctx)
 	group.SetLimit(jobs())
-	for n := in.number(maxRanges); n > 0 && in.err == nil && ctx.Err() == nil; n-- {
+	for n := in.number(maxRanges); n > 0 && in.err == nil && putting.Err() == nil; n-- {
 		b := a.blob(in)
 		left -= b.Size
 		if in.err == nil && left < 0 {
@@ -528,10 +528,13 @@ func (a *applier) putBlobs(ctx context.Context) error {
 		}
 		group.Go(func() error {
 			defer done.add(b.Size)
-			return a.put(ctx, b.Descriptor, func(w io.Writer) error { return a.write(w, b) })
+			return a.put(putting, b.Descriptor, func(w io.Writer) error { return a.write(w, b) })
 		})
 	}
 	if err := group.Wait(); err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil { // the rest of the section was not read
 		return err
 	}
 	return in.end()

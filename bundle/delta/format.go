@@ -280,10 +280,13 @@ func (s *scanner) end() error {
 	if s.err != nil {
 		return s.err
 	}
-	if _, err := s.in.ReadByte(); !errors.Is(err, io.EOF) {
+	switch _, err := s.in.ReadByte(); {
+	case err == nil:
 		return damaged("a section has bytes after its end")
+	case !errors.Is(err, io.EOF):
+		s.fail(err)
 	}
-	return nil
+	return s.err
 }
 
 // A span is a range of bytes.

@@ -151,6 +151,17 @@ func (d deltas) interrupted(t *testing.T) {
 			nothing(t, o.Scratch)
 		}
 	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	o.Progress = func(p string, done, total int64) { // between two steps
+		if p == "restore files" && done == total {
+			cancel()
+		}
+	}
+	if _, err := delta.Open(ctx, o, there, back); !errors.Is(err, context.Canceled) {
+		t.Errorf("between two steps: %v", err)
+	}
+	nothing(t, o.Scratch)
 	o.Progress = nil
 	r, err := delta.Open(t.Context(), o, there)
 	check(t, err)

@@ -21,12 +21,11 @@ import (
 // A server has one file, and a list of faults: each request uses up the first, and the rest are served well.
 type server struct {
 	*httptest.Server
-	mu     sync.Mutex
+	mu     sync.Mutex // of everything below: a handler may outlive its client
 	data   []byte
 	etag   string
 	faults []fault
 	log    []string // of requests: method and range
-	sent   int64
 }
 
 // A fault answers a request in place of the server.
@@ -49,28 +48,42 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		serve, s.faults = s.faults[0], s.faults[1:]
 	}
 	s.mu.Unlock()
-	serve(s, &counting{w, s}, r)
+	serve(s, w, r)
 }
 
 func (s *server) well(w http.ResponseWriter, r *http.Request) {
-	w.Header().Set("ETag", s.etag)
-	http.ServeContent(w, r, "file", time.Time{}, bytes.NewReader(s.data))
+	data, etag := s.file()
+	w.Header().Set("ETag", etag)
+	http.ServeContent(w, r, "file", time.Time{}, bytes.NewReader(data))
 }
 
-type counting struct {
-	http.ResponseWriter
-	s *server
+// file returns the file and its validator.
+func (s *server) file() (data []byte, etag string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.data, s.etag
 }
 
-func (c *counting) Write(b []byte) (int, error) {
-	c.s.mu.Lock()
-	c.s.sent += int64(len(b))
-	c.s.mu.Unlock()
-	return c.ResponseWriter.Write(b)
+// replace makes another file of it.
+func (s *server) replace(data []byte, etag string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.data, s.etag = data, etag
 }
 
-// Unwrap serves http.ResponseController.
-func (c *counting) Unwrap() http.ResponseWriter { return c.ResponseWriter }
+// fail sets the faults of the next requests, and forgets those so far.
+func (s *server) fail(faults ...fault) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.faults, s.log = faults, nil
+}
+
+// requests returns the method and range of each request since fail.
+func (s *server) requests() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.log)
+}
 
 // cut ends the connection after n bytes of the body.
 func cut(n int) fault {
@@ -111,7 +124,7 @@ func whole(s *server, w http.ResponseWriter, r *http.Request) {
 // changed replaces the file before the answer.
 func changed(data []byte, etag string) fault {
 	return func(s *server, w http.ResponseWriter, r *http.Request) {
-		s.data, s.etag = data, etag
+		s.replace(data, etag)
 		s.well(w, r)
 	}
 }
@@ -122,7 +135,8 @@ func another(contentRange, etag string) fault {
 		w.Header().Set("Content-Range", contentRange)
 		w.Header().Set("ETag", etag)
 		w.WriteHeader(http.StatusPartialContent)
-		_, _ = w.Write(make([]byte, len(s.data)/2)) // wrong bytes
+		data, _ := s.file()
+		_, _ = w.Write(make([]byte, len(data)/2)) // wrong bytes
 	}
 }
 
@@ -132,22 +146,25 @@ func endless(s *server, w http.ResponseWriter, _ *http.Request) {
 	if err != nil {
 		return
 	}
-	_, _ = fmt.Fprintf(rw, "HTTP/1.0 200 OK\r\nETag: \"one\"\r\n\r\n%s", s.data[:len(s.data)/2])
+	data, _ := s.file()
+	_, _ = fmt.Fprintf(rw, "HTTP/1.0 200 OK\r\nETag: \"one\"\r\n\r\n%s", data[:len(data)/2])
 	_, _ = rw.Flush(), c.Close() // the client has the rest
 }
 
 // stalled sends some bytes and then nothing.
 func stalled(s *server, w http.ResponseWriter, r *http.Request) {
-	w.Header().Set("ETag", s.etag)
-	w.Header().Set("Content-Length", fmt.Sprint(len(s.data)))
-	_, _ = w.Write(s.data[:1000])
+	data, etag := s.file()
+	w.Header().Set("ETag", etag)
+	w.Header().Set("Content-Length", fmt.Sprint(len(data)))
+	_, _ = w.Write(data[:1000])
 	_ = http.NewResponseController(w).Flush()
 	<-r.Context().Done()
 }
 
 func compressed(s *server, w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Encoding", "gzip")
-	_, _ = w.Write(s.data)
+	data, _ := s.file()
+	_, _ = w.Write(data)
 }
 
 func random(seed int64, n int) []byte {
@@ -191,7 +208,8 @@ func TestFileArrivesThroughFaults(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newServer(t, first)
-			s.etag, s.faults = c.etag, c.faults
+			s.replace(first, c.etag)
+			s.fail(c.faults...)
 			path := filepath.Join(t.TempDir(), "file")
 			if err := client().File(t.Context(), s.URL+"/x", path, nil, nil); err != nil {
 				t.Fatal(err)
@@ -200,7 +218,7 @@ func TestFileArrivesThroughFaults(t *testing.T) {
 			if err != nil || !bytes.Equal(got, c.want) {
 				t.Errorf("the file is wrong: %d bytes, %v", len(got), err)
 			}
-			if log := strings.Join(s.log, ", "); c.log != "" && log != c.log {
+			if log := strings.Join(s.requests(), ", "); c.log != "" && log != c.log {
 				t.Errorf("requests: %s; want %s", log, c.log)
 			}
 		})
@@ -216,15 +234,15 @@ func TestFileContinuesInALaterRun(t *testing.T) {
 		log     string
 	}{
 		"the same file":    {func(*server, string) {}, first, "GET bytes=300000-"},
-		"it changed":       {func(s *server, _ string) { s.data, s.etag = second, `"two"` }, second, "GET bytes=300000-, GET"},
-		"it is gone":       {func(s *server, _ string) { s.faults = []fault{status(404)} }, nil, "GET bytes=300000-"},
+		"it changed":       {func(s *server, _ string) { s.replace(second, `"two"`) }, second, "GET bytes=300000-, GET"},
+		"it is gone":       {func(s *server, _ string) { s.fail(status(404)) }, nil, "GET bytes=300000-"},
 		"the state is bad": {func(_ *server, path string) { _ = os.WriteFile(path+stateSuffix, []byte("{"), 0o600) }, first, "GET"},
 		"no state":         {func(_ *server, path string) { _ = os.Remove(path + stateSuffix) }, first, "GET"},
 		"a longer file":    {func(_ *server, path string) { _ = os.WriteFile(path, make([]byte, fileSize+1), 0o600) }, first, "GET"},
 		"whole, unchanged": {func(_ *server, path string) { _ = os.WriteFile(path, first, 0o600) }, first, "GET"},
 		"whole, changed": {func(s *server, path string) {
 			_ = os.WriteFile(path, first, 0o600)
-			s.data, s.etag = second, `"two"`
+			s.replace(second, `"two"`)
 		}, second, "GET, GET"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -233,18 +251,18 @@ func TestFileContinuesInALaterRun(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "file")
 			one := client()
 			one.tries = 1
-			s.faults = []fault{cut(300_000)}
+			s.fail(cut(300_000))
 			if err := one.File(t.Context(), s.URL+"/x", path, nil, nil); err == nil {
 				t.Fatal("no error")
 			}
-			s.log, s.sent = nil, 0
+			s.fail()
 			c.between(s, path)
 			err := client().File(t.Context(), s.URL+"/x", path, nil, nil)
 			got, _ := os.ReadFile(path)
 			if c.want == nil && !isMissing(err) || c.want != nil && (err != nil || !bytes.Equal(got, c.want)) {
 				t.Errorf("%d bytes, %v", len(got), err)
 			}
-			if log := strings.Join(s.log, ", "); log != c.log {
+			if log := strings.Join(s.requests(), ", "); log != c.log {
 				t.Errorf("requests: %s; want %s", log, c.log)
 			}
 		})
@@ -262,7 +280,7 @@ func TestFileFails(t *testing.T) {
 	var flapping []fault
 	for i := range 100 {
 		flapping = append(flapping, func(s *server, w http.ResponseWriter, r *http.Request) {
-			s.etag = fmt.Sprintf(`"%d"`, i)
+			s.replace(data, fmt.Sprintf(`"%d"`, i))
 			cut(1000)(s, w, r)
 		})
 	}
@@ -281,13 +299,13 @@ func TestFileFails(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newServer(t, data)
-			s.faults = c.faults
+			s.fail(c.faults...)
 			err := client().File(t.Context(), s.URL+"/x?token=secret", filepath.Join(t.TempDir(), "file"), nil, nil)
 			if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "secret") {
 				t.Errorf("error %v; want %q, and no token", err, c.want)
 			}
-			if len(s.log) > 20 {
-				t.Errorf("%d requests", len(s.log))
+			if n := len(s.requests()); n > 20 {
+				t.Errorf("%d requests", n)
 			}
 		})
 	}
@@ -295,8 +313,9 @@ func TestFileFails(t *testing.T) {
 
 func TestFileFollowsRedirectsButNotOutOfTLS(t *testing.T) {
 	t.Parallel()
-	s := newServer(t, random(1, fileSize))
-	s.faults = []fault{cut(300_000)}
+	data := random(1, fileSize)
+	s := newServer(t, data)
+	s.fail(cut(300_000))
 	front := func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, s.URL+"/there", http.StatusFound) }
 	plainFront := httptest.NewServer(http.HandlerFunc(front))
 	t.Cleanup(plainFront.Close)
@@ -304,10 +323,10 @@ func TestFileFollowsRedirectsButNotOutOfTLS(t *testing.T) {
 	if err := client().File(t.Context(), plainFront.URL+"/x", path, nil, nil); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := os.ReadFile(path); err != nil || !bytes.Equal(got, s.data) {
+	if got, err := os.ReadFile(path); err != nil || !bytes.Equal(got, data) {
 		t.Errorf("%d bytes, %v", len(got), err)
 	}
-	if got := strings.Join(s.log, ", "); got != "GET, GET bytes=300000-" {
+	if got := strings.Join(s.requests(), ", "); got != "GET, GET bytes=300000-" {
 		t.Errorf("requests: %s", got)
 	}
 	secure := httptest.NewTLSServer(http.HandlerFunc(front))
@@ -323,7 +342,7 @@ func TestFileFollowsRedirectsButNotOutOfTLS(t *testing.T) {
 func TestFileEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	s := newServer(t, random(1, fileSize))
-	s.faults = []fault{stalled}
+	s.fail(stalled)
 	c := client()
 	c.idle = time.Hour
 	ctx, cancel := context.WithCancel(t.Context())
@@ -346,7 +365,7 @@ func TestRemoteReadsRanges(t *testing.T) {
 	t.Parallel()
 	data := random(1, 3*fileSize)
 	s := newServer(t, data)
-	s.faults = []fault{status(503), cut(100_000)}
+	s.fail(status(503), cut(100_000))
 	r, err := client().Open(t.Context(), s.URL+"/x")
 	if err != nil {
 		t.Fatal(err)
@@ -360,15 +379,15 @@ func TestRemoteReadsRanges(t *testing.T) {
 			}
 		}
 	}
-	requests := len(s.log)
-	if _, err := r.ReadAt(make([]byte, 1000), 0); err != nil || len(s.log) != requests {
-		t.Errorf("%d requests more, %v", len(s.log)-requests, err)
+	before := len(s.requests())
+	if _, err := r.ReadAt(make([]byte, 1000), 0); err != nil || len(s.requests()) != before {
+		t.Errorf("%d requests more, %v", len(s.requests())-before, err)
 	}
-	s.data, s.etag = random(2, len(data)), `"two"`
+	s.replace(random(2, len(data)), `"two"`)
 	if _, err := r.ReadAt(make([]byte, 10), int64(blockSize)*5/2); err == nil || !strings.Contains(err.Error(), "changed on the server") {
 		t.Errorf("error %v", err)
 	}
-	s.faults = []fault{whole}
+	s.fail(whole)
 	if _, err := client().Open(t.Context(), s.URL+"/x"); err == nil || !strings.Contains(err.Error(), "does not send ranges") {
 		t.Errorf("error %v", err)
 	}
