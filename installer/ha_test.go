@@ -323,9 +323,9 @@ func TestKubeVIP(t *testing.T) {
 					return nil
 				})
 			}
-			phases := []task.Phase{{Name: "install", Tasks: []task.Task{
+			phases := []task.Phase{{Name: "install", Tasks: append(kubeadm.SecurityTasks(),
 				kubeadm.InitTask(s.options.Cluster), endpoint.KubeVIPTask(), kubeadm.JoinTask("join-control-plane", task.OneByOne, manifest.RoleControlPlane),
-			}}}
+			)}}
 			f.fail = &host.ExitError{Host: "cp1", Args: []string{"kubeadm", "init"}, Code: 1}
 			if err := s.run(t, nil).Phases(t.Context(), phases); err == nil {
 				t.Fatal("a kubeadm that fails is passed over")

@@ -62,7 +62,8 @@ func (h *mortalHost) Run(ctx context.Context, cmd host.Cmd) error {
 // killedPhases are tasks of every kind, as far as they need no program that cannot run here: kubeadm and kubectl are played.
 func killedPhases(c *manifest.Cluster) []task.Phase {
 	return []task.Phase{
-		{Name: "init", Tasks: []task.Task{siteregistry.CertificatesTask(), machine.HostsTask(), machine.SwapTask(c), machine.KernelTask(c), machine.RouteTask(c)}},
+		{Name: "init", Tasks: append(kubeadm.SecurityTasks(),
+			siteregistry.CertificatesTask(), machine.HostsTask(), machine.SwapTask(c), machine.KernelTask(c), machine.RouteTask(c))},
 		{Name: "install", Tasks: []task.Task{
 			cri.ContainerdTask(), kubeadm.KubeletTask(c), kubeadm.InitTask(c), kubeadm.JoinTask("join-worker", task.Each, manifest.RoleWorker),
 		}},

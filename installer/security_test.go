@@ -3,11 +3,14 @@
 package installer
 
 import (
+	"context"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/kkbundle/kkbundle/installer/addon"
+	"github.com/kkbundle/kkbundle/installer/engine"
+	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/installer/kubeadm"
 	"github.com/kkbundle/kkbundle/installer/member"
@@ -33,6 +36,38 @@ func TestSecurityFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	tasktest.Golden(t, "namespaces.yaml", got)
+}
+
+// TestKubernetesTagHasTheSecurityFiles: kubeadm's API server never starts without them, and kubeadm waits minutes for it.
+func TestKubernetesTagHasTheSecurityFiles(t *testing.T) {
+	t.Parallel()
+	phases, err := engine.TaskSelection{Tags: []string{"kubernetes"}}.Selected(Plan(tasktest.Cluster(t, "")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, p := range phases {
+		for _, one := range p.Tasks {
+			names = append(names, one.Name)
+		}
+	}
+	if at := slices.Index(names, "security"); at < 0 || at > slices.Index(names, "kubeadm-init") {
+		t.Errorf("want security before kubeadm-init, got %q", names)
+	}
+}
+
+func TestKubeadmNeedsTheSecurityFiles(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "cp1")
+	began := false
+	s.hosts["cp1"].answer("kubeadm", func(_ context.Context, cmd host.Cmd) error {
+		began = began || cmd.Args[1] == "init"
+		return nil
+	})
+	err := s.run(t, nil).Phases(t.Context(), []task.Phase{{Name: "install", Tasks: []task.Task{kubeadm.InitTask(s.options.Cluster)}}})
+	if began || err == nil || !strings.Contains(err.Error(), "/etc/kubernetes/security") || !strings.Contains(err.Error(), "the tag security") {
+		t.Errorf("kubeadm began: %v; %v", began, err)
+	}
 }
 
 // The key is made once, is the same on all control planes, and is never replaced: what was encrypted with it could not be

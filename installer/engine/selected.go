@@ -18,7 +18,7 @@ func tagGroups() []tagGroup {
 		{"cri", []string{"containerd", "docker", "docker-", "runtime-tools", "crio", "cri-", "crictl", "nerdctl"}},
 		{"etcd", []string{"etcd", "etcd-", "provided-etcd"}},
 		{"endpoint", []string{"kube-vip", "kube-vip-", "haproxy", "endpoint", "endpoint-", "proxy-endpoint", "external-endpoint"}},
-		{"kubernetes", []string{"kubelet", "kubelet-", "kubeadm-", "api-server", "join-", "node-", "admin-conf", "k3s", "k3s-", "encryption-", "audit-"}},
+		{"kubernetes", []string{"security", "kubelet", "kubelet-", "kubeadm-", "api-server", "join-", "node-", "admin-conf", "k3s", "k3s-", "encryption-", "audit-"}},
 		{"security", []string{"security", "security-", "encrypt-secrets", "encryption-", "audit-", "certs-", "certificates-"}},
 		{"network", []string{"flannel", "calico", "cilium", "hybridnet", "kube-ovn", "multus", "cni-", "network-", "pod-links"}},
 		{"dns", []string{"cluster-dns", "dns-spread", "node-local-dns"}},

@@ -102,7 +102,7 @@ func InitTask(c *manifest.Cluster) task.Task {
 			if err != nil {
 				return err
 			}
-			if err := validate(ctx, t, data); err != nil {
+			if err := errors.Join(needSecurityFiles(ctx, t), validate(ctx, t, data)); err != nil {
 				return err
 			}
 			return CreateNode(ctx, t, data, "init", "--skip-phases=show-join-command")
@@ -230,6 +230,9 @@ func join(ctx context.Context, t *task.Host) (err error) {
 	}
 	defer func() { err = errors.Join(err, deleteToken(ctx, first, n.token)) }()
 	if n.controlPlane {
+		if err := needSecurityFiles(ctx, t); err != nil {
+			return err
+		}
 		if n.certificateKey, err = uploadCerts(ctx, first, config); err != nil {
 			return err
 		}

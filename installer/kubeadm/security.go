@@ -199,6 +199,19 @@ func securitySetting(t *task.Host, encryption []byte) (task.Setting, error) {
 	return task.Setting{Files: files, Apply: restartAPIServer}, nil
 }
 
+// needSecurityFiles returns an error if the host lacks the files that the API server reads: its pod would never start.
+func needSecurityFiles(ctx context.Context, t *task.Host) error {
+	guarded, err := Guarded(ctx, t.Site)
+	if err != nil || !guarded {
+		return err
+	}
+	there, err := t.Test(ctx, "test", "-e", EncryptionOnHost)
+	if err == nil && !there {
+		err = fmt.Errorf("the API server's files in %s do not exist; run kkbundle install with the tag security too", securityDir)
+	}
+	return err
+}
+
 // restartAPIServer restarts a running API server, so that it reads its files again.
 func restartAPIServer(ctx context.Context, t *task.Host) error {
 	if member, err := member.IsMember(ctx, t); err != nil || !member {

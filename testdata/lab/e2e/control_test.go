@@ -34,7 +34,7 @@ func TestFaults(t *testing.T) {
 
 // registryDown begins behind the task that would start the registry.
 func (th *thread) registryDown(t *testing.T) {
-	run(t, th.site(t, "install", "--tags", "hosts,registry,cri,kubelet")).must(t, 0)
+	run(t, th.site(t, "install", "--tags", "hosts,registry,cri,kubelet,security")).must(t, 0)
 	th.on(t, 1, "systemctl stop kkbundle-registry")
 	r := run(t, th.site(t, "install", "--from", "kubeadm-init")).must(t, 16)
 	if !strings.Contains(r.stderr, "host1: install kubeadm-init: ") || !strings.Contains(r.stderr, "ImagePull") {
@@ -126,7 +126,6 @@ func (th *thread) workerLost(t *testing.T) {
 	if code := cmd.ProcessState.ExitCode(); !pulled || code != 13 || !strings.Contains(errs.String(), h.Name) {
 		t.Fatalf("cable pulled: %v; exit code %d, want 13 and the host's name\n%s", pulled, code, errs.String())
 	}
-	// On a busy machine the kubelet restarts the API server, so one answer promises no second one.
 	th.waitFor(t, 2*time.Minute, "host1 and host2 are nodes, and no other", 1,
 		`[ "$(kubectl --kubeconfig /etc/kubernetes/admin.conf get nodes --output='jsonpath={.items[*].metadata.name}')" = "host1 host2" ]`)
 	t.Logf("after %s\n%s", time.Since(begin).Round(time.Second), errs.String())
