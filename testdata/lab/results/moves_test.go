@@ -3,6 +3,7 @@ package results
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -76,8 +77,11 @@ func movesTable(all []Result) string {
 			for _, ms := range m.Away {
 				away = append(away, fmt.Sprintf("%.1f s", float64(ms)/1000))
 			}
-			if len(away) == 0 {
+			switch {
+			case len(away) == 0:
 				away = []string{"-"}
+			case len(away) > 5:
+				away = []string{fmt.Sprintf("%d times, at most %.1f s", len(away), float64(slices.Max(m.Away))/1000)}
 			}
 			fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %d min %02d s | %d of %d | %s | %s, %s |\n",
 				m.From, m.To, kind, m.Topology, result, m.Seconds/60, m.Seconds%60, m.Missed, m.Asked, strings.Join(away, ", "), r.Test, r.Date)
