@@ -193,18 +193,26 @@ const leaseEnd = time.Minute
 
 func (s *Survey) judgeLeases() report.Findings {
 	var idle []string
+	state := report.Warning
 	for _, name := range Leased() {
 		lease, _ := s.Objects[name].(*coordinationv1.Lease)
 		_, component, _ := strings.Cut(name, "/")
-		switch holder, renewed := kube.Holder(lease); {
+		holder, renewed := kube.Holder(lease)
+		late := s.Now.Sub(renewed) > leaseEnd
+		if late {
+			state = report.Failed
+		}
+		switch {
+		case holder == "" && !late: // a component that stops gives its lease back, with the time
+			idle = append(idle, "the lease of "+component+" has had no holder for "+s.Now.Sub(renewed).Round(time.Second).String())
 		case holder == "":
 			idle = append(idle, "the lease of "+component+" has no holder")
-		case s.Now.Sub(renewed) > leaseEnd:
+		case late:
 			idle = append(idle, fmt.Sprintf("lease of %s: its holder %s has not renewed it since %s", component, holder, renewed.UTC().Format(metav1.RFC3339Micro)))
 		}
 	}
 	if len(idle) > 0 {
-		return report.Findings{NewFinding(CheckLeases, "", report.Failed, strings.Join(idle, "; "))}
+		return report.Findings{NewFinding(CheckLeases, "", state, strings.Join(idle, "; "))}
 	}
 	return report.Findings{NewFinding(CheckLeases, "", report.OK, "")}
 }
