@@ -34,9 +34,9 @@ func TestFaults(t *testing.T) {
 
 // registryDown begins behind the task that would start the registry.
 func (th *thread) registryDown(t *testing.T) {
-	run(t, th.site(t, "install", "--tags", "hosts,registry,cri,kubelet,security")).must(t, 0)
+	run(t, th.site(t, "install", "--tags", "hosts,registry,cri,kubelet")).must(t, 0)
 	th.on(t, 1, "systemctl stop kkbundle-registry")
-	r := run(t, th.site(t, "install", "--from", "kubeadm-init")).must(t, 16)
+	r := run(t, th.site(t, "install", "--from", "security")).must(t, 16)
 	if !strings.Contains(r.stderr, "host1: install kubeadm-init: ") || !strings.Contains(r.stderr, "ImagePull") {
 		t.Errorf("want the task, and kubeadm's reason, got\n%s", r.stderr)
 	}
