@@ -24,8 +24,7 @@ COMMIT   := $(shell git rev-parse HEAD 2>/dev/null)
 DATE     := $(shell TZ=UTC git log -1 --format=%cd --date=format-local:%Y-%m-%dT%H:%M:%SZ 2>/dev/null)
 CLI      := github.com/kkbundle/kkbundle/cmd/internal/cli
 LDFLAGS  := -s -w -X $(CLI).version=$(VERSION),$(COMMIT),$(DATE)
-NODE     := cmd/internal/helper/bin/kkbundle-node
-PODS     := cmd/internal/helper/bin
+EMBEDDED := cmd/internal/helper/bin
 DIST     := linux-amd64 linux-arm64 darwin-amd64 darwin-arm64
 TEST_NEEDS := sshd:openssh-server sudo:sudo zstd:zstd python3:python3-minimal skopeo:skopeo ctr:containerd ip:iproute2 matchpathcon:selinux-utils
 HOSTS    ?= 2
@@ -38,16 +37,20 @@ export CGO_ENABLED ?= 0
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
 
+# go build touches its result even where nothing changed, and a test whose files were touched is run again. So the embedded files are
+# replaced only by others.
 helper: ## build the programs for hosts and pods for both architectures, to be embedded
-	@for arch in amd64 arm64; do
-		export GOOS=linux GOARCH=$$arch
-		go build $(GOFLAGS_STATIC) -ldflags "-s -w" -o $(NODE)-$$arch ./cmd/kkbundle-node
-		go build $(GOFLAGS_STATIC) -ldflags "-s -w -E main.entry" -o $(PODS)/kkbundle-start-$$arch ./cmd/kkbundle-start
-		for program in kkbundle-proxy kkbundle-registry; do
-			go build $(GOFLAGS_STATIC) -ldflags "-s -w" -o $(PODS)/$$program-$$arch ./cmd/$$program
-		done
-		for program in kkbundle-start kkbundle-proxy kkbundle-registry; do
-			gzip -9 -n -f $(PODS)/$$program-$$arch
+	@mkdir -p bin/helper
+	for arch in amd64 arm64; do
+		for program in kkbundle-node kkbundle-start kkbundle-proxy kkbundle-registry; do
+			made=bin/helper/$$program-$$arch embedded=$(EMBEDDED)/$$program-$$arch flags="-s -w"
+			[ $$program != kkbundle-start ] || flags+=" -E main.entry"
+			GOOS=linux GOARCH=$$arch go build $(GOFLAGS_STATIC) -ldflags "$$flags" -o $$made ./cmd/$$program
+			if [ $$program = kkbundle-node ]; then
+				cmp -s $$made $$embedded || { cp $$made $$made.new; mv $$made.new $$embedded; }
+			else
+				gzip -dc $$embedded.gz 2>/dev/null | cmp -s $$made || { gzip -9 -n -c $$made > $$made.gz; mv $$made.gz $$embedded.gz; }
+			fi
 		done
 	done
 
@@ -89,9 +92,10 @@ release: dist-check ## publish dist/ of the tag $(VERSION) at GitHub with gh, an
 	dist/kkbundle-linux-amd64 login ghcr.io --username "$$GITHUB_ACTOR" --password-stdin <<< "$$GH_TOKEN"
 	skopeo copy --all "oci-archive:dist/kkbundle-image.tar:$(VERSION)" "docker://ghcr.io/kkbundle/kkbundle:$(VERSION)"
 
+# make test-full and make lint vet. Vetting here would analyze every dependency on a machine that has compiled nothing.
 test: helper ## unit and integration tests without the slow ones: what to run after each change
 	@testdata/needs.sh $(TEST_NEEDS)
-	go test -short -ldflags=-w -timeout 20m ./...
+	go test -short -vet=off -ldflags=-w -timeout 20m ./...
 
 test-full: helper ## all tests: also of size and of hostile input, kill loops, arm64 emulated, the race detector on what is concurrent, the lab's own
 	@testdata/needs.sh $(TEST_NEEDS) gcc:gcc qemu-aarch64-static:qemu-user-static
@@ -214,4 +218,4 @@ vm-e2e: build lab ## virtual machines with their own kernel (QEMU): RUN=TestVM s
 	@cd testdata/lab && KKBUNDLE_VM=1 go test -count=1 -timeout 4h -v -run '$(or $(RUN),TestVM)' ./e2e
 
 clean: ## remove what make made here (the caches in $(CACHE) stay)
-	@rm -rf bin dist $(PODS)/kkbundle-*
+	@rm -rf bin dist $(EMBEDDED)/kkbundle-*

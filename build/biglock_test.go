@@ -38,6 +38,9 @@ func lockOf(t *testing.T, n int) []byte {
 // cache gc --keep, and the one in a bundle.
 func TestLockAbove4MiB(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("a lock of 12,000 items is written and read several times")
+	}
 	const pins = 12_000
 	data := lockOf(t, pins)
 	dir := t.TempDir()
@@ -97,6 +100,9 @@ func TestLockAbove4MiB(t *testing.T) {
 // TestLockTooLarge: a lock that could not be read again is not written.
 func TestLockTooLarge(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("a lock of 70 MB is written")
+	}
 	l := manifest.Lock{Metadata: manifest.Metadata{Name: "big", Version: "1.0.0"}, Manifest: digest.FromString("x").String()}
 	pin := manifest.Pin{Kind: manifest.ItemFile, Ref: "https://a.example/" + strings.Repeat("b", 9_000), Name: "b", Digest: digest.FromString("x"), Verified: manifest.VerifiedUpstream}
 	for range 8_000 {

@@ -19,7 +19,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"filippo.io/age"
 	"filippo.io/age/agessh"
@@ -461,7 +460,6 @@ func TestHostileAgeHeader(t *testing.T) {
 		"version 2":      {strings.Replace(plain, "v1", "v2", 1), "another version of the age format"},
 		"armored":        {armored.String(), "ASCII armor"},
 	} {
-		start := time.Now()
 		_, err := bundle.NewReaderWith(strings.NewReader(c.data), int64(len(c.data)), keysOf(id, key))
 		if err == nil || !strings.Contains(err.Error(), c.want) && what != "no bundle" {
 			t.Errorf("%s: got %v, want %q", what, err, c.want)
@@ -469,9 +467,6 @@ func TestHostileAgeHeader(t *testing.T) {
 		_, err = bundle.NewStream(t.Context(), bundle.Decrypt(strings.NewReader(c.data), keysOf(id, key)), 0)
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: from a pipe: got %v, want %q", what, err, c.want)
-		}
-		if took := time.Since(start); took > 10*time.Second {
-			t.Errorf("%s: %s", what, took)
 		}
 	}
 }

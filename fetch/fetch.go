@@ -263,14 +263,3 @@ func All(ctx context.Context, l *manifest.Lock, o Options) ([]Item, error) {
 	defer j.Close()
 	return j.Run(ctx)
 }
-
-// Estimate returns how much All would transfer. It fetches the manifests of images and OCI charts for that. If it
-// returns *Errors, the estimation covers the other items.
-func Estimate(ctx context.Context, l *manifest.Lock, o Options) (Estimation, error) {
-	j, err := Prepare(ctx, l, o)
-	if err != nil {
-		return Estimation{}, err
-	}
-	defer j.Close()
-	return j.Estimate(), j.failed.err(ctx, j.items)
-}

@@ -20,7 +20,7 @@ const (
 )
 
 // Hosts holds a run's knowledge about the contacted hosts: how many requests they accept, and which are unreachable. A
-// run of several calls (Resolve, Estimate, All) shares one, so that it waits only once for a mirror that is down. It is
+// run of several calls (Resolve, Prepare, All) shares one, so that it waits only once for a mirror that is down. It is
 // safe for concurrent use.
 type Hosts struct {
 	mu      sync.Mutex

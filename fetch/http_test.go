@@ -407,13 +407,24 @@ func TestEstimate(t *testing.T) {
 	if _, err := fetch.All(t.Context(), lock(pins[0]), options(store, s)); err != nil {
 		t.Fatal(err)
 	}
-	got, err := fetch.Estimate(t.Context(), lock(pins...), options(store, s))
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := estimate(t, lock(pins...), options(store, s))
 	if want := (fetch.Estimation{Download: 2000, Cached: 1000, Unknown: 1, Blobs: 2}); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
+}
+
+// estimate returns what a run would transfer.
+func estimate(t *testing.T, l *manifest.Lock, o fetch.Options) fetch.Estimation {
+	t.Helper()
+	j, err := fetch.Prepare(t.Context(), l, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer j.Close()
+	if failed := j.Failed(); len(failed) > 0 {
+		t.Fatal(failed)
+	}
+	return j.Estimate()
 }
 
 // TestItemManifest holds the bytes of a file's artifact: they are part of a bundle's identity.

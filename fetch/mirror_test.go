@@ -180,7 +180,7 @@ func TestDirectory(t *testing.T) {
 		}
 	}
 	if said.count("without a published checksum") != 1 || said.count("has other content") == 0 {
-		t.Errorf("said: %s", said.buf.String())
+		t.Errorf("said: %s", said.String())
 	}
 	// A last name alone does not make a file the one that is meant.
 	_, err = fetch.Resolve(t.Context(), &manifest.Bundle{Files: []manifest.File{file("unpinned-by-name", nil)}}, o)

@@ -52,6 +52,12 @@ func (l *lines) count(part string) int {
 	return strings.Count(l.buf.String(), part)
 }
 
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.String()
+}
+
 func (l *lines) logger() *slog.Logger {
 	return slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{Level: slog.LevelDebug}))
 }
@@ -71,6 +77,20 @@ func newProxy(t *testing.T, to string) *connectProxy {
 	p.Server = httptest.NewServer(p)
 	t.Cleanup(func() { p.CloseClientConnections(); p.Close() })
 	return p
+}
+
+// asked returns the methods and addresses of the requests so far.
+func (p *connectProxy) asked() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.tunnels)
+}
+
+// answer sets the status of the next answers, 0 for a tunnel.
+func (p *connectProxy) answer(status int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.refuse = status
 }
 
 func (p *connectProxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -125,8 +145,8 @@ func TestProxy(t *testing.T) {
 	if _, err := run(); err != nil {
 		t.Fatal(err)
 	}
-	if want := []string{"CONNECT example.com:443"}; !slices.Equal(proxy.tunnels, want) {
-		t.Errorf("the proxy was asked for %q", proxy.tunnels)
+	if asked := proxy.asked(); !slices.Equal(asked, []string{"CONNECT example.com:443"}) {
+		t.Errorf("the proxy was asked for %q", asked)
 	}
 	for what, c := range map[string]struct {
 		password string
@@ -138,7 +158,7 @@ func TestProxy(t *testing.T) {
 		"no way":         {"s3cret", 502, []string{"502", "cannot reach this host either", "tried 3 times"}},
 	} {
 		set(c.password)
-		proxy.refuse = c.refuse
+		proxy.answer(c.refuse)
 		said, err := run()
 		wantError(t, err, c.says...)
 		for _, secret := range []string{"s3cret", "wr0ng", "anna:"} {
@@ -419,9 +439,9 @@ func TestEstimateParts(t *testing.T) {
 	o := options(newMemoryStore(), s)
 	_, err := fetch.All(t.Context(), lock(pin), o)
 	wantError(t, err, "404")
-	e, err := fetch.Estimate(t.Context(), lock(pin), o)
-	if err != nil || e.Download != 6000 || e.Resumed != 4000 {
-		t.Errorf("%+v, %v", e, err)
+	e := estimate(t, lock(pin), o)
+	if e.Download != 6000 || e.Resumed != 4000 {
+		t.Errorf("%+v", e)
 	}
 }
 

@@ -1,10 +1,8 @@
 package fetch
 
 import (
-	"context"
 	"fmt"
 	"testing"
-	"time"
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -22,17 +20,8 @@ func TestCoveredNestedIndexes(t *testing.T) {
 	}
 	img.root = ocispec.Descriptor{Digest: level(0)}
 	c := signatureCheck{image: img}
-	done := make(chan error, 1)
-	go func() {
-		_, err := c.covered(context.Background(), level(0))
-		done <- err
-	}()
-	select {
-	case err := <-done:
-		if err != nil || len(c.missing) != 5 {
-			t.Errorf("%d manifests without a signature, %v", len(c.missing), err)
-		}
-	case <-time.After(10 * time.Second):
-		t.Error("it looks at every path")
+	// A walk of every path has 10^12 steps and reaches the test's own time limit.
+	if _, err := c.covered(t.Context(), level(0)); err != nil || len(c.missing) != 5 {
+		t.Errorf("%d manifests without a signature, %v", len(c.missing), err)
 	}
 }

@@ -12,6 +12,9 @@ import (
 
 // TestLockOf100000Pins has a lock of the size that MaxLockSize is for, with names of usual length.
 func TestLockOf100000Pins(t *testing.T) { //nolint:paralleltest // measures the memory of the process
+	if testing.Short() {
+		t.Skip("a lock of 100,000 items is written and read")
+	}
 	l := manifest.Lock{Metadata: manifest.Metadata{Name: "big", Version: "1.0.0"}, Manifest: digest.FromString("x").String()}
 	for i := range 100_000 {
 		name := fmt.Sprintf("registry.example.com/team/product/component-%06d", i)

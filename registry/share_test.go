@@ -6,7 +6,6 @@ import (
 	"net"
 	"net/http"
 	"regexp"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -39,20 +38,38 @@ func sharedImages(t *testing.T, n int) *bundletest.Bundle {
 	return b.Bundle()
 }
 
+// A meeting holds requests until enough of them are open at the same time, a minute at most.
+type meeting struct {
+	want   int32
+	here   atomic.Int32
+	met    chan struct{}
+	missed atomic.Bool
+}
+
+func newMeeting(want int32) *meeting { return &meeting{want: want, met: make(chan struct{})} }
+
+func (m *meeting) wait() {
+	if m.here.Add(1) == m.want {
+		close(m.met)
+	}
+	select {
+	case <-m.met:
+	case <-time.After(time.Minute):
+		m.missed.Store(true)
+	}
+}
+
 // TestPushSharedBlobTogether: a blob that many repositories need goes to all of them side by side once one has it.
 func TestPushSharedBlobTogether(t *testing.T) {
 	t.Parallel()
 	const repositories = 48
 	s, b := registrytest.Start(t, registrytest.Options{}), sharedImages(t, repositories)
-	var busy, most atomic.Int32
+	together := newMeeting(4)
+	var mounts atomic.Int32
 	s.AddFaults(registrytest.Fault{Method: "POST", Path: regexp.MustCompile("/blobs/uploads/$"), Times: -1, Effect: func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if r.URL.Query().Get("mount") != "" {
-				n := busy.Add(1)
-				defer busy.Add(-1)
-				for have := most.Load(); n > have && !most.CompareAndSwap(have, n); have = most.Load() {
-				}
-				time.Sleep(20 * time.Millisecond)
+			if r.URL.Query().Get("mount") != "" && mounts.Add(1) > 1 { // the first one shows alone whether the registry mounts
+				together.wait()
 			}
 			next.ServeHTTP(w, r)
 		})
@@ -61,8 +78,11 @@ func TestPushSharedBlobTogether(t *testing.T) {
 	o.Jobs = 16
 	sum := push(t, b, o)
 	checkPulled(t, s, b, sum)
-	if sum.BlobsMounted != repositories-1 || most.Load() < 4 {
-		t.Errorf("%d blobs mounted, want %d; at most %d at a time", sum.BlobsMounted, repositories-1, most.Load())
+	if sum.BlobsMounted != repositories-1 {
+		t.Errorf("%d blobs mounted, want %d", sum.BlobsMounted, repositories-1)
+	}
+	if together.missed.Load() {
+		t.Error("fewer than 4 mounts at a time")
 	}
 }
 
@@ -128,51 +148,49 @@ func TestPushFallbackListsTogether(t *testing.T) {
 		m.MediaType, m.ArtifactType = ocispec.MediaTypeImageManifest, "application/x"
 		b.Item(bundle.Item{Kind: bundle.KindReferrer, Ref: name + "@" + m.Digest.String(), Name: name, Descriptor: m})
 	}
-	var busy, most atomic.Int32
+	together := newMeeting(2)
 	s.AddFaults(registrytest.Fault{Method: "PUT", Path: regexp.MustCompile("/manifests/sha256-"), Times: -1, Effect: func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			n := busy.Add(1)
-			defer busy.Add(-1)
-			for have := most.Load(); n > have && !most.CompareAndSwap(have, n); have = most.Load() {
-			}
-			time.Sleep(100 * time.Millisecond)
+			together.wait()
 			next.ServeHTTP(w, r)
 		})
 	}})
 	push(t, b.Bundle(), options(s))
-	if most.Load() < 2 {
-		t.Errorf("at most %d list at a time", most.Load())
+	if together.missed.Load() {
+		t.Error("one list at a time")
 	}
 }
 
 // TestPushWithoutContinue has a proxy before the registry that never answers Expect: 100-continue. The wait for it is
-// paid once, and not for every blob.
+// paid once, and not for every blob: only the first upload asks.
 func TestPushWithoutContinue(t *testing.T) {
 	t.Parallel()
 	s := registrytest.Start(t, registrytest.Options{})
 	b := manyImages(t, 6, 200_000)
 	o := options(s)
-	o.Registry, o.Jobs = deafProxy(t, s.Host), 1
+	proxy, asked := deafProxy(t, s.Host)
+	o.Registry, o.Jobs = proxy, 1
 	rt, err := registry.NewTransport("")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer rt.CloseIdleConnections()
+	rt.ExpectContinueTimeout = 100 * time.Millisecond
 	o.Transport = rt
-	start := time.Now()
 	push(t, b, o)
-	if took := time.Since(start); took > 12*time.Second { // once 5 s
-		t.Errorf("took %s", took)
+	if n := asked.Load(); n != 1 {
+		t.Errorf("%d uploads asked, want 1", n)
 	}
 }
 
-// deafProxy passes connections on without the header Expect. It returns its address.
-func deafProxy(t *testing.T, to string) string {
+// deafProxy passes connections on without the header Expect. It returns its address and the number of these headers.
+func deafProxy(t *testing.T, to string) (address string, asked *atomic.Int32) {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
+	asked = &atomic.Int32{}
 	var wg sync.WaitGroup
 	t.Cleanup(func() { _ = ln.Close(); wg.Wait() })
 	wg.Go(func() {
@@ -192,7 +210,9 @@ func deafProxy(t *testing.T, to string) string {
 				for {
 					n, err := client.Read(buf)
 					if n > 0 {
-						part := bytes.ReplaceAll(buf[:n], []byte("Expect: 100-continue\r\n"), []byte(strings.Repeat("X", 6)+": 100-continue\r\n"))
+						header := []byte("Expect: 100-continue\r\n")
+						asked.Add(int32(bytes.Count(buf[:n], header)))
+						part := bytes.ReplaceAll(buf[:n], header, []byte("XXXXXX: 100-continue\r\n"))
 						if _, err := server.Write(part); err != nil {
 							return
 						}
@@ -219,5 +239,5 @@ func deafProxy(t *testing.T, to string) string {
 			})
 		}
 	})
-	return ln.Addr().String()
+	return ln.Addr().String(), asked
 }
