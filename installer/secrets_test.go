@@ -177,19 +177,25 @@ func TestRotateKeyContinues(t *testing.T) {
 }
 
 // TestK3sRotateKey holds that k3s is told once to rotate, and that every server restarts when it has rewritten Secrets. A
-// rotation in progress is completed and none begun.
+// rotation in progress is completed and none begun. k3s' command gives up after 90 seconds, and its server goes on.
 func TestK3sRotateKey(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		config string
 		states []string
 		asked  int
+		fails  bool // the command that begins a rotation
 		want   string
 	}{
-		"a rotation":              {"secrets-encryption: true\n", []string{`{"stage":"start","hashmatch":true}`, `{"stage":"reencrypt_active","hashmatch":false}`, `{"stage":"reencrypt_finished","hashmatch":false}`}, 1, ""},
-		"one in progress":         {"secrets-encryption: true\n", []string{`{"stage":"reencrypt_active","hashmatch":false}`, `{"stage":"reencrypt_finished","hashmatch":false}`}, 0, ""},
-		"servers not restarted":   {"secrets-encryption: true\n", []string{`{"stage":"reencrypt_finished","hashmatch":false}`}, 0, ""},
-		"made without encryption": {"node-name: cp1\n", []string{`{}`}, 0, "an earlier release made it"},
+		"a rotation":              {"secrets-encryption: true\n", []string{`{"stage":"start","hashmatch":true}`, `{"stage":"reencrypt_active","hashmatch":false}`, `{"stage":"reencrypt_finished","hashmatch":false}`}, 1, false, ""},
+		"one in progress":         {"secrets-encryption: true\n", []string{`{"stage":"reencrypt_active","hashmatch":false}`, `{"stage":"reencrypt_finished","hashmatch":false}`}, 0, false, ""},
+		"servers not restarted":   {"secrets-encryption: true\n", []string{`{"stage":"reencrypt_finished","hashmatch":false}`}, 0, false, ""},
+		"made without encryption": {"node-name: cp1\n", []string{`{}`}, 0, false, "an earlier release made it"},
+		"a rotation that outlasts its command": {"secrets-encryption: true\n", []string{
+			`{"stage":"reencrypt_finished","activekey":"AES-CBC old","hashmatch":true}`, `{"stage":"reencrypt_active","activekey":"AES-CBC new","hashmatch":false}`,
+			`{"stage":"reencrypt_active","activekey":"AES-CBC new","hashmatch":false}`, `{"stage":"reencrypt_finished","activekey":"AES-CBC new","hashmatch":false}`,
+		}, 1, true, ""},
+		"a rotation that did not begin": {"secrets-encryption: true\n", []string{`{"stage":"reencrypt_finished","activekey":"AES-CBC old","hashmatch":true}`}, 1, true, "deadline exceeded"},
 	} {
 		s, l := newLivingK3s(t)
 		s.hosts["cp1"].put(t, k3s.ConfigFile, c.config)
@@ -203,6 +209,9 @@ func TestK3sRotateKey(t *testing.T) {
 					return err
 				case "secrets-encrypt rotate-keys":
 					asked++
+					if c.fails {
+						return &host.ExitError{Host: "cp1", Args: cmd.Args, Code: 1, Stderr: "context deadline exceeded"}
+					}
 					return nil
 				}
 				cmd.Args = cmd.Args[1:]

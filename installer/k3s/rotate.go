@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/kkbundle/kkbundle/installer/cri"
+	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 )
@@ -38,6 +39,8 @@ func encryptsSecrets(ctx context.Context, r *task.Site) (bool, error) {
 // https://github.com/k3s-io/k3s/blob/v1.34.3%2Bk3s1/pkg/server/handlers/secrets-encrypt.go
 type encryptionStatus struct {
 	Stage string `json:"stage"`
+	// Key names the key that Secrets are written with.
+	Key string `json:"activekey"`
 	// Equal means that all servers run with the same keys.
 	Equal bool `json:"hashmatch"`
 }
@@ -63,6 +66,20 @@ func statusOf(ctx context.Context, t *task.Host) (encryptionStatus, error) {
 	return s, nil
 }
 
+// begin makes k3s rotate. k3s' command waits 90 seconds for an answer, which its server gives when all Secrets are
+// rewritten. So a failed command is no error if Secrets are written with another key than before.
+// https://github.com/k3s-io/k3s/blob/main/pkg/cli/secretsencrypt/secrets_encrypt.go
+func begin(ctx context.Context, t *task.Host, before encryptionStatus) error {
+	err := t.Run(ctx, cri.K3sProgram, "secrets-encrypt", "rotate-keys")
+	if !errors.As(err, new(*host.ExitError)) {
+		return err // nil, or the connection is lost
+	}
+	if now, failed := statusOf(ctx, t); failed == nil && now.Key != before.Key {
+		return nil
+	}
+	return err
+}
+
 // RotateKey replaces the key that encrypts Secrets. k3s creates it and rewrites all Secrets; then every server restarts,
 // one by one, and takes it from etcd. After an interruption, a rotation in progress is completed. each runs a task on
 // every server, one by one.
@@ -81,7 +98,7 @@ func RotateKey(ctx context.Context, r *task.Site, each func(ctx context.Context,
 		return err
 	}
 	if before.Equal && (before.Stage == stageStart || before.Stage == stageFinished) {
-		if err := first.Run(ctx, cri.K3sProgram, "secrets-encrypt", "rotate-keys"); err != nil {
+		if err := begin(ctx, first, before); err != nil {
 			return err
 		}
 	}
