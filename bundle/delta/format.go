@@ -101,6 +101,7 @@ func (h *Head) check() error {
 // A file is an opened delta.
 type file struct {
 	Head
+	name  string // in errors
 	src   io.ReaderAt
 	start int64 // of the first section
 	close func() error
@@ -122,6 +123,18 @@ func openFile(path string) (*file, error) {
 		}
 	}
 	return nil, fmt.Errorf("%s: %w", path, errors.Join(err, src.Close()))
+}
+
+// Check compares the delta at path with its checksum and returns its head.
+func Check(path string) (Head, error) {
+	f, err := openFile(path)
+	if err != nil {
+		return Head{}, err
+	}
+	if err := f.verify(); err != nil {
+		return Head{}, errors.Join(fmt.Errorf("%s: %w", path, err), f.close())
+	}
+	return f.Head, f.close()
 }
 
 // ReadHead returns the head of the delta at path. It does not read the rest.

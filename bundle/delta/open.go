@@ -20,19 +20,53 @@ import (
 //
 // Close of the Reader frees the space and closes OLD. After an error OLD stays open.
 func Open(ctx context.Context, o Options, paths ...string) (_ *bundle.Reader, err error) {
-	files, err := openChain(o.Old, paths)
+	var files []*file
 	defer func() {
 		for _, f := range files {
 			err = errors.Join(err, f.close())
 		}
 	}()
-	if err != nil {
+	for _, path := range paths {
+		f, err := openFile(path)
+		if err != nil {
+			return nil, err
+		}
+		f.name = path
+		files = append(files, f)
+	}
+	return openChain(ctx, o, files, true)
+}
+
+// A Source is a delta in any place.
+type Source struct {
+	io.ReaderAt
+	Name string // in errors
+	Size int64
+}
+
+// OpenSources is Open for deltas in any place. They are not read after it returns. Close of the Reader leaves OLD open.
+func OpenSources(ctx context.Context, o Options, sources ...Source) (*bundle.Reader, error) {
+	var files []*file
+	for _, s := range sources {
+		f, err := parse(s, s.Size)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", s.Name, err)
+		}
+		f.name = s.Name
+		files = append(files, f)
+	}
+	return openChain(ctx, o, files, false)
+}
+
+// openChain opens the bundle that deltas make of o.Old. Close of the Reader closes o.Old too if it is owned.
+func openChain(ctx context.Context, o Options, files []*file, owned bool) (_ *bundle.Reader, err error) {
+	if err := checkChain(o.Old, files); err != nil {
 		return nil, err
 	}
 	need := int64(0)
-	for i, f := range files {
+	for _, f := range files {
 		if err := f.verify(); err != nil {
-			return nil, fmt.Errorf("%s: %w", paths[i], err)
+			return nil, fmt.Errorf("%s: %w", f.name, err)
 		}
 		need += f.Scratch()
 	}
@@ -43,48 +77,44 @@ func Open(ctx context.Context, o Options, paths ...string) (_ *bundle.Reader, er
 		return nil, err
 	}
 	step, first := o, (*space)(nil)
-	for i, f := range files {
+	for _, f := range files {
 		s, err := f.open(ctx, step)
 		if err != nil {
 			if first != nil {
 				err = errors.Join(err, step.Old.Close())
 			}
-			return nil, fmt.Errorf("%s: %w", paths[i], err)
+			return nil, fmt.Errorf("%s: %w", f.name, err)
 		}
 		if first == nil {
 			first = s
 		} else {
 			s.also = append(s.also, step.Old)
 		}
-		step.Old = &bundle.From{Name: paths[i], Reader: s.result}
+		step.Old = &bundle.From{Name: f.name, Reader: s.result}
 	}
-	if o.Old != nil {
+	if o.Old != nil && owned {
 		first.also = append(first.also, o.Old)
 	}
 	return step.Old.Reader, nil
 }
 
-// openChain opens deltas and compares their identities. It returns those that are open, with an error too.
-func openChain(old *bundle.From, paths []string) (files []*file, err error) {
-	if len(paths) == 0 {
-		return nil, errors.New("no delta given")
+// checkChain compares the identities of deltas.
+func checkChain(old *bundle.From, files []*file) error {
+	if len(files) == 0 {
+		return errors.New("no delta given")
 	}
-	for i, path := range paths {
-		f, err := openFile(path)
-		if err != nil {
-			return files, err
-		}
-		files = append(files, f)
+	for i, f := range files {
+		var err error
 		if i == 0 {
 			err = f.checkOld(old)
 		} else if before := files[i-1]; f.Old != before.New {
-			err = fmt.Errorf("the delta was made against bundle %q, but %s makes bundle %s: name the deltas in their order", f.Old, paths[i-1], before.New)
+			err = fmt.Errorf("the delta was made against bundle %q, but %s makes bundle %s: name the deltas in their order", f.Old, before.name, before.New)
 		}
 		if err != nil {
-			return files, fmt.Errorf("%s: %w", path, err)
+			return fmt.Errorf("%s: %w", f.name, err)
 		}
 	}
-	return files, nil
+	return nil
 }
 
 // space is the temporary space of an opened result.

@@ -4,7 +4,12 @@ import (
 	"fmt"
 	"io"
 	"os"
+
+	"github.com/kkbundle/kkbundle/bundle"
 )
+
+// NewSpool returns a temporary file in a directory. It has no name.
+func NewSpool(dir string) (bundle.Spool, error) { return newSpool(dir) }
 
 // A spool is a temporary file without a name, so that nothing is left of it if the process is killed.
 type spool struct {

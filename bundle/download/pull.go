@@ -335,7 +335,7 @@ func (p *puller) part(ctx context.Context, suffix string, part parts.Info, progr
 	return err
 }
 
-// bringDelta brings NAME.kkd in place of NAME.kkb, if the server has it and it was made against a bundle that is here.
+// bringDelta brings NAME.kkd in place of NAME.kkb, if the server has it, it was made against a bundle that is here, and it is smaller.
 func (p *puller) bringDelta(ctx context.Context) (bool, error) {
 	stem, ok := strings.CutSuffix(p.at.Path, bundleSuffix)
 	if len(p.Have) == 0 || !ok {
@@ -354,8 +354,9 @@ func (p *puller) bringDelta(ctx context.Context) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("%s: %w", Shown(at.String()), err)
 	}
+	offer := delta.Offer{Old: head.Old, New: head.New, Size: remote.Size}
 	for _, old := range p.Have {
-		if old.Digest() != head.Old {
+		if delta.Route([]digest.Digest{old.Digest()}, head.New, []delta.Offer{offer}, head.Size) == nil {
 			continue
 		}
 		file := p.local(deltaSuffix)
