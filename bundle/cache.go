@@ -88,7 +88,7 @@ func (c *Cache) prepare() error {
 	err := c.locked(unix.LOCK_SH, func() error { // GC removes directories without users
 		return errors.Join(os.MkdirAll(c.parts, 0o700), os.MkdirAll(filepath.Join(c.dir, blobsDir), 0o700))
 	})
-	return errors.Join(err, c.nameEncoder(), sweep(c.parts, isAbandoned))
+	return errors.Join(err, c.nameEncoder(), sweep(c.parts, c.abandoned))
 }
 
 // nameEncoder records the encoder's name for people, and for later versions that do not know the encoder.
@@ -183,11 +183,6 @@ const ownSuffix = ".own"
 
 // partLife is how long an incomplete blob is kept so that a later run can resume it.
 const partLife = 30 * 24 * time.Hour
-
-// isAbandoned reports whether a part is too old to be resumed.
-func isAbandoned(part fs.FileInfo) bool {
-	return strings.HasSuffix(part.Name(), ownSuffix) || time.Since(part.ModTime()) > partLife
-}
 
 // sweep removes the abandoned files in dir that no running process has locked.
 func sweep(dir string, abandoned func(fs.FileInfo) bool) error {

@@ -104,8 +104,8 @@ func (g *gc) look(f CacheFile) {
 		g.keep(f.Disk)
 		return
 	}
-	useless := f.Kind == CacheOther || f.Level == "" || f.Kind == CachePart && (isOwn(f.Path) || time.Since(f.Used) > partLife)
-	old := g.OlderThan != nil && time.Since(f.Used) > *g.OlderThan
+	useless := f.Kind == CacheOther || f.Level == "" || f.Kind == CachePart && (isOwn(f.Path) || g.since.Sub(f.Used) > partLife)
+	old := g.OlderThan != nil && g.since.Sub(f.Used) > *g.OlderThan
 	if useless || old {
 		g.remove(f)
 		return

@@ -34,7 +34,7 @@ const (
 type cacheUse struct {
 	root     string
 	run      *os.File  // in runsDir, locked; nil if no other process can know the directory
-	since    time.Time // when the use began
+	since    time.Time // when the use began, by the file system's clock
 	volatile bool      // the data need not survive the process
 }
 
@@ -87,9 +87,10 @@ func (u *cacheUse) use(e *cacheEntry) error {
 	})
 }
 
-// touch sets the time of the last use.
+// touch sets the time of the last use by the file system's clock, which may differ from this machine's on a network
+// file system.
 func (e *cacheEntry) touch() error {
-	if err := os.Chtimes(e.path, time.Time{}, time.Now()); err != nil {
+	if err := unix.Utimes(e.path, nil); err != nil {
 		return fmt.Errorf("record the use of cached blob %s: %w", e.sum.Digest(), err)
 	}
 	return nil
@@ -134,6 +135,11 @@ func (e *CacheError) drop() error {
 		}
 		return os.RemoveAll(e.Path)
 	})
+}
+
+// abandoned reports whether a part is too old to be resumed.
+func (u *cacheUse) abandoned(part fs.FileInfo) bool {
+	return isOwn(part.Name()) || u.since.Sub(part.ModTime()) > partLife
 }
 
 // running returns the start of the oldest use that is still running, including u's own, and reports whether there are
