@@ -396,37 +396,50 @@ func (a *applier) make(ctx context.Context) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		k, size := kind(in.number(1)), in.number(a.Store-a.store.size)
-		dict, err := a.dict(in)
-		length := in.number(a.Sections[sectionMade])
-		if err := errors.Join(err, in.err); err != nil {
-			return err
-		}
-		if dicts -= int64(len(dict)); dicts < 0 {
-			return damaged("its dictionaries are too large together")
-		}
-		if size == 0 {
-			return damaged("an entry is empty")
-		}
-		data, before := io.LimitReader(in.in, length), a.store.size
-		switch k {
-		case kindZstd:
-			err = unzstd(a.store, data, dict, size)
-		case kindEdits:
-			err = applyEdits(a.store, data, dict, size)
-		}
+		used, err := a.entry(in)
 		if err != nil {
 			return err
 		}
-		if a.store.size != before+size {
-			return damaged("an entry makes %d bytes; %d are expected", a.store.size-before, size)
-		}
-		if _, err := io.Copy(io.Discard, data); err != nil {
-			return err
+		if dicts -= used; dicts < 0 {
+			return damaged("its dictionaries are too large together")
 		}
 		a.o.progress("restore files", a.store.size-a.Base, a.Store-a.Base)
 	}
 	return in.end()
+}
+
+// entry appends an entry to the store. It returns the size of the entry's dictionary.
+func (a *applier) entry(in *scanner) (used int64, err error) {
+	k, size := kind(in.number(int64(a.lastKind()))), in.number(a.Store-a.store.size)
+	dict, err := a.dict(in)
+	var found []code
+	if k == kindCode {
+		found = in.code(size)
+	}
+	length := in.number(a.Sections[sectionMade])
+	if err := errors.Join(err, in.err); err != nil {
+		return 0, err
+	}
+	if size == 0 {
+		return 0, damaged("an entry is empty")
+	}
+	data, before := io.LimitReader(in.in, length), a.store.size
+	switch k {
+	case kindZstd:
+		err = unzstd(a.store, data, dict, size)
+	case kindEdits:
+		err = applyEdits(a.store, data, dict, size)
+	case kindCode:
+		err = unzstdCode(a.store, data, found, size)
+	}
+	if err != nil {
+		return 0, err
+	}
+	if a.store.size != before+size {
+		return 0, damaged("an entry makes %d bytes; %d are expected", a.store.size-before, size)
+	}
+	_, err = io.Copy(io.Discard, data)
+	return int64(len(dict)), err
 }
 
 // dict reads the dictionary of an entry.

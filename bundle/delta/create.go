@@ -377,6 +377,9 @@ func (c *creator) packMade(ctx context.Context, entries []entry) error {
 			return err
 		}
 		for i, e := range batch {
+			if kind(packed[i][0]) == kindCode {
+				c.Requires = []string{featureCode}
+			}
 			if _, err := out.Write(packed[i]); err != nil {
 				return err
 			}
@@ -398,7 +401,19 @@ func (e *entry) pack() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	var found []code
 	k := kindZstd
+	if len(dict) == 0 { // a dictionary is not converted
+		if found, err = e.code(); err != nil {
+			return nil, err
+		}
+	}
+	if len(found) > 0 {
+		k = kindCode
+		for _, c := range found {
+			c.convert(content, toTarget)
+		}
+	}
 	data, err := packZstd(content, dict)
 	if err != nil {
 		return nil, err
@@ -418,6 +433,9 @@ func (e *entry) pack() ([]byte, error) {
 	for _, d := range e.dict {
 		b = binary.AppendUvarint(b, uint64(d.address+d.span.at))
 		b = binary.AppendUvarint(b, uint64(d.span.size))
+	}
+	if k == kindCode {
+		b = appendCode(b, found)
 	}
 	b = binary.AppendUvarint(b, uint64(len(data)))
 	return append(b, data...), nil

@@ -16,7 +16,7 @@
 // The head is an object with the fields
 //
 //	version      1
-//	requires     names of features that a reader must have; version 1 defines none
+//	requires     names of features that a reader must have; "code" for entries of kind 2
 //	old          the identity of the bundle OLD, or "" in a pack
 //	new          the identity of the bundle NEW
 //	encoder      NEW's encoder, as its kkbundle.json has it
@@ -57,7 +57,24 @@
 //	         (zigzag-coded), add the next so many bytes of the differences to the dictionary's bytes there, modulo 256, and advance;
 //	         take the next so many bytes of the insertions
 //
-// An entry of kind 1 appends at most 48 MiB.
+//	kind 2   code: zstd without dictionary, with ranges of converted instructions. Before the length of the data stand, as varints, the
+//	         number of ranges, and for each: the machine (0 x86-64, 1 arm64), the distance from the end of the range before, and the
+//	         length, which is not 0
+//
+// An entry of kind 1 or 2 appends at most 48 MiB. A reader that does not know kind 2 refuses the delta, because the head requires "code".
+//
+// In a range of kind 2 the operands of some instructions are targets, and the reader makes them distances again: it subtracts the
+// position. Positions count from the beginning of the range.
+//
+//	x86-64   The range is read from its beginning. E8 or E9 is an opcode of 1 byte; 48 to 4F, then 89, 8B or 8D, then a byte that is 5
+//	         after and with C7, is an opcode of 3. The operand is the 4 bytes after it, and reading goes on after the operand. Any
+//	         other byte is passed over; so are the last bytes, where fewer than 7 are left. An operand whose last byte is neither 00
+//	         nor FF stays. The position is that after the operand; of the difference the lower 25 bits count, and bit 24 fills those
+//	         above it
+//	arm64    Of each 4 bytes: bl (the upper 6 bits are 100101): the lower 26 bits, less the position divided by 4; adrp (bit 31 and
+//	         bits 28 to 24 are 1 and 10000): the 21 bits of the operand, less the position divided by 4096
+//
+// All are taken without what overflows.
 //
 // # Section blobs
 //

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 
 	"github.com/klauspost/compress/zstd"
 	"github.com/opencontainers/go-digest"
@@ -45,7 +46,11 @@ type kind byte
 const (
 	kindZstd  kind = 0
 	kindEdits kind = 1
+	kindCode  kind = 2
 )
+
+// featureCode is the feature of a delta that has entries of kind 2.
+const featureCode = "code"
 
 // A damageError is an error about wrong bytes in a delta. It matches bundle.ErrDamaged.
 type damageError struct{ reason string }
@@ -78,7 +83,7 @@ type Head struct {
 }
 
 func (h *Head) check() error {
-	if h.Version != 1 || len(h.Requires) > 0 {
+	if h.Version != 1 || slices.ContainsFunc(h.Requires, func(name string) bool { return name != featureCode }) {
 		return fmt.Errorf("the delta has version %d and needs %q: use a newer kkbundle", h.Version, h.Requires)
 	}
 	if err := h.New.Validate(); err != nil || h.Old != "" && h.Old.Validate() != nil {
@@ -96,6 +101,14 @@ func (h *Head) check() error {
 		return damaged("its store is smaller than its base")
 	}
 	return nil
+}
+
+// lastKind returns the last kind of entries that the delta may have.
+func (h *Head) lastKind() kind {
+	if slices.Contains(h.Requires, featureCode) {
+		return kindCode
+	}
+	return kindEdits
 }
 
 // A file is an opened delta.

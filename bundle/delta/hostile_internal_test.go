@@ -46,6 +46,9 @@ func small(t testing.TB) (old, next *bundletest.Bundle, h Head, sections [numSec
 		b := bundletest.NewBuilder(t)
 		b.Chart(bundletest.ChartRef, "demo", "0.1.0", bundletest.ChartArchive(t, "demo", "0.1."+text))
 		b.File(bundletest.FileRef, "it", nil, bytes.Repeat([]byte("a line of the file "+text+"\n"), 20))
+		if text == "2" {
+			b.File("https://files.example/program", "program", nil, elf(machineAMD64, 60_000))
+		}
 		return b.Bundle()
 	}
 	old, next = make("1"), make("2")
@@ -183,6 +186,43 @@ func TestABombIsRefused(t *testing.T) {
 	sections = [numSection][]byte{bomb, plain[1], packed(t, plain[2])}
 	if err := applied(t, forge(t, h, sections), old, next); err == nil {
 		t.Error("a section that is a bomb: no error")
+	}
+}
+
+// TestCodeIsCheckedBeforeItIsConverted forges entries of kind 2.
+func TestCodeIsCheckedBeforeItIsConverted(t *testing.T) {
+	old, next, h, plain := small(t)
+	if h.Requires[0] != featureCode {
+		t.Fatalf("the head requires %q", h.Requires)
+	}
+	data, err := packZstd(make([]byte, h.Store-h.Base), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	forged := func(h Head, all []code) error {
+		entry := append(binary.AppendUvarint([]byte{byte(kindCode)}, uint64(h.Store-h.Base)), 0)
+		entry = binary.AppendUvarint(appendCode(entry, all), uint64(len(data)))
+		return applied(t, forge(t, h, [numSection][]byte{packed(t, plain[0]), append(entry, data...), packed(t, plain[2])}), old, next)
+	}
+	for name, all := range map[string][]code{
+		"behind the end":  {{span{h.Store - h.Base - 1, 2}, machineAMD64}},
+		"empty":           {{span{3, 0}, machineAMD64}},
+		"unknown machine": {{span{0, 8}, machineLast + 1}},
+	} {
+		if err := forged(h, all); err == nil || !strings.Contains(err.Error(), "a section ends early or is malformed") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := forged(h, []code{{span{0, 8}, machineAMD64}}); err == nil || !strings.Contains(err.Error(), "wrong digest") {
+		t.Errorf("other content: %v", err)
+	}
+	h.Requires = []string{}
+	if err := forged(h, nil); err == nil || !strings.Contains(err.Error(), "2 is more than 1") {
+		t.Errorf("a kind that the head does not require: %v", err)
+	}
+	h.Requires = []string{featureCode, "other"}
+	if err := forged(h, nil); err == nil || !strings.Contains(err.Error(), "use a newer kkbundle") {
+		t.Errorf("an unknown feature: %v", err)
 	}
 }
 
