@@ -4,18 +4,10 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
-	"context"
-	"crypto/rand"
-	"crypto/rsa"
-	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"maps"
-	"net"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -25,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/bundle/bundletest"
@@ -33,92 +26,31 @@ import (
 	"github.com/kkbundle/kkbundle/registry/registrytest"
 )
 
-// serverEnv names a directory with the programs kube-apiserver and etcd. The lab sets it; see TestDeployAPIServer there.
+// serverEnv names a kubeconfig of an API server. The lab starts the server; see TestDeployAPIServer there.
 const serverEnv = "KKBUNDLE_TEST_APISERVER"
 
 // An apiServer is a genuine API server with etcd, without controllers and nodes: namespaces are never really gone, and no
-// pod runs.
+// pod runs. The token guest-token is of a user without rights.
 type apiServer struct {
 	admin *rest.Config
 	kube  kubernetes.Interface
 }
 
-func startServer(t *testing.T) *apiServer {
+func connect(t testing.TB) *apiServer {
 	t.Helper()
-	bin := os.Getenv(serverEnv)
-	if bin == "" {
-		t.Skipf("set %s to a directory with kube-apiserver and etcd; the lab's TestDeployAPIServer does", serverEnv)
+	path := os.Getenv(serverEnv)
+	if path == "" {
+		t.Skipf("set %s to a kubeconfig of an API server without nodes; the lab's TestDeployAPIServer does", serverEnv)
 	}
-	dir := t.TempDir()
-	ports := freePorts(t, 3)
-	write := func(name, text string) string {
-		file := filepath.Join(dir, name)
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		return file
-	}
-	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	config, err := clientcmd.BuildConfigFromFlags("", path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	keyFile := write("sa.key", string(pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)})))
-	tokens := write("tokens", "admin-token,admin,1,system:masters\nguest-token,guest,2\n")
-	background(t, dir, filepath.Join(bin, "etcd"), "--data-dir="+filepath.Join(dir, "etcd"), "--unsafe-no-fsync", "--log-level=error",
-		"--listen-client-urls=http://127.0.0.1:"+ports[0], "--advertise-client-urls=http://127.0.0.1:"+ports[0],
-		"--listen-peer-urls=http://127.0.0.1:"+ports[1], "--initial-advertise-peer-urls=http://127.0.0.1:"+ports[1], "--initial-cluster=default=http://127.0.0.1:"+ports[1])
-	background(t, dir, filepath.Join(bin, "kube-apiserver"), "--etcd-servers=http://127.0.0.1:"+ports[0], "--bind-address=127.0.0.1", "--secure-port="+ports[2],
-		"--cert-dir="+filepath.Join(dir, "certs"), "--service-cluster-ip-range=10.0.0.0/24", "--authorization-mode=RBAC", "--token-auth-file="+tokens,
-		"--service-account-key-file="+keyFile, "--service-account-signing-key-file="+keyFile, "--service-account-issuer=https://lab.example",
-		"--disable-admission-plugins=ServiceAccount", "--allow-privileged")
-	s := &apiServer{admin: &rest.Config{Host: "https://127.0.0.1:" + ports[2], BearerToken: "admin-token", TLSClientConfig: rest.TLSClientConfig{Insecure: true}}}
-	if s.kube, err = kubernetes.NewForConfig(s.admin); err != nil {
+	s := &apiServer{admin: config}
+	if s.kube, err = kubernetes.NewForConfig(config); err != nil {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(200 * time.Millisecond) {
-		_, err := s.kube.CoreV1().Namespaces().Get(t.Context(), "kube-system", metav1.GetOptions{})
-		if err == nil {
-			return s
-		}
-		if time.Now().After(end) {
-			log, _ := os.ReadFile(filepath.Join(dir, "kube-apiserver.log"))
-			t.Fatalf("the API server does not answer: %v\n%s", err, log[max(0, len(log)-3000):])
-		}
-	}
-}
-
-func freePorts(t *testing.T, n int) (ports []string) {
-	t.Helper()
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer l.Close()
-		_, port, _ := net.SplitHostPort(l.Addr().String())
-		ports = append(ports, port)
-	}
-	return ports
-}
-
-// background runs a program until the test ends.
-func background(t *testing.T, dir, program string, args ...string) {
-	t.Helper()
-	log, err := os.Create(filepath.Join(dir, filepath.Base(program)+".log"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	cmd := exec.CommandContext(ctx, program, args...)
-	cmd.Stdout, cmd.Stderr = log, log
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		cancel()
-		_ = cmd.Wait()
-		_ = log.Close()
-	})
+	return s
 }
 
 // A site is a bundle's files and what they name.
@@ -129,7 +61,7 @@ type site struct {
 	images                []string
 }
 
-func (s site) bundle(t *testing.T) *bundle.Reader {
+func (s site) bundle(t testing.TB) *bundle.Reader {
 	t.Helper()
 	b := bundletest.NewBuilder(t)
 	b.Index.Name, b.Index.Version = s.name, s.version
@@ -167,7 +99,7 @@ func (s site) bundle(t *testing.T) *bundle.Reader {
 	return b.Bundle().Reader
 }
 
-func archive(t *testing.T, name string, files map[string]string) []byte {
+func archive(t testing.TB, name string, files map[string]string) []byte {
 	t.Helper()
 	var b bytes.Buffer
 	gz := gzip.NewWriter(&b)
@@ -250,6 +182,11 @@ type foreign struct {
 	registry *registrytest.Server
 }
 
+func newForeign(t testing.TB) *foreign {
+	t.Helper()
+	return &foreign{apiServer: connect(t), registry: registrytest.Start(t, registrytest.Options{Auth: registrytest.AuthBasic})}
+}
+
 func (f *foreign) options() deploy.Options {
 	return deploy.Options{
 		Cluster: f.admin, By: "ops@lab",
@@ -271,7 +208,7 @@ func actions(r *deploy.Report) string {
 // TestAPIServer deploys onto a genuine API server: first install, rerun, dry run, upgrade, values of the site, list,
 // refusals and removal.
 func TestAPIServer(t *testing.T) {
-	f := &foreign{apiServer: startServer(t), registry: registrytest.Start(t, registrytest.Options{Auth: registrytest.AuthBasic})}
+	f := newForeign(t)
 	one := shop("1.0.0").bundle(t)
 	for _, step := range []struct {
 		name string

@@ -42,7 +42,7 @@ func TestCatalogPage(t *testing.T) {
 
 func catalogTables(t *testing.T) string {
 	t.Helper()
-	k, err := catalog.Builtin()
+	k, err := catalog.Merged()
 	if err != nil {
 		t.Fatal(err)
 	}

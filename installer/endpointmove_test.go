@@ -107,7 +107,7 @@ func (f *movingCluster) serve(t *testing.T, h *rooted, address string) {
 		t.Fatal(err)
 	}
 	server := &http.Server{
-		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) }), ReadHeaderTimeout: time.Second, ErrorLog: nil,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) }), ReadHeaderTimeout: time.Minute, ErrorLog: nil,
 		TLSConfig: &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 			pair, err := tls.LoadX509KeyPair(filepath.Join(h.root, kube.PKIDir, "apiserver.crt"), filepath.Join(h.root, kube.PKIDir, "apiserver.key"))
 			return &pair, err

@@ -179,7 +179,7 @@ func TestEtcdDefragNoSpace(t *testing.T) {
 		return call(t.Context(), host.Cmd{Args: []string{"etcdctl", "", "put", "key"}, Stdin: strings.NewReader(base64.StdEncoding.EncodeToString(data)), Stdout: &bytes.Buffer{}})
 	}
 	var err error
-	for range 100 {
+	for range 1500 { // five minutes: a busy machine
 		if err = put(); err == nil {
 			break
 		}

@@ -32,10 +32,11 @@ func TestPodsRun(t *testing.T) {
 		t.Skip("another root directory needs root")
 	}
 	p := runnable(t)
-	push, pull, node := freePort(t), freePort(t), freePort(t)
-	ports := strings.NewReplacer("127.0.0.1:5000", "127.0.0.1:"+push, ":5443", "127.0.0.1:"+pull)
+	ports := freePorts(t, 3)
+	push, pull, node := ports[0], ports[1], ports[2]
+	replace := strings.NewReplacer("127.0.0.1:5000", "127.0.0.1:"+push, ":5443", "127.0.0.1:"+pull)
 	p.storage, p.clusterIP, p.port = storage{class: "c"}, "", 0
-	container(t, p, p.deployment().Spec.Template.Spec, ports.Replace)
+	container(t, p, p.deployment().Spec.Template.Spec, replace.Replace)
 	proxy := p.proxies()[0].Spec.Template.Spec
 	last := len(proxy.Containers[0].Command) - 3
 	proxy.Containers[0].Command[last], proxy.Containers[0].Command[last+1] = "127.0.0.1:"+node, "127.0.0.1:"+pull
@@ -184,20 +185,24 @@ func container(t *testing.T, p *plan, pod corev1.PodSpec, replace func(string) s
 	})
 }
 
-func freePort(t *testing.T) string {
+// freePorts returns ports that differ: each is held until all are known.
+func freePorts(t *testing.T, n int) (ports []string) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for range n {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		ports = append(ports, fmt.Sprint(l.Addr().(*net.TCPAddr).Port))
 	}
-	defer l.Close()
-	return fmt.Sprint(l.Addr().(*net.TCPAddr).Port)
+	return ports
 }
 
 func healthy(t *testing.T, url string) {
 	t.Helper()
 	var last error
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+	for end := time.Now().Add(5 * time.Minute); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
 		response, err := http.Get(url)
 		if last = err; err == nil {
 			_ = response.Body.Close()

@@ -43,14 +43,18 @@ type realServer struct {
 	stop           func()
 }
 
-func freeAddress(t *testing.T) string {
+// freeAddresses returns addresses that differ: each is held until all are known.
+func freeAddresses(t *testing.T, n int) (addresses []string) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for range n {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		addresses = append(addresses, l.Addr().String())
 	}
-	defer l.Close()
-	return l.Addr().String()
+	return addresses
 }
 
 // background starts a program that ends with the test, and returns a function that ends it.
@@ -75,8 +79,8 @@ func background(t *testing.T, log string, args ...string) func() {
 
 func newRealServer(t *testing.T) *realServer {
 	t.Helper()
-	s := &realServer{dir: t.TempDir(), etcd: freeAddress(t), api: freeAddress(t)}
-	peer := freeAddress(t)
+	free := freeAddresses(t, 3)
+	s, peer := &realServer{dir: t.TempDir(), etcd: free[0], api: free[1]}, free[2]
 	background(t, filepath.Join(s.dir, "etcd.log"), labProgram(t, "etcd-amd64-*", "etcd"), "--data-dir="+s.dir+"/etcd", "--unsafe-no-fsync",
 		"--listen-client-urls=http://"+s.etcd, "--advertise-client-urls=http://"+s.etcd, "--listen-peer-urls=http://"+peer)
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
@@ -116,7 +120,7 @@ func (s *realServer) restart(t *testing.T, encryption []byte) {
 		"--encryption-provider-config="+s.dir+"/"+EncryptionFile, "--admission-control-config-file="+s.dir+"/admission.yaml",
 		"--audit-policy-file="+s.dir+"/audit-policy.yaml", "--audit-log-path="+s.dir+"/audit.log", "--service-cluster-ip-range=10.0.0.0/24")
 	said := ""
-	for range 120 {
+	for range 600 { // five minutes: a busy machine
 		out, err := s.kubectl(t, "", "get", "--raw=/readyz")
 		if said = out; err == nil {
 			return

@@ -69,9 +69,6 @@ func merged(all ...*manifest.Catalog) *manifest.Catalog {
 	return m
 }
 
-// Builtin returns kkbundle's own catalog. It is shared and must not be changed.
-func Builtin() (*manifest.Catalog, error) { return builtin() }
-
 // resolver looks up components for one cluster.
 type resolver struct {
 	*manifest.Catalog

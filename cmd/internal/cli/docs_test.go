@@ -2,7 +2,6 @@ package cli_test
 
 import (
 	"bytes"
-	"context"
 	"crypto/sha256"
 	"crypto/tls"
 	"errors"
@@ -371,13 +370,11 @@ func (u *internet) run(t *testing.T, page, text, dir string) (ran int) {
 				continue
 			}
 			ran++
-			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-			c := exec.CommandContext(ctx, "bash", "-euo", "pipefail", "-c", line)
+			c := exec.CommandContext(t.Context(), "bash", "-euo", "pipefail", "-c", line)
 			c.Dir, c.Env = dir, u.environment(dir)
 			if out, err := c.CombinedOutput(); err != nil {
 				t.Errorf("%s:%d: %s\n%v\n%s", page, b.line, line, err, out)
 			}
-			cancel()
 		}
 	}
 	return ran

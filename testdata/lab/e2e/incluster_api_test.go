@@ -27,7 +27,7 @@ func TestDeployInClusterAPI(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tests := compileInCluster(t)
+	tests := compileTests(t, "./deploy/incluster")
 	config := controlPlane(t, made.Bin)
 	cmd := exec.CommandContext(t.Context(), tests, "-test.v", "-test.run=^TestAPIServer$")
 	cmd.Env = append(os.Environ(), "KKBUNDLE_TEST_NODELESS="+config, "KKBUNDLE_TEST_PROGRAMS="+podPrograms(t))
@@ -38,8 +38,23 @@ func TestDeployInClusterAPI(t *testing.T) {
 	}
 }
 
-// controlPlane starts a control plane on the loopback address, and returns its kubeconfig.
+// A server is an API server on the loopback address. The token guest-token is of a user without rights.
+type server struct {
+	dir, kubeconfig, accountKey string
+}
+
+// controlPlane starts an API server with a controller manager and a scheduler, and returns the kubeconfig.
 func controlPlane(t *testing.T, bin string) string {
+	t.Helper()
+	s := apiServer(t, bin)
+	background(t, s.dir, bin, "kube-controller-manager", "--kubeconfig="+s.kubeconfig, "--service-account-private-key-file="+s.accountKey,
+		"--controllers=*,-node-lifecycle-controller", "--leader-elect=false", "--secure-port=0")
+	background(t, s.dir, bin, "kube-scheduler", "--kubeconfig="+s.kubeconfig, "--leader-elect=false", "--secure-port=0")
+	return s.kubeconfig
+}
+
+// apiServer starts etcd and an API server with more flags.
+func apiServer(t *testing.T, bin string, more ...string) server {
 	t.Helper()
 	dir := t.TempDir()
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
@@ -65,12 +80,12 @@ current-context: x
 `, ports[0], token))
 	etcd := fmt.Sprintf("http://127.0.0.1:%d", ports[1])
 	peer := fmt.Sprintf("http://127.0.0.1:%d", ports[2])
-	background(t, dir, bin, "etcd", "--data-dir="+filepath.Join(dir, "etcd"), "--listen-client-urls="+etcd, "--advertise-client-urls="+etcd,
+	background(t, dir, bin, "etcd", "--data-dir="+filepath.Join(dir, "etcd"), "--unsafe-no-fsync", "--listen-client-urls="+etcd, "--advertise-client-urls="+etcd,
 		"--listen-peer-urls="+peer, "--initial-advertise-peer-urls="+peer, "--initial-cluster=default="+peer)
-	background(t, dir, bin, "kube-apiserver", "--etcd-servers="+etcd, fmt.Sprintf("--secure-port=%d", ports[0]), "--bind-address=127.0.0.1",
-		"--cert-dir="+filepath.Join(dir, "certs"), "--token-auth-file="+file("tokens", token+",admin,admin,system:masters\n"), "--authorization-mode=RBAC",
+	background(t, dir, bin, "kube-apiserver", append(more, "--etcd-servers="+etcd, fmt.Sprintf("--secure-port=%d", ports[0]), "--bind-address=127.0.0.1",
+		"--cert-dir="+filepath.Join(dir, "certs"), "--token-auth-file="+file("tokens", token+",admin,admin,system:masters\nguest-token,guest,guest\n"), "--authorization-mode=RBAC",
 		"--service-account-key-file="+account, "--service-account-signing-key-file="+account, "--service-account-issuer=https://kubernetes",
-		"--service-cluster-ip-range=10.96.0.0/16", "--endpoint-reconciler-type=none")
+		"--service-cluster-ip-range=10.96.0.0/16", "--endpoint-reconciler-type=none", "--allow-privileged")...)
 	kubectl := filepath.Join(bin, "kubectl")
 	ready := false
 	for end := time.Now().Add(2 * time.Minute); !ready && time.Now().Before(end); time.Sleep(time.Second) {
@@ -80,10 +95,7 @@ current-context: x
 		log, _ := os.ReadFile(filepath.Join(dir, "kube-apiserver.log"))
 		t.Fatalf("the API server is not ready:\n%s", log)
 	}
-	background(t, dir, bin, "kube-controller-manager", "--kubeconfig="+config, "--service-account-private-key-file="+account,
-		"--controllers=*,-node-lifecycle-controller", "--leader-elect=false", "--secure-port=0")
-	background(t, dir, bin, "kube-scheduler", "--kubeconfig="+config, "--leader-elect=false", "--secure-port=0")
-	return config
+	return server{dir: dir, kubeconfig: config, accountKey: account}
 }
 
 // background runs a program until the test ends.

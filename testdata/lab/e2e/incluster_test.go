@@ -13,7 +13,7 @@ import (
 // as if it were foreign: the tests of deploy/incluster get its admin.conf, and no way to the hosts.
 func TestDeployInCluster(t *testing.T) {
 	th := start(t, scenario{hosts: 2})
-	tests := compileInCluster(t)
+	tests := compileTests(t, "./deploy/incluster")
 	do := func(name string) func(*testing.T) { return func(t *testing.T) { th.inCluster(t, tests, name) } }
 	steps(t, []step{
 		{"a cluster", func(t *testing.T) {
@@ -30,11 +30,11 @@ func TestDeployInCluster(t *testing.T) {
 	})
 }
 
-// compileInCluster compiles the tests of deploy/incluster.
-func compileInCluster(t *testing.T) string {
+// compileTests compiles the tests of a package.
+func compileTests(t *testing.T, pkg string) string {
 	t.Helper()
-	tests := filepath.Join(t.TempDir(), "incluster.test")
-	cmd := exec.CommandContext(t.Context(), "go", "test", "-c", "-o", tests, "./deploy/incluster")
+	tests := filepath.Join(t.TempDir(), "package.test")
+	cmd := exec.CommandContext(t.Context(), "go", "test", "-c", "-o", tests, pkg)
 	cmd.Dir, cmd.Env = filepath.Join("..", "..", ".."), append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
