@@ -4,7 +4,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/opencontainers/go-digest"
@@ -17,8 +19,12 @@ import (
 // A bundle as an artifact in a registry. Its manifest is an OCI image manifest with this artifact type. Its config is
 // the bundle's index.json, so that the config's digest is the bundle's identity. Its layers are the bundle's blobs, one
 // each, without frames, so that registries store shared blobs once. Signatures of the bundle are layers, too.
+//
+// A bundle with more blobs than one manifest can list is an OCI image index with the same artifact type. Its manifests
+// have the artifact type of blobs, the same config, and a share of the layers each.
 const (
 	ArtifactTypeBundle = "application/vnd.kkbundle.bundle.v1"
+	ArtifactTypeBlobs  = "application/vnd.kkbundle.blobs.v1"
 	MediaTypeIndex     = "application/vnd.kkbundle.index.v1+json"
 	MediaTypeBlob      = "application/vnd.kkbundle.blob.v1"
 	MediaTypeSignature = "application/vnd.dev.sigstore.bundle.v0.3+json"
@@ -30,7 +36,12 @@ const (
 // MaxSignatureSize is the maximal size in bytes of a signature published with a bundle.
 const MaxSignatureSize = 4 << 20
 
-const maxSignatures = 32
+const (
+	maxSignatures = 32
+	manifestBlobs = 20_000    // of one manifest of an index: below 4 MiB, whatever their sizes
+	maxManifests  = 64        // of an index
+	maxListing    = 128 << 20 // bytes; kkbundle.json, of at most 64 MiB, has the same blobs in fewer bytes
+)
 
 // signatureGrammar is the grammar of a signature's file name after "NAME.kkb.".
 var signatureGrammar = regexp.MustCompile(`^(?:[a-z][a-z0-9-]{0,62}\.)?sigstore\.json$`)
@@ -61,11 +72,67 @@ type Published struct {
 	Level      string                        // of that file
 }
 
-// Published returns the bundle's manifest as an artifact. The same bundle and signatures give the same bytes.
-func (r *Reader) Published(signatures []Signature) ([]byte, error) {
+// A Publication is the documents that describe a bundle in a registry.
+type Publication struct {
+	MediaType string   // of Root
+	Root      []byte   // the manifest, or the index of Manifests
+	Manifests [][]byte // nil if Root is a manifest
+}
+
+// Published returns the documents of the bundle as an artifact. The same bundle and signatures give the same bytes. A
+// bundle whose blobs one manifest cannot list gets an index.
+func (r *Reader) Published(signatures []Signature) (Publication, error) {
+	return r.published(signatures, manifestBlobs)
+}
+
+// published is Published. An index has most blobs in each manifest.
+func (r *Reader) published(signatures []Signature, most int) (Publication, error) {
+	m, err := r.allBlobs()
+	if err != nil {
+		return Publication{}, err
+	}
+	signed := make([]ocispec.Descriptor, 0, len(signatures))
+	for _, s := range signatures {
+		if err := s.Check(); err != nil {
+			return Publication{}, err
+		}
+		signed = append(signed, ocispec.Descriptor{
+			MediaType: MediaTypeSignature, Digest: digest.FromBytes(s.Data), Size: int64(len(s.Data)),
+			Annotations: map[string]string{annotationTitle: s.Suffix},
+		})
+	}
+	blobs := m.Layers
+	if len(blobs) <= most {
+		m.Layers = slices.Concat(blobs, signed)
+		root, err := json.Marshal(m)
+		return Publication{MediaType: m.MediaType, Root: root}, err
+	}
+	out := Publication{MediaType: ocispec.MediaTypeImageIndex}
+	index := ocispec.Index{Versioned: m.Versioned, MediaType: out.MediaType, ArtifactType: m.ArtifactType, Annotations: m.Annotations}
+	for share := range slices.Chunk(blobs, most) {
+		m := ocispec.Manifest{Versioned: m.Versioned, MediaType: m.MediaType, ArtifactType: ArtifactTypeBlobs, Config: m.Config, Layers: slices.Concat(share, signed)}
+		signed = nil // they are in the first manifest
+		data, err := json.Marshal(m)
+		if err != nil {
+			return Publication{}, err
+		}
+		out.Manifests = append(out.Manifests, data)
+		index.Manifests = append(index.Manifests, ocispec.Descriptor{
+			MediaType: m.MediaType, ArtifactType: m.ArtifactType, Digest: digest.FromBytes(data), Size: int64(len(data)),
+		})
+	}
+	if len(index.Manifests) > maxManifests {
+		return Publication{}, fmt.Errorf("the bundle has %d blobs; at most %d can be published: split it with kkbundle copy --item or --platform", len(blobs), most*maxManifests)
+	}
+	out.Root, err = json.Marshal(index)
+	return out, err
+}
+
+// allBlobs returns the manifest of all blobs, of any size.
+func (r *Reader) allBlobs() (ocispec.Manifest, error) {
 	index, err := r.index.Marshal()
 	if err != nil {
-		return nil, err
+		return ocispec.Manifest{}, err
 	}
 	m := ocispec.Manifest{
 		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest, ArtifactType: ArtifactTypeBundle,
@@ -74,46 +141,81 @@ func (r *Reader) Published(signatures []Signature) ([]byte, error) {
 			annotationTitle: r.index.Name, annotationVersion: r.index.Version, AnnotationEncoder: r.Encoder(), AnnotationLevel: r.Level().String(),
 		},
 	}
-	for key, value := range m.Annotations {
-		if value == "" {
-			delete(m.Annotations, key)
-		}
-	}
+	maps.DeleteFunc(m.Annotations, func(_, value string) bool { return value == "" })
 	for _, b := range r.Blobs() {
 		b.MediaType = MediaTypeBlob
 		m.Layers = append(m.Layers, b)
 	}
-	for _, s := range signatures {
-		if err := s.Check(); err != nil {
-			return nil, err
-		}
-		m.Layers = append(m.Layers, ocispec.Descriptor{
-			MediaType: MediaTypeSignature, Digest: digest.FromBytes(s.Data), Size: int64(len(s.Data)),
-			Annotations: map[string]string{annotationTitle: s.Suffix},
-		})
-	}
-	data, err := json.Marshal(m)
+	return m, nil
+}
+
+// Listing returns the digests of the bundle's blobs, for ParseListing: the manifest that publish writes for a bundle with
+// few blobs, without signatures.
+func (r *Reader) Listing() ([]byte, error) {
+	m, err := r.allBlobs()
 	if err != nil {
 		return nil, err
 	}
-	if len(data) > maxManifest {
-		return nil, fmt.Errorf("the bundle has %d blobs, but a manifest of at most 4 MiB, the limit of registries, holds about %d: publish it in parts, made with kkbundle copy --item or --platform",
-			len(m.Layers), maxManifest/(len(data)/len(m.Layers)))
-	}
-	return data, nil
+	return json.Marshal(m)
 }
 
-// ParsePublished reads a manifest that Reader.Published made.
-func ParsePublished(manifest []byte) (Published, error) {
-	if len(manifest) > maxManifest {
-		return Published{}, fmt.Errorf("the manifest has %d bytes; at most %d are allowed", len(manifest), maxManifest)
+// ParseListing reads a document that Reader.Listing made.
+func ParseListing(data []byte) (Published, error) {
+	return parseManifest(data, ArtifactTypeBundle, maxListing)
+}
+
+// ParsePublished reads the documents that Reader.Published made. manifest returns a manifest of an index.
+func ParsePublished(root []byte, manifest func(ocispec.Descriptor) ([]byte, error)) (Published, error) {
+	var x ocispec.Index
+	if len(root) > maxManifest || json.Unmarshal(root, &x) != nil || x.MediaType != ocispec.MediaTypeImageIndex {
+		return parseManifest(root, ArtifactTypeBundle, maxManifest)
+	}
+	if x.ArtifactType != ArtifactTypeBundle || len(x.Manifests) == 0 {
+		return Published{}, errNotPublished
+	}
+	if len(x.Manifests) > maxManifests {
+		return Published{}, fmt.Errorf("the index has %d manifests; at most %d are allowed", len(x.Manifests), maxManifests)
+	}
+	var all Published
+	for i, d := range x.Manifests {
+		if err := checkPublished(d); err != nil {
+			return Published{}, err
+		}
+		data, err := manifest(d)
+		if err != nil {
+			return Published{}, err
+		}
+		p, err := parseManifest(data, ArtifactTypeBlobs, maxManifest)
+		if err != nil {
+			return Published{}, fmt.Errorf("manifest %s: %w", d.Digest, err)
+		}
+		if i == 0 {
+			all = p
+			continue
+		}
+		if p.Index.Digest != all.Index.Digest || p.Index.Size != all.Index.Size {
+			return Published{}, fmt.Errorf("manifest %s has blobs of another bundle, %s", d.Digest, p.Index.Digest)
+		}
+		all.Blobs = append(all.Blobs, p.Blobs...)
+		maps.Copy(all.Signatures, p.Signatures)
+	}
+	all.Encoder, all.Level = x.Annotations[AnnotationEncoder], x.Annotations[AnnotationLevel]
+	return all, nil
+}
+
+var errNotPublished = errors.New("not a bundle: it was not written by kkbundle publish")
+
+// parseManifest reads a manifest of at most limit bytes.
+func parseManifest(manifest []byte, artifactType string, limit int) (Published, error) {
+	if len(manifest) > limit {
+		return Published{}, fmt.Errorf("the manifest has %d bytes; at most %d are allowed", len(manifest), limit)
 	}
 	var m ocispec.Manifest
 	if err := json.Unmarshal(manifest, &m); err != nil {
 		return Published{}, fmt.Errorf("the manifest is not valid JSON of an image manifest: %w", err)
 	}
-	if m.ArtifactType != ArtifactTypeBundle || m.Config.MediaType != MediaTypeIndex {
-		return Published{}, errors.New("not a bundle: it was not written by kkbundle publish")
+	if m.ArtifactType != artifactType || m.Config.MediaType != MediaTypeIndex {
+		return Published{}, errNotPublished
 	}
 	if err := checkPublished(m.Config); err != nil {
 		return Published{}, err

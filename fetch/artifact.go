@@ -75,5 +75,19 @@ func (a *Artifact) Fetch(ctx context.Context, wanted []Wanted) error {
 	return err
 }
 
+// Document returns another manifest of the artifact's repository.
+func (a *Artifact) Document(ctx context.Context, d ocispec.Descriptor) ([]byte, error) {
+	if err := checkDescriptor(d); err != nil {
+		return nil, fmt.Errorf("%s: %w", a.repo, err)
+	}
+	_, data, err := a.repo.manifest(ctx, ocispec.Descriptor{Digest: d.Digest, Size: d.Size})
+	return data, err
+}
+
+// Referrers lists the manifests whose subject is the artifact. The list is the registry's claim.
+func (a *Artifact) Referrers(ctx context.Context) ([]ocispec.Descriptor, error) {
+	return (&lookup{repo: a.repo}).referrers(ctx, a.Digest)
+}
+
 // Close ends the connections.
 func (a *Artifact) Close() { a.s.close() }

@@ -3,6 +3,7 @@ package registry
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -26,6 +27,7 @@ type PublishOptions struct {
 	Repository string   // HOST[:PORT]/PATH
 	Tags       []string // tags for the bundle, at least one
 	Signatures []bundle.Signature
+	Deltas     []Delta // attached to the bundle
 	Auth       authn.Keychain
 	Transport  http.RoundTripper
 	PlainHTTP  bool
@@ -35,13 +37,20 @@ type PublishOptions struct {
 	Progress   func(done, total int64) // bytes; called by one goroutine at a time
 }
 
+// A Delta is a file of package delta that makes the published bundle, or the old bundle of another one that does.
+type Delta struct {
+	bundle.PublishedDelta
+	Open func(offset int64) (io.ReadCloser, error)
+}
+
 // A PublishSummary describes the outcome of Publish, also as far as it got before an error.
 type PublishSummary struct {
 	Repository   string                   `json:"repository"` // without scheme
-	Digest       digest.Digest            `json:"digest"`     // of the manifest: pull oci://REPOSITORY@DIGEST
+	Digest       digest.Digest            `json:"digest"`     // of the manifest or index: pull oci://REPOSITORY@DIGEST
 	Bundle       digest.Digest            `json:"bundle"`     // the bundle's identity
 	Tags         []string                 `json:"tags"`
-	Moved        map[string]digest.Digest `json:"moved,omitempty"` // moved tags with their previous digests
+	Moved        map[string]digest.Digest `json:"moved,omitempty"`  // moved tags with their previous digests
+	Deltas       []digest.Digest          `json:"deltas,omitempty"` // of the manifests of attached deltas
 	BlobsSent    int                      `json:"blobsSent"`
 	BlobsPresent int                      `json:"blobsPresent"`
 	BytesSent    int64                    `json:"bytesSent"` // of pushed blobs and the manifest; failed attempts do not count
@@ -67,14 +76,14 @@ func CheckTag(tag string) error {
 
 // Publish pushes a bundle as one artifact whose layers are the bundle's blobs; see bundle.Reader.Published. Content at
 // the registry is not sent again, so a later version costs only its new content, and a repeated run only the missing
-// content. The tags are set last; the summary has their previous digests. Errors match the same classes as Push's.
+// content. A bundle with too many blobs is refused before anything is sent. The tags are set last; the summary has their previous digests. Errors match the same classes as Push's.
 func Publish(ctx context.Context, b *bundle.Reader, o PublishOptions) (PublishSummary, error) {
-	content, err := b.Published(o.Signatures)
+	doc, err := b.Published(o.Signatures)
 	if err != nil {
 		return PublishSummary{}, fmt.Errorf("publish to %s: %w", o.Repository, err)
 	}
-	p := &publisher{bundle: b, options: o, content: content, sum: PublishSummary{
-		Repository: o.Repository, Digest: digest.FromBytes(content), Bundle: b.Digest(),
+	p := &publisher{bundle: b, options: o, doc: doc, sum: PublishSummary{
+		Repository: o.Repository, Digest: digest.FromBytes(doc.Root), Bundle: b.Digest(),
 	}}
 	if err := p.publish(ctx); err != nil {
 		return p.sum, fmt.Errorf("publish to %s: %w", o.Repository, err)
@@ -87,7 +96,7 @@ type publisher struct {
 	bundle  *bundle.Reader
 	options PublishOptions
 	repo    *repo
-	content []byte // the manifest
+	doc     bundle.Publication
 	blobs   []publishedBlob
 	total   int64
 
@@ -122,17 +131,20 @@ func (p *publisher) publish(ctx context.Context) error {
 	if err := s.login(ctx, p.repo); err != nil {
 		return err
 	}
-	if err := p.list(ctx); err != nil {
+	if err := p.collect(ctx); err != nil {
 		return err
 	}
-	there, err := p.repo.manifest(ctx, p.sum.Digest.String(), ocispec.MediaTypeImageManifest)
+	there, err := p.repo.manifest(ctx, p.sum.Digest.String(), p.doc.MediaType)
 	if err != nil {
 		return s.explain(p.repo.name, err)
 	}
-	if there == p.sum.Digest { // an existing manifest implies its blobs, see look
+	if there == p.sum.Digest && len(p.options.Deltas) == 0 { // an existing manifest implies its blobs, see look
 		p.count(func(sum *PublishSummary) { sum.BlobsPresent, sum.BytesPresent, p.done = len(p.blobs), p.total, p.total })
-	} else if err := p.sendBlobs(ctx, o.Jobs); err != nil {
+	} else if err := p.sendContent(ctx, o.Jobs); err != nil {
 		return err
+	}
+	if err := p.attachDeltas(ctx); err != nil {
+		return s.explain(p.repo.name, err)
 	}
 	for _, tag := range p.options.Tags {
 		if err := p.tag(ctx, tag); err != nil {
@@ -142,8 +154,8 @@ func (p *publisher) publish(ctx context.Context) error {
 	return nil
 }
 
-// list collects the contents of all blobs.
-func (p *publisher) list(ctx context.Context) error {
+// collect collects the contents of all blobs.
+func (p *publisher) collect(ctx context.Context) error {
 	index, err := p.bundle.Index().Marshal()
 	if err != nil {
 		return err
@@ -161,6 +173,13 @@ func (p *publisher) list(ctx context.Context) error {
 	}
 	for _, d := range p.bundle.Blobs() {
 		add(d, func(offset int64) (io.ReadCloser, error) { return p.bundle.Blob(ctx, d.Digest, offset) })
+	}
+	for i, d := range p.options.Deltas {
+		if i == 0 {
+			empty := ocispec.DescriptorEmptyJSON
+			add(empty, bytesOf(empty.Data))
+		}
+		add(d.File, d.Open)
 	}
 	slices.SortStableFunc(p.blobs, func(a, b publishedBlob) int { return int(min(max(b.Size-a.Size, -1), 1)) })
 	return nil
@@ -221,20 +240,83 @@ func (p *publisher) send(ctx context.Context, b publishedBlob) error {
 	return nil
 }
 
+// sendContent sends the blobs, then the manifests of an index.
+func (p *publisher) sendContent(ctx context.Context, jobs int) error {
+	if err := p.sendBlobs(ctx, jobs); err != nil {
+		return err
+	}
+	for _, content := range p.doc.Manifests {
+		if _, err := p.store(ctx, ocispec.MediaTypeImageManifest, content); err != nil {
+			return p.repo.explain(p.repo.name, err)
+		}
+	}
+	return nil
+}
+
+// store puts a manifest under its digest, unless the registry has it. listed is as in putManifest.
+func (p *publisher) store(ctx context.Context, mediaType string, content []byte) (listed bool, err error) {
+	d := digest.FromBytes(content)
+	have, err := p.repo.manifest(ctx, d.String(), mediaType)
+	if err == nil && have != d {
+		listed, err = p.putManifest(ctx, d.String(), mediaType, content)
+	}
+	if err != nil {
+		return false, fmt.Errorf("manifest %s: %w", d, err)
+	}
+	return listed, nil
+}
+
+// attachDeltas puts the manifests of deltas, whose subject is the bundle. Some registries refuse a manifest before its subject.
+// Tags are set later, so that clients of a tag find the deltas.
+func (p *publisher) attachDeltas(ctx context.Context) error {
+	if len(p.options.Deltas) == 0 {
+		return nil
+	}
+	if _, err := p.store(ctx, p.doc.MediaType, p.doc.Root); err != nil {
+		return err
+	}
+	subject := ocispec.Descriptor{MediaType: p.doc.MediaType, Digest: p.sum.Digest, Size: int64(len(p.doc.Root))}
+	for _, d := range p.options.Deltas {
+		content, err := d.Manifest(subject)
+		if err != nil {
+			return err
+		}
+		listed, err := p.store(ctx, ocispec.MediaTypeImageManifest, content)
+		if err == nil && !listed {
+			err = p.list(ctx, subject.Digest, content)
+		}
+		if err != nil {
+			return fmt.Errorf("delta against bundle %s: %w", d.Old, err)
+		}
+		p.count(func(sum *PublishSummary) { sum.Deltas = append(sum.Deltas, digest.FromBytes(content)) })
+	}
+	return nil
+}
+
+// list makes sure that clients find the manifest of a delta by its subject.
+func (p *publisher) list(ctx context.Context, subject digest.Digest, content []byte) error {
+	var m ocispec.Manifest
+	if err := json.Unmarshal(content, &m); err != nil {
+		return err
+	}
+	entry := ocispec.Descriptor{
+		MediaType: ocispec.MediaTypeImageManifest, Digest: digest.FromBytes(content), Size: int64(len(content)),
+		ArtifactType: m.ArtifactType, Annotations: m.Annotations,
+	}
+	return p.repo.listReferrer(ctx, subject, entry, func(tag string, index []byte) error {
+		_, err := p.putManifest(ctx, tag, ocispec.MediaTypeImageIndex, index)
+		return err
+	})
+}
+
 // tag points a tag to the manifest, unless it does.
 func (p *publisher) tag(ctx context.Context, tag string) error {
-	before, err := p.repo.manifest(ctx, tag, ocispec.MediaTypeImageManifest)
+	before, err := p.repo.manifest(ctx, tag, p.doc.MediaType)
 	if err != nil {
 		return err
 	}
 	if before != p.sum.Digest {
-		err := p.put(ctx, tag)
-		if blobsLost(err) {
-			if err = p.sendLost(ctx, err); err == nil {
-				err = p.put(ctx, tag)
-			}
-		}
-		if err != nil {
+		if err := p.putRoot(ctx, tag); err != nil {
 			return err
 		}
 	}
@@ -250,13 +332,12 @@ func (p *publisher) tag(ctx context.Context, tag string) error {
 	return nil
 }
 
-// put puts the manifest under a tag and then queries the tag: another client may write to it, too.
-func (p *publisher) put(ctx context.Context, tag string) error {
-	if _, err := p.repo.putManifest(ctx, tag, ocispec.MediaTypeImageManifest, p.content); err != nil {
+// putRoot puts the manifest, or the index, under a tag and then queries the tag: another client may write to it, too.
+func (p *publisher) putRoot(ctx context.Context, tag string) error {
+	if _, err := p.putManifest(ctx, tag, p.doc.MediaType, p.doc.Root); err != nil {
 		return err
 	}
-	p.count(func(sum *PublishSummary) { sum.BytesSent += int64(len(p.content)) })
-	have, err := p.repo.manifest(ctx, tag, ocispec.MediaTypeImageManifest)
+	have, err := p.repo.manifest(ctx, tag, p.doc.MediaType)
 	if err != nil {
 		return err
 	}
@@ -264,6 +345,20 @@ func (p *publisher) put(ctx context.Context, tag string) error {
 		return fmt.Errorf("digest is %q after the push, want %s: another client writes to it, or the registry changes content", have, p.sum.Digest)
 	}
 	return nil
+}
+
+// putManifest puts a manifest. Blobs that the registry lost are sent again, once.
+func (p *publisher) putManifest(ctx context.Context, reference, mediaType string, content []byte) (listed bool, err error) {
+	listed, err = p.repo.putManifest(ctx, reference, mediaType, content)
+	if blobsLost(err) && !isIndex(mediaType) {
+		if err = p.sendLost(ctx, err); err == nil {
+			listed, err = p.repo.putManifest(ctx, reference, mediaType, content)
+		}
+	}
+	if err == nil {
+		p.count(func(sum *PublishSummary) { sum.BytesSent += int64(len(content)) })
+	}
+	return listed, err
 }
 
 // sendLost sends, once and without querying them, the blobs that the registry reported present and then missed.

@@ -53,7 +53,7 @@ func TestPublishSendsWhatIsNew(t *testing.T) {
 	if got, want := first.BlobsSent, len(older.Reader.Blobs())+1; got != want {
 		t.Errorf("sent %d blobs, want %d", got, want)
 	}
-	published, err := bundle.ParsePublished(raw(t, s, "1"))
+	published, err := bundle.ParsePublished(raw(t, s, "1"), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -148,7 +148,7 @@ func TestPublishedSignatures(t *testing.T) {
 	o := publishOptions(s)
 	o.Signatures = []bundle.Signature{{Suffix: "sigstore.json", Data: []byte("{}")}, {Suffix: "ops.sigstore.json", Data: []byte("{}")}}
 	publish(t, b, o)
-	published, err := bundle.ParsePublished(raw(t, s, "1"))
+	published, err := bundle.ParsePublished(raw(t, s, "1"), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -130,9 +130,7 @@ func (api *referrersAPI) list(address string) *sync.Mutex {
 	return api.lists[address]
 }
 
-// list makes sure that clients find n by its subject. A registry with the referrers API reports so when it accepts n.
-// For others the list is an index under a tag derived from the subject's digest, to which n is added.
-// https://github.com/opencontainers/distribution-spec/blob/v1.1.1/spec.md#unavailable-referrers-api
+// list makes sure that clients find n by its subject.
 func (m manifestPusher) list(ctx context.Context, n *node, kept bool) error {
 	if n.subject == "" || kept {
 		return nil
@@ -140,27 +138,43 @@ func (m manifestPusher) list(ctx context.Context, n *node, kept bool) error {
 	if n.subject.Validate() != nil {
 		return fmt.Errorf("manifest %s is attached to %q, which is not a digest", n.desc.Digest, clean(n.subject.String()))
 	}
-	api := &m.session.referrers
-	has, err := m.hasReferrers(ctx, n)
+	return m.job.repo.listReferrer(ctx, n.subject, n.listing, func(tag string, index []byte) error {
+		d := ocispec.Descriptor{MediaType: ocispec.MediaTypeImageIndex, Digest: digest.FromBytes(index), Size: int64(len(index))}
+		_, err := m.send(ctx, tag, d, index)
+		return err
+	})
+}
+
+// listReferrer makes sure that clients find a manifest by its subject. A registry with the referrers API reports so when it
+// accepts the manifest. For others the list is an index under a tag derived from the subject's digest, to which an entry for
+// the manifest is added; put stores it.
+// https://github.com/opencontainers/distribution-spec/blob/v1.1.1/spec.md#unavailable-referrers-api
+func (r *repo) listReferrer(ctx context.Context, subject digest.Digest, entry ocispec.Descriptor, put func(tag string, index []byte) error) error {
+	has, err := r.hasReferrers(ctx, subject)
 	if err != nil || has {
 		return err
 	}
-	list := api.list(m.job.repo.name + "@" + n.subject.String())
+	list := r.referrers.list(r.name + "@" + subject.String())
 	list.Lock()
 	defer list.Unlock()
-	if err := m.addToList(ctx, n); err != nil {
-		return fmt.Errorf("list of referrers of %s: %w", n.subject, m.session.explain(m.job.repo.name, err))
+	tag := strings.ReplaceAll(subject.String(), ":", "-")
+	index, err := r.withReferrer(ctx, tag, entry)
+	if err == nil && index != nil {
+		err = put(tag, index)
+	}
+	if err != nil {
+		return fmt.Errorf("list of referrers of %s: %w", subject, r.explain(r.name, err))
 	}
 	return nil
 }
 
 // hasReferrers reports whether the registry has the referrers API. It is asked once.
-func (m manifestPusher) hasReferrers(ctx context.Context, n *node) (bool, error) {
-	api := &m.session.referrers
+func (r *repo) hasReferrers(ctx context.Context, subject digest.Digest) (bool, error) {
+	api := &r.referrers
 	api.mu.Lock()
 	defer api.mu.Unlock()
 	if !api.asks {
-		a, err := m.job.repo.ask(ctx, request{method: http.MethodGet, url: m.job.repo.path("/referrers/%s", n.subject), want: []int{http.StatusOK}})
+		a, err := r.ask(ctx, request{method: http.MethodGet, url: r.path("/referrers/%s", subject), want: []int{http.StatusOK}})
 		if _, answered := asRegistryError(err); err != nil && !answered {
 			return false, err
 		}
@@ -169,27 +183,20 @@ func (m manifestPusher) hasReferrers(ctx context.Context, n *node) (bool, error)
 	return api.has, nil
 }
 
-// addToList adds n to the index of its subject's referrers and keeps the others.
-func (m manifestPusher) addToList(ctx context.Context, n *node) error {
-	tag := strings.ReplaceAll(n.subject.String(), ":", "-")
+// withReferrer returns the index under a tag with one more entry, nil if it has the entry.
+func (r *repo) withReferrer(ctx context.Context, tag string, entry ocispec.Descriptor) ([]byte, error) {
 	q := request{
-		method: http.MethodGet, url: m.job.repo.path("/manifests/%s", tag), want: []int{http.StatusOK},
+		method: http.MethodGet, url: r.path("/manifests/%s", tag), want: []int{http.StatusOK},
 		header: http.Header{"Accept": {ocispec.MediaTypeImageIndex}},
 	}
-	a, err := m.job.repo.ask(ctx, q)
+	a, err := r.ask(ctx, q)
 	if te, ok := asRegistryError(err); ok && te.StatusCode == http.StatusNotFound {
 		a, err = answer{}, nil
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
-	content, err := merged(a.body, n.listing)
-	if err != nil || content == nil {
-		return err
-	}
-	d := ocispec.Descriptor{MediaType: ocispec.MediaTypeImageIndex, Digest: digest.FromBytes(content), Size: int64(len(content))}
-	_, err = m.send(ctx, tag, d, content)
-	return err
+	return merged(a.body, entry)
 }
 
 // merged returns an index with one more manifest, nil if it already has it. The rest of the index is unchanged.

@@ -157,9 +157,9 @@ func (f fixture) sameBytes(t *testing.T, c delta.Created) {
 
 func TestADeltaAgainstAListingCarriesTheOtherBlobs(t *testing.T) {
 	old, next := pairOf(t)
-	data, err := old.Reader.Published(nil)
+	data, err := old.Reader.Listing()
 	check(t, err)
-	p, err := bundle.ParsePublished(data)
+	p, err := bundle.ParseListing(data)
 	check(t, err)
 	path := filepath.Join(t.TempDir(), "x.kkd")
 	c, err := delta.Create(t.Context(), *from(next), delta.Options{Listed: delta.NewListing(p), Output: path})

@@ -84,6 +84,13 @@
 // the distance of a range from the end of the range before (at first from 0); a varint, the range's length. The frame of an archive is
 // everything but the contents of its files; a blob that is no archive is frame only.
 //
+// # In a registry
+//
+// A delta is an OCI image manifest whose artifact type is application/vnd.kkbundle.delta.v1, whose config is the empty JSON object and
+// whose only layer, of the same type, is the file. Its subject is the published bundle that the delta, alone or followed by another one
+// with the same subject, makes. The annotations io.kkbundle.delta.old and io.kkbundle.delta.new are the identities of OLD and NEW. Clients
+// find it through the referrers API or the fallback tag of the OCI distribution specification 1.1.
+//
 // # Promises
 //
 // A reader writes nothing under the result's name unless its size and sha256 are those of the head. Memory does not depend on the size

@@ -21,6 +21,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/delta"
 	"github.com/kkbundle/kkbundle/bundle/transfer"
 	"github.com/kkbundle/kkbundle/disk"
 	"github.com/kkbundle/kkbundle/fetch"
@@ -29,20 +30,21 @@ import (
 
 // A Result is a pulled bundle.
 type Result struct {
-	Version    int            `json:"version"` // 1
-	Path       string         `json:"path"`
-	Manifest   digest.Digest  `json:"manifest"` // in the registry
-	Digest     digest.Digest  `json:"digest"`   // identity of the written bundle
-	Size       int64          `json:"size"`     // bytes, as are the others
-	Parts      int            `json:"parts,omitempty"`
-	Items      int            `json:"items"`
-	Blobs      int            `json:"blobs"`
-	Content    int64          `json:"content"` // unpacked
-	Fetched    int64          `json:"fetched"`
-	Cached     int64          `json:"cached"` // found in the cache or in Options.Have
-	Signatures []string       `json:"signatures"`
-	LeftOut    []string       `json:"leftOut"` // items that a part cannot contain, with reasons
-	Duration   plain.Duration `json:"duration"`
+	Version    int             `json:"version"` // 1
+	Path       string          `json:"path"`
+	Manifest   digest.Digest   `json:"manifest"` // in the registry
+	Digest     digest.Digest   `json:"digest"`   // identity of the written bundle
+	Size       int64           `json:"size"`     // bytes, as are the others
+	Parts      int             `json:"parts,omitempty"`
+	Items      int             `json:"items"`
+	Blobs      int             `json:"blobs"`
+	Content    int64           `json:"content"` // unpacked
+	Fetched    int64           `json:"fetched"`
+	Cached     int64           `json:"cached"`           // found in the cache or in Options.Have
+	Deltas     []digest.Digest `json:"deltas,omitempty"` // of the deltas that were fetched in place of blobs
+	Signatures []string        `json:"signatures"`
+	LeftOut    []string        `json:"leftOut"` // items that a part cannot contain, with reasons
+	Duration   plain.Duration  `json:"duration"`
 
 	OtherEncoder string `json:"-"` // of the published file if it differs from ours
 }
@@ -60,6 +62,9 @@ type Options struct {
 	LevelGiven bool            // by the user: otherwise the level of the published file is used
 	PartSize   int64           // 0 for a single file
 	Recipients []age.Recipient // encrypt the file: see bundle.WriteOptions
+
+	// Want, if it is not "", is the identity that the bundle must have.
+	Want digest.Digest
 
 	// OpenCache returns the cache for a level, and its directory.
 	OpenCache func(level string) (*bundle.Cache, string, error)
@@ -81,7 +86,7 @@ type View interface {
 // A puller pulls one bundle.
 type puller struct {
 	Options
-	output string
+	output string                  // "" if no file is written
 	meter  func(done, total int64) // of the phase "fetch"; nil before
 }
 
@@ -118,6 +123,20 @@ func Open(ctx context.Context, o Options) (*bundle.Remote, func(), error) {
 	return one.remote, one.artifact.Close, nil
 }
 
+// OpenWhole downloads the blobs of a bundle into the cache and opens the bundle there, without writing it. Temporary files lie
+// in the directory scratch. Close the Reader afterwards.
+func OpenWhole(ctx context.Context, o Options, scratch string) (*bundle.Reader, error) {
+	one, err := look(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	defer one.artifact.Close()
+	return bundle.Mend(one.cache, one.dropped, func() (*bundle.Reader, error) {
+		again := *one
+		return again.compose(ctx, scratch)
+	})
+}
+
 // look reads the published manifest, which has the level to open the cache with. Close the artifact afterwards.
 func look(ctx context.Context, o Options) (*pulling, error) {
 	p := &puller{Options: o}
@@ -127,15 +146,18 @@ func look(ctx context.Context, o Options) (*pulling, error) {
 	}
 	store := &lateStore{c}
 	p.Fetch.Store, p.Fetch.Progress = store, p.progress
-	a, err := bundle.Mend(c, p.dropped, func() (*fetch.Artifact, error) {
-		return fetch.OpenArtifact(ctx, p.Repository, p.Reference, p.Fetch)
+	var published bundle.Published
+	a, err := bundle.Mend(c, p.dropped, func() (a *fetch.Artifact, err error) {
+		if a, err = fetch.OpenArtifact(ctx, p.Repository, p.Reference, p.Fetch); err != nil {
+			return nil, err
+		}
+		published, err = bundle.ParsePublished(a.Manifest, func(d ocispec.Descriptor) ([]byte, error) { return a.Document(ctx, d) })
+		if err != nil {
+			a.Close()
+		}
+		return a, err
 	})
 	if err != nil {
-		return nil, p.refused(err)
-	}
-	published, err := bundle.ParsePublished(a.Manifest)
-	if err != nil {
-		a.Close()
 		return nil, p.refused(err)
 	}
 	if level, err := bundle.ParseLevel(published.Level); err == nil && !p.LevelGiven && p.Level != level.String() {
@@ -201,17 +223,19 @@ type pulling struct {
 	published bundle.Published
 	cache     *bundle.Cache
 	cacheDir  string
-	others    []bundle.From // local bundles with frames of another encoder
+	made      *bundle.From // the bundle that deltas make; nil without
+	deltas    []digest.Digest
 	local     bundle.Source
 	remote    *bundle.Remote
 	cached    int64 // bytes of needed blobs that were found locally
 	fetched   int64
 }
 
-func (p *pulling) run(ctx context.Context) (Result, error) {
+func (p *pulling) run(ctx context.Context) (_ Result, err error) {
 	if err := p.openRemote(ctx); err != nil {
 		return Result{}, err
 	}
+	defer func() { err = errors.Join(err, p.closeMade()) }()
 	x, leftOut, err := p.choose(ctx)
 	if err != nil {
 		return Result{}, err
@@ -231,6 +255,7 @@ func (p *pulling) run(ctx context.Context) (Result, error) {
 	r := Result{
 		Version: 1, Path: p.output, Manifest: p.artifact.Digest, Digest: sum.Digest, Size: sum.Size, Parts: sum.Parts, Items: len(x.Items),
 		Blobs: sum.Blobs, Content: sum.Content, Fetched: p.fetched, Cached: p.cached, Signatures: []string{}, LeftOut: append([]string{}, leftOut...),
+		Deltas: p.deltas,
 	}
 	if err != nil || sum.Digest != p.published.Index.Digest {
 		return r, err // the signatures are for the whole bundle
@@ -242,17 +267,32 @@ func (p *pulling) run(ctx context.Context) (Result, error) {
 	return r, err
 }
 
+// compose opens the bundle in the cache.
+func (p *pulling) compose(ctx context.Context, scratch string) (*bundle.Reader, error) {
+	if err := p.openRemote(ctx); err != nil {
+		return nil, err
+	}
+	if err := p.bringAll(ctx, p.remote.Index()); err != nil {
+		return nil, err
+	}
+	spool, err := delta.NewSpool(scratch)
+	if err != nil {
+		return nil, err
+	}
+	r, err := bundle.Compose(ctx, p.local, p.remote.Index(), spool)
+	if err != nil {
+		return nil, errors.Join(err, spool.Close())
+	}
+	return r, nil
+}
+
 // openRemote reads the bundle's index.
 func (p *pulling) openRemote(ctx context.Context) error {
-	same := p.same()
-	p.others = slices.DeleteFunc(slices.Clone(p.Have), func(f bundle.From) bool { return f.Encoder() == p.cache.Encoder() })
-	p.local = p.cache
-	if len(same) > 0 {
-		combined, err := bundle.Combine(p.cache, same...)
-		if err != nil {
-			return err
-		}
-		p.local = combined
+	if got := p.published.Index.Digest; p.Want != "" && got != p.Want {
+		return fmt.Errorf("the delta was made against bundle %s, but %s is bundle %s: name the right bundle", p.Want, p.Name, got)
+	}
+	if err := p.combine(); err != nil {
+		return err
 	}
 	index, err := p.small(ctx, "index", "index.json", p.published.Index)
 	if err != nil {
@@ -264,6 +304,20 @@ func (p *pulling) openRemote(ctx context.Context) error {
 	return p.Check(p.remote.Index(), slices.Sorted(maps.Keys(p.published.Signatures)), func(name string) ([]byte, error) {
 		return p.small(ctx, "signature", name, p.published.Signatures[name])
 	})
+}
+
+// combine sets the source of local blobs.
+func (p *pulling) combine() error {
+	p.local = p.cache
+	same := p.same()
+	if len(same) == 0 {
+		return nil
+	}
+	combined, err := bundle.Combine(p.cache, same...)
+	if err == nil {
+		p.local = combined
+	}
+	return err
 }
 
 // small downloads the index or a signature.
@@ -323,7 +377,7 @@ func (p *pulling) bringAll(ctx context.Context, x bundle.Index) error {
 		}
 		return p.refused(err)
 	}
-	download, err := p.room(ctx, needs)
+	missing, err := p.missing(ctx, needs)
 	if err != nil {
 		return err
 	}
@@ -333,19 +387,39 @@ func (p *pulling) bringAll(ctx context.Context, x bundle.Index) error {
 			total += d.Size
 		}
 	}
-	p.View.Note("%s: %s to fetch, %s here already", plain.Count(len(x.Items), "item"), plain.Size(download), plain.Size(max(total-download-p.fetched, 0)))
+	p.cached = max(total-missing-p.fetched, 0)
+	if err := p.useDeltas(ctx, missing); err != nil {
+		return err
+	}
+	if p.made != nil {
+		missing = 0
+		if err := p.combine(); err != nil {
+			return err
+		}
+	}
+	if err := p.room(ctx, needs); err != nil {
+		return err
+	}
+	p.View.Note("%s: %s to fetch, %s here already", plain.Count(len(x.Items), "item"), plain.Size(missing), plain.Size(p.cached))
 	set, stop := p.View.Meter("fetch")
 	p.meter = set
 	defer func() { stop(); p.meter = nil }()
-	if err := p.bring(ctx, needs); err != nil {
-		return err
-	}
-	p.cached = max(total-p.fetched, 0)
-	return nil
+	return p.bring(ctx, needs)
 }
 
-// room returns the number of bytes to download, or an error if a disk lacks space.
-func (p *pulling) room(ctx context.Context, needs []bundle.Need) (download int64, err error) {
+// missing returns the bytes of the blobs that are not here.
+func (p *pulling) missing(ctx context.Context, needs []bundle.Need) (bytes int64, err error) {
+	lacking, err := p.lacking(ctx, needs, p.sources())
+	for _, w := range lacking {
+		for _, d := range w.Blobs {
+			bytes += d.Size
+		}
+	}
+	return bytes, err
+}
+
+// room returns an error if a disk lacks space.
+func (p *pulling) room(ctx context.Context, needs []bundle.Need) error {
 	var cache, file int64
 	for _, n := range needs {
 		for _, d := range n.Blobs {
@@ -357,31 +431,24 @@ func (p *pulling) room(ctx context.Context, needs []bundle.Need) (download int64
 	}
 	lacking, err := p.lacking(ctx, needs, p.same())
 	if err != nil {
-		return 0, err
+		return err
 	}
 	for _, w := range lacking {
 		for _, d := range w.Blobs {
 			cache += p.cache.MostInCache(d.Size)
 		}
 	}
-	if lacking, err = p.lacking(ctx, needs, p.Have); err != nil {
-		return 0, err
+	room := []disk.Need{{Dir: p.cacheDir, What: "the cache", Bytes: cache, Remedy: "choose another place for the cache with --cache"}}
+	if p.output != "" {
+		room = append(room, disk.Need{Dir: filepath.Dir(p.output), What: "the bundle", Bytes: file, Remedy: "write it to another place with -o"})
 	}
-	for _, w := range lacking {
-		for _, d := range w.Blobs {
-			download += d.Size
-		}
-	}
-	_, err = disk.CheckSpace(
-		disk.Need{Dir: p.cacheDir, What: "the cache", Bytes: cache, Remedy: "choose another place for the cache with --cache"},
-		disk.Need{Dir: filepath.Dir(p.output), What: "the bundle", Bytes: file, Remedy: "write it to another place with -o"},
-	)
-	return download, err
+	_, err = disk.CheckSpace(room...)
+	return err
 }
 
-// same returns the local bundles with frames of the cache's encoder.
+// same returns the sources with frames of the cache's encoder.
 func (p *pulling) same() []bundle.From {
-	return slices.DeleteFunc(slices.Clone(p.Have), func(f bundle.From) bool { return f.Encoder() != p.cache.Encoder() })
+	return slices.DeleteFunc(p.sources(), func(f bundle.From) bool { return f.Encoder() != p.cache.Encoder() })
 }
 
 // needs returns the blobs of items, each once, with the first item that has it.
@@ -454,8 +521,8 @@ func (p *pulling) bring(ctx context.Context, needs []bundle.Need) error {
 
 // compressAgain copies a blob into the cache from a bundle with frames of another encoder. A damaged blob is downloaded.
 func (p *pulling) compressAgain(ctx context.Context, d ocispec.Descriptor) (bool, error) {
-	for _, f := range p.others {
-		if have, ok := f.Stat(d.Digest); !ok || have != d.Size {
+	for _, f := range p.sources() {
+		if have, ok := f.Stat(d.Digest); !ok || have != d.Size || f.Encoder() == p.cache.Encoder() {
 			continue
 		}
 		err := p.take(ctx, f, d)

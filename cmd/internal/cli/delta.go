@@ -79,7 +79,7 @@ type deltaFiles struct {
 	delta  string // of patch and unpack
 	next   string // of delta and pack
 	output string
-	login  loginFlags // of delta, for OLD in a registry
+	login  loginFlags // of delta and patch, for OLD in a registry
 }
 
 func (f *deltaFiles) check() error {
@@ -161,7 +161,7 @@ func (g *globals) listingOf(ctx context.Context, f *deltaFiles) (*delta.Listing,
 		if err != nil {
 			return nil, err
 		}
-		p, err := bundle.ParsePublished(data)
+		p, err := bundle.ParseListing(data)
 		if err != nil {
 			return nil, &build.InputError{Err: fmt.Errorf("%s: %w: want the output of kkbundle inspect --listing", name, err)}
 		}

@@ -85,7 +85,7 @@ func moreThanOne(flags ...bool) bool {
 	return n > 1
 }
 
-// runInspectListing prints the manifest that publish would write, without signatures.
+// runInspectListing prints the digests of all blobs.
 func runInspectListing(ctx context.Context, g *globals, path string, login loginFlags) error {
 	if usage.IsAddress(path) {
 		return usage.Errorf("kkbundle delta takes the address itself: --listing is for a bundle in a file")
@@ -95,7 +95,7 @@ func runInspectListing(ctx context.Context, g *globals, path string, login login
 		return err
 	}
 	defer r.Close()
-	data, err := r.Published(nil)
+	data, err := r.Listing()
 	if err != nil {
 		return err
 	}

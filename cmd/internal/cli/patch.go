@@ -3,24 +3,31 @@ package cli
 import (
 	"context"
 	"errors"
+	"path/filepath"
 	"time"
 
 	"github.com/opencontainers/go-digest"
 	"github.com/spf13/cobra"
 
+	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/bundle/delta"
+	"github.com/kkbundle/kkbundle/bundle/pull"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/plain"
 )
 
 func newPatchCmd(g *globals) *cobra.Command {
 	var output string
+	var login loginFlags
 	cmd := &cobra.Command{
 		Use:   "patch OLD DELTA -o NEW",
 		Short: "Make a bundle from an older one and a delta",
 		Long: `Makes the bundle NEW from the bundle OLD and a file of kkbundle delta, byte for byte. OLD must be the bundle that the delta was made
 against; another one is refused before anything is written. NEW gets its name once its sha256 is the one recorded in the delta; check
 its signature with kkbundle verify --key, as that of any bundle.
+
+OLD may also be a published bundle, oci://HOST/PATH[:TAG|@DIGEST]. Its blobs are downloaded to the cache; those already there are not
+downloaded again.
 
 Temporary files, as large as the changed layers unpacked, and NEW lie in the output's directory. After an interruption, run the command
 again.
@@ -29,12 +36,14 @@ push, install, upgrade, verify, inspect and diff take OLD+DELTA in place of NEW,
 OLD.kkb+x.kkd+y.kkd. Temporary files lie in $TMPDIR. The signature of NEW lies beside the last delta: x.kkb.sigstore.json for x.kkd.`,
 		Example: `  kkbundle patch site-1.4.0.kkb site-1.5.0.kkd -o site-1.5.0.kkb
   kkbundle verify --key cosign.pub site-1.5.0.kkb
+  kkbundle patch oci://registry.corp.example/bundles/site:1.4.0 site-1.5.0.kkd -o site-1.5.0.kkb
   kkbundle push --registry harbor.site site-1.4.0.kkb+site-1.5.0.kkd`,
 		Args: takes("OLD", "DELTA"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return runPatch(cmd.Context(), g, deltaFiles{old: args[0], delta: args[1], output: output})
+			return runPatch(cmd.Context(), g, deltaFiles{old: args[0], delta: args[1], output: output, login: login})
 		},
 	}
+	login.add(cmd.Flags())
 	g.addTrust(cmd.Flags())
 	cmd.Flags().StringVarP(&output, "output", "o", "", "the bundle to write (required)")
 	return cmd
@@ -67,6 +76,29 @@ type patchResult struct {
 	Duration plain.Duration `json:"duration"`
 }
 
+// openOld opens OLD, if there is one. The blobs of a published bundle come to the cache.
+func (g *globals) openOld(ctx context.Context, f deltaFiles) (*bundle.From, error) {
+	if !usage.IsAddress(f.old) {
+		old, _, err := g.openBoth(f.old, "")
+		return old, err
+	}
+	head, err := delta.Check(f.delta)
+	if err != nil {
+		return nil, err
+	}
+	o := pullOptions{loginFlags: f.login, fetchFlags: fetchFlags{level: bundle.LevelDefault.String()}}
+	options, err := o.library(g, f.old)
+	if err != nil {
+		return nil, err
+	}
+	options.Want = head.Old
+	r, err := pull.OpenWhole(ctx, options, filepath.Dir(f.output))
+	if err != nil {
+		return nil, err
+	}
+	return &bundle.From{Name: f.old, Reader: r}, nil
+}
+
 func runPatch(ctx context.Context, g *globals, f deltaFiles) (err error) {
 	start := time.Now()
 	if err := f.check(); err != nil {
@@ -75,7 +107,7 @@ func runPatch(ctx context.Context, g *globals, f deltaFiles) (err error) {
 	if err := usage.CheckFile(f.delta); err != nil {
 		return err
 	}
-	old, _, err := g.openBoth(f.old, "")
+	old, err := g.openOld(ctx, f)
 	if err != nil {
 		return err
 	}

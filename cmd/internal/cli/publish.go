@@ -9,10 +9,14 @@ import (
 	"strings"
 	"time"
 
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/spf13/cobra"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/delta"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
+	"github.com/kkbundle/kkbundle/disk"
 	"github.com/kkbundle/kkbundle/plain"
 	"github.com/kkbundle/kkbundle/registry"
 )
@@ -20,6 +24,7 @@ import (
 type publishOptions struct {
 	registryFlags
 	tags    []string
+	deltas  []string
 	decrypt bool // publish encrypted content in clear
 }
 
@@ -32,12 +37,16 @@ func newPublishCmd(g *globals) *cobra.Command {
 version sends only new blobs, and a repeated run only missing ones. The default tag is the bundle's version, or the beginning of its
 digest; --tag sets more. Moved tags are reported. Signatures beside the bundle (BUNDLE.sigstore.json) are published with it.
 
+--delta attaches a file of kkbundle delta that makes BUNDLE from an older one. pull --have OLD downloads it in place of blobs where it is
+smaller. With two deltas, one that makes BUNDLE and one that makes its old bundle, a site may skip a version.
+
 A published bundle is not encrypted: its blobs are stored in clear. So an encrypted bundle is published only with --decrypt.
 
 Clusters cannot pull images from it; use push for that. Credentials come from docker's configuration and its helpers, or from
 --username and --password-stdin; proxies from HTTPS_PROXY, HTTP_PROXY and NO_PROXY.`,
 		Example: `  kkbundle publish site-1.4.0.kkb oci://registry.corp.example/bundles/site
-  kkbundle publish --tag latest site-1.4.0.kkb oci://registry.corp.example/bundles/site:1.4.0`,
+  kkbundle publish --tag latest site-1.4.0.kkb oci://registry.corp.example/bundles/site:1.4.0
+  kkbundle publish --delta site-1.5.0.kkd site-1.5.0.kkb oci://registry.corp.example/bundles/site`,
 		Args: takes("BUNDLE", "oci://HOST/PATH[:TAG]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return runPublish(cmd.Context(), g, args[0], args[1], o)
@@ -46,6 +55,7 @@ Clusters cannot pull images from it; use push for that. Credentials come from do
 	o.registryFlags.add(cmd.Flags())
 	g.addTrust(cmd.Flags())
 	cmd.Flags().BoolVar(&o.decrypt, "decrypt", false, "publish the content of an encrypted bundle in clear")
+	cmd.Flags().StringArrayVar(&o.deltas, "delta", nil, "attach this delta (repeated)")
 	cmd.Flags().StringArrayVar(&o.tags, "tag", nil, "set this tag, too (repeated)")
 	return cmd
 }
@@ -76,6 +86,9 @@ func runPublish(ctx context.Context, g *globals, path, address string, o publish
 		return usage.Errorf("%s is encrypted, and a published bundle is not: give --decrypt to publish the content in clear", path)
 	}
 	if options.Signatures, err = signaturesBeside(path); err != nil {
+		return err
+	}
+	if options.Deltas, err = deltasFor(ctx, r, path, o.deltas); err != nil {
 		return err
 	}
 	if to.Tag == "" {
@@ -133,6 +146,62 @@ func defaultTag(r *bundle.Reader) string {
 		return tag
 	}
 	return r.Digest().Encoded()[:12]
+}
+
+// deltasFor checks deltas to attach to a bundle.
+func deltasFor(ctx context.Context, r *bundle.Reader, name string, paths []string) ([]registry.Delta, error) {
+	all := make([]registry.Delta, 0, len(paths))
+	makes := map[digest.Digest]bool{r.Digest(): true} // the bundle, and the old bundles of deltas that make it
+	for _, path := range paths {
+		d, err := readDelta(ctx, path)
+		if err != nil {
+			return nil, err
+		}
+		if d.New == r.Digest() {
+			makes[d.Old] = true
+		}
+		all = append(all, d)
+	}
+	for i, d := range all {
+		if !makes[d.New] {
+			return nil, usage.Errorf("--delta %s makes bundle %s, but %s is bundle %s: name a delta that makes it", paths[i], d.New, name, r.Digest())
+		}
+	}
+	return all, nil
+}
+
+// readDelta checks a delta to publish.
+func readDelta(ctx context.Context, path string) (d registry.Delta, err error) {
+	if err := usage.CheckFile(path); err != nil {
+		return d, err
+	}
+	head, err := delta.Check(path)
+	if err != nil {
+		return d, err
+	}
+	if head.Old == "" {
+		return d, usage.Errorf("--delta %s is a pack, which is not made against a bundle", path)
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return d, err
+	}
+	sum, err := disk.Digest(ctx, path, func(int) {})
+	if err != nil {
+		return d, err
+	}
+	d.PublishedDelta = bundle.PublishedDelta{Old: head.Old, New: head.New, File: ocispec.Descriptor{Digest: sum, Size: info.Size()}}
+	d.Open = func(offset int64) (io.ReadCloser, error) {
+		f, err := os.Open(path)
+		if err != nil {
+			return nil, err
+		}
+		if _, err := f.Seek(offset, io.SeekStart); err != nil {
+			return nil, errors.Join(err, f.Close())
+		}
+		return f, nil
+	}
+	return d, nil
 }
 
 // signaturesBeside reads the signatures beside a bundle.

@@ -38,7 +38,9 @@ func newPullCmd(g *globals) *cobra.Command {
 
 From a registry: downloads a published bundle to a file, with its signatures beside it. Only blobs that are neither in the cache nor in the bundles of
 --have are transferred; a repeated pull continues at the byte. Every blob's digest is checked. The digest of the file is that of the
-published bundle; its bytes are the same too, if both versions of kkbundle have the same encoder.
+published bundle; its bytes are the same too, if both versions of kkbundle have the same encoder. If a published delta against a bundle
+of --have, or two in a row, are smaller than the missing blobs, they are downloaded instead; a delta that cannot be used is named, and
+the blobs are downloaded.
 
 With trusted keys (--trust, or the default), the bundle must be signed by one of them; this is checked before its content is
 downloaded. With --item or --platform, only that part is downloaded, as copy would write it. With --encrypt-to, -R or --passphrase the
@@ -46,7 +48,7 @@ file is encrypted, as build writes it; the cache is not. ` + itemsHelp + `
 
 From a web server (a file server, S3, a generic repository of Nexus or Artifactory): downloads NAME.kkb, or its parts side by side if the
 server has NAME.kkb.parts.json, and NAME.kkb.sigstore.json. With --have, NAME.kkd is downloaded instead if it was made against that
-bundle. A later run continues if the server has the same file, by its strong ETag, and starts over otherwise. The bundle gets its name
+bundle and is smaller. A later run continues if the server has the same file, by its strong ETag, and starts over otherwise. The bundle gets its name
 after NAME.kkb.sha256, if there is one, every byte and the signature are checked. -o names a file or a directory.`,
 		Example: `  kkbundle pull oci://registry.corp.example/bundles/site:1.4.0
   kkbundle pull --have site-1.3.0.kkb oci://registry.corp.example/bundles/site:1.4.0

@@ -29,7 +29,7 @@ type liar struct {
 func newLiar(t *testing.T) *liar {
 	t.Helper()
 	b := bundletest.New(t)
-	data, err := b.Reader.Published(nil)
+	data, err := b.Reader.Listing()
 	if err != nil {
 		t.Fatal(err)
 	}
