@@ -26,7 +26,8 @@ func TestRoute(t *testing.T) {
 		"the nearest bundle at hand": {[]digest.Digest{v1, v2}, []delta.Offer{a, b, c}, 100, []delta.Offer{b}},
 		"the smaller of two with the same base": {
 			[]digest.Digest{v2},
-			[]delta.Offer{{Old: v2, New: v3, Size: 30}, b}, 100,
+			[]delta.Offer{{Old: v2, New: v3, Size: 30}, b},
+			100,
 			[]delta.Offer{b},
 		},
 		"no base at hand":      {[]digest.Digest{v4}, []delta.Offer{a, b, c}, 100, nil},
