@@ -146,7 +146,7 @@ docs: helper ## write the generated pages of docs anew: keys, commands, exit cod
 	go test ./installer/precheck -run 'TestListIsDocumented$$' -update
 	go test ./installer -run 'TestCatalogPage$$' -update
 	go test ./cmd/internal/manual -run 'TestErrorsPage$$' -update
-	cd testdata/lab && go test ./results -run 'TestPlatformsPage$$|TestUpgradeTable$$' -update
+	cd testdata/lab && go test ./results -run 'TestPlatformsPage$$|TestUpgradeTable$$|TestDeployMatrixPage$$' -update
 
 fuzz: ## every fuzz target for FUZZTIME (default 20s) each
 	@for pkg in $$(go list ./...); do
@@ -211,7 +211,7 @@ e2e-all: build lab ## every lab test, one after the other (hours), and the page 
 	for test in $$(go test -list '^Test' ./e2e | grep '^Test'); do
 		KKBUNDLE_RESULTS=$(RESULTS) HOSTS_OS="$(HOSTS_OS)" go test -count=1 -timeout 80m -v -run "^$$test\$$" ./e2e || failed="$$failed $$test"
 	done
-	go test ./results -run 'TestPlatformsPage$$|TestUpgradeTable$$' -update
+	go test ./results -run 'TestPlatformsPage$$|TestUpgradeTable$$|TestDeployMatrixPage$$' -update
 	[ -z "$$failed" ] || { echo "failed:$$failed"; exit 1; }
 
 vm-e2e: build lab ## virtual machines with their own kernel (QEMU): RUN=TestVM selects; hours without KVM

@@ -12,6 +12,8 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"strconv"
+	"strings"
 	"time"
 
 	"helm.sh/helm/v3/pkg/action"
@@ -25,8 +27,8 @@ import (
 	"k8s.io/client-go/util/retry"
 )
 
-// MarkLabel is the label of a release record with the hash of chart and values. Its presence shows that this package
-// installed the release. Helm keeps it beside its own labels.
+// MarkLabel is the label of a release record with the hash of chart and values, and the revision that it was made for. Its
+// presence shows that this package installed the release. Helm copies it into the revisions that the helm command makes.
 const MarkLabel = "kkbundle.io/content"
 
 // keepRevisions is the number of revisions kept of a release, the default of the helm command.
@@ -133,13 +135,32 @@ func lookUp(ctx context.Context, c *Chart, o InstallOptions) (state, error) {
 
 // isDeployed reports whether the newest revision is deployed and has the same content.
 func (s state) isDeployed() bool {
-	return s.last != nil && s.last.Info.Status == release.StatusDeployed && s.last.Labels[MarkLabel] == s.mark
+	return s.last != nil && s.last.Info.Status == release.StatusDeployed && markOf(s.last) == s.mark
+}
+
+// markOf returns the hash of chart and values of a revision that this package made, or that returned to one. It returns
+// "" for a revision of the helm command. A label of older versions names no revision.
+func markOf(r *release.Release) string {
+	mark, revision, numbered := strings.Cut(r.Labels[MarkLabel], ".")
+	if !numbered || revision == strconv.Itoa(r.Version) || r.Info.Description == "Rollback to "+revision {
+		return mark
+	}
+	return ""
+}
+
+// label returns the value of MarkLabel of the next revision.
+func (s state) label() string {
+	next := 1
+	if s.last != nil {
+		next = s.last.Version + 1
+	}
+	return s.mark + "." + strconv.Itoa(next)
 }
 
 // apply installs or upgrades, depending on the newest revision.
 func (s state) apply(ctx context.Context, c *Chart, o InstallOptions) (*release.Release, error) {
 	values := copyValues(o.Values)
-	labels := map[string]string{MarkLabel: s.mark}
+	labels := map[string]string{MarkLabel: s.label()}
 	if s.last == nil || s.last.Info.Status == release.StatusUninstalled {
 		install := action.NewInstall(s.cfg)
 		install.ReleaseName, install.Namespace, install.Labels = o.Release, o.Namespace, labels
@@ -172,10 +193,10 @@ func timeout(o InstallOptions) time.Duration {
 	return hooks
 }
 
-// releasePending marks a pending revision of an interrupted run as failed: Helm refuses to touch a pending release, but
-// continues from a failed one.
+// releasePending marks a pending revision of an interrupted run, or of an interrupted removal, as failed: Helm refuses to
+// touch such a release, but continues from a failed one.
 func releasePending(cfg *action.Configuration, last *release.Release) error {
-	if !last.Info.Status.IsPending() {
+	if !last.Info.Status.IsPending() && last.Info.Status != release.StatusUninstalling {
 		return nil
 	}
 	last.SetStatus(release.StatusFailed, "interrupted")

@@ -64,6 +64,26 @@ func TestIsDeployed(t *testing.T) {
 	}
 }
 
+// TestHelmKeepsTheLabel holds that a revision of the helm command, into which Helm copies the label, is no deployed state.
+func TestHelmKeepsTheLabel(t *testing.T) {
+	t.Parallel()
+	last := &release.Release{Version: 4, Info: &release.Info{Status: release.StatusDeployed}}
+	s := state{last: last, mark: "m"}
+	last.Labels = map[string]string{MarkLabel: s.label()}
+	last.Version++
+	for description, want := range map[string]bool{"": true, "Upgrade complete": true, "Rollback to 5": true} {
+		if last.Info.Description = description; s.isDeployed() != want {
+			t.Errorf("own revision, %q: not %v", description, want)
+		}
+	}
+	last.Version++
+	for description, want := range map[string]bool{"Upgrade complete": false, "Rollback to 5": true, "Rollback to 3": false} {
+		if last.Info.Description = description; s.isDeployed() != want {
+			t.Errorf("helm's revision, %q: not %v", description, want)
+		}
+	}
+}
+
 func TestCopyValues(t *testing.T) {
 	t.Parallel()
 	given := map[string]any{"a": map[string]any{"b": 1}, "c": []any{1}}

@@ -29,6 +29,8 @@ type Preview struct {
 	Version string
 	// Foreign reports whether a release of this name exists that this package did not install.
 	Foreign bool
+	// Pending is the state of a revision that the helm command is making, or began and did not end; "" if there is none.
+	Pending string
 }
 
 // PreviewInstall renders a chart with the values, capabilities and objects of the cluster, and changes nothing.
@@ -44,6 +46,9 @@ func PreviewInstall(ctx context.Context, c *Chart, o InstallOptions, definitions
 	p := &Preview{Changes: !r.isDeployed()}
 	if r.last != nil && r.last.Info.Status != release.StatusUninstalled {
 		p.Foreign = r.last.Labels[MarkLabel] == ""
+		if r.last.Info.Status.IsPending() && markOf(r.last) == "" {
+			p.Pending = r.last.Info.Status.String()
+		}
 	}
 	before, err := r.cfg.Releases.Deployed(o.Release)
 	if err == nil {
@@ -140,12 +145,22 @@ func Uninstall(ctx context.Context, o InstallOptions) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("release %s/%s: %w", o.Namespace, o.Release, err)
 	}
+	log := cfg.Log
+	var causes []error // Helm's error lacks them, its log has them
+	cfg.Log = func(format string, args ...any) {
+		for _, arg := range args {
+			if list, ok := arg.([]error); ok {
+				causes = append(causes, list...)
+			}
+		}
+		log(format, args...)
+	}
 	uninstall := action.NewUninstall(cfg)
 	uninstall.IgnoreNotFound, uninstall.Timeout = true, timeout(o)
 	uninstall.Wait = o.Wait > 0
 	done, err := uninstall.Run(o.Release)
 	if err != nil {
-		return false, fmt.Errorf("uninstall release %s/%s: %w", o.Namespace, o.Release, err)
+		return false, fmt.Errorf("uninstall release %s/%s: %w", o.Namespace, o.Release, errors.Join(append([]error{err}, causes...)...))
 	}
 	return done != nil && done.Release != nil, nil
 }

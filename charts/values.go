@@ -3,6 +3,7 @@ package charts
 import (
 	"fmt"
 	"maps"
+	"strings"
 
 	"helm.sh/helm/v3/pkg/strvals"
 	"sigs.k8s.io/yaml"
@@ -18,17 +19,28 @@ type ValuesFile struct {
 func ReadValues(files ...ValuesFile) (map[string]any, error) {
 	values := map[string]any{}
 	for _, f := range files {
-		var one map[string]any
-		if err := yaml.Unmarshal(f.Data, &one); err != nil {
+		var content any
+		if err := yaml.Unmarshal(f.Data, &content); err != nil {
 			return nil, fmt.Errorf("values %s: %w", f.Name, err)
+		}
+		one, ok := content.(map[string]any)
+		if !ok && content != nil {
+			return nil, fmt.Errorf("values %s: not a mapping (NAME: VALUE)", f.Name)
 		}
 		values = mergedValues(values, one)
 	}
 	return values, nil
 }
 
-// SetValue sets one value as Helm's --set does, PATH=VALUE, in values.
-func SetValue(values map[string]any, text string) error { return strvals.ParseInto(text, values) }
+// SetValue sets one value as Helm's --set does, PATH=VALUE, in values. Its error has no part of VALUE, as Helm's has: it may
+// be a secret.
+func SetValue(values map[string]any, text string) error {
+	if strvals.ParseInto(text, values) == nil {
+		return nil
+	}
+	path, _, _ := strings.Cut(text, "=")
+	return fmt.Errorf(`--set %s: Helm cannot read the value or its path; write \, for a comma in a value, or use a values file`, path)
+}
 
 // MergeValues merges over into base like ReadValues, without changing either.
 func MergeValues(base, over map[string]any) map[string]any { return mergedValues(base, over) }

@@ -196,22 +196,28 @@ func labelsOf(name string) map[string]string {
 	return map[string]string{ManagedLabel: managedBy, NameLabel: name}
 }
 
+// isOf reports whether deploy made a namespace for the bundle of a name.
+func isOf(namespace *corev1.Namespace, bundle string) bool {
+	return namespace.Labels[NameLabel] == bundle && namespace.Labels[ManagedLabel] == managedBy
+}
+
 // ensureNamespace creates a namespace with our labels. It reports whether it did: an existing one stays as it is.
-func (c *cluster) ensureNamespace(ctx context.Context, namespace string, labels, annotations map[string]string) (made bool, err error) {
-	_, err = c.kube.CoreV1().Namespaces().Get(ctx, namespace, metav1.GetOptions{})
+func (c *cluster) ensureNamespace(ctx context.Context, name string, labels, annotations map[string]string) (live *corev1.Namespace, made bool, err error) {
+	namespaces := c.kube.CoreV1().Namespaces()
+	live, err = namespaces.Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		_, err = c.kube.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{
-			ObjectMeta: metav1.ObjectMeta{Name: namespace, Labels: labels, Annotations: annotations},
+		live, err = namespaces.Create(ctx, &corev1.Namespace{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels, Annotations: annotations},
 		}, metav1.CreateOptions{FieldManager: kube.FieldManager})
 		made = err == nil
 		if apierrors.IsAlreadyExists(err) {
-			err = nil
+			live, err = namespaces.Get(ctx, name, metav1.GetOptions{})
 		}
 	}
 	if err != nil {
-		return false, &ObjectError{kindNamespace + " " + namespace, err}
+		return nil, false, &ObjectError{kindNamespace + " " + name, err}
 	}
-	return made, nil
+	return live, made, nil
 }
 
 // applyPullSecret makes the secret that pods of a namespace pull with, and reports whether that changed anything.

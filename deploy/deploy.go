@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/opencontainers/go-digest"
@@ -36,6 +35,8 @@ type Options struct {
 	Adopt bool
 	// Force takes over fields of YAML's objects that other programs own.
 	Force bool
+	// Prune removes releases and objects of YAML that an earlier version of the bundle had, and this one lacks.
+	Prune bool
 	// Progress, if set, is told of each step.
 	Progress func(Event)
 	Logger   *slog.Logger
@@ -72,10 +73,12 @@ const (
 
 // A Report is the outcome of Run.
 type Report struct {
-	Name     string    `json:"name"`
-	Version  string    `json:"version"`
-	Registry string    `json:"registry"`
-	Results  []Result  `json:"parts"`
+	Name     string   `json:"name"`
+	Version  string   `json:"version"`
+	Registry string   `json:"registry"`
+	Results  []Result `json:"parts"`
+	// Removed are the releases and objects that Prune removed, or would remove.
+	Removed  []string  `json:"removed,omitempty"`
 	Warnings []string  `json:"warnings,omitempty"`
 	Diff     string    `json:"diff,omitempty"`
 	Pushed   PushState `json:"push"`
@@ -150,7 +153,9 @@ func Run(ctx context.Context, b *bundle.Reader, o Options) (report *Report, err 
 	if o.DryRun {
 		return r.report, r.diff(ctx)
 	}
-	err = r.deploy(ctx)
+	if err = r.checkConflicts(ctx); err == nil {
+		err = r.deploy(ctx)
+	}
 	if cause := context.Cause(ctx); errors.Is(cause, errLost) {
 		err = errLost
 	}
@@ -159,7 +164,7 @@ func Run(ctx context.Context, b *bundle.Reader, o Options) (report *Report, err 
 
 // begin makes the namespace of records and locks.
 func (r *run) begin(ctx context.Context) error {
-	_, err := r.ensureNamespace(ctx, Namespace, map[string]string{ManagedLabel: managedBy}, nil)
+	_, _, err := r.ensureNamespace(ctx, Namespace, map[string]string{ManagedLabel: managedBy}, nil)
 	return err
 }
 
@@ -176,6 +181,9 @@ func (r *run) prepare(ctx context.Context) error {
 		return err
 	}
 	if err := r.renderAll(ctx); err != nil {
+		return err
+	}
+	if err := r.checkNamespaces(ctx); err != nil {
 		return err
 	}
 	r.say("", "registry "+r.endpoint.Pull)
@@ -243,8 +251,8 @@ func (r *run) renderAll(ctx context.Context) error {
 		}
 		definitions = append(definitions, p.definitions...)
 		r.previews = append(r.previews, p)
-		if p.foreign && !r.Adopt {
-			errs = append(errs, &TakenError{s.name(), "somebody else, with Helm"})
+		if err := p.ownership(); err != nil && !r.Adopt {
+			errs = append(errs, err)
 		}
 		if err := p.rewrite(r.images); err != nil {
 			errs = append(errs, &PartError{s.name(), err})
@@ -282,19 +290,25 @@ func (r *run) deploy(ctx context.Context) error {
 			return err
 		}
 	}
-	r.warnOrphans()
 	for _, p := range r.previews {
 		result, err := r.part(ctx, p)
 		if err != nil {
 			r.record.State = StateFailed
-			if ctx.Err() == nil {
-				err = errors.Join(&PartError{p.step.name(), err}, r.write(ctx, r.record))
+			if ctx.Err() != nil {
+				return err
 			}
-			return err
+			if err = (&PartError{p.step.name(), err}); isConnectionLost(err) {
+				return err // nor would the record reach the API server
+			}
+			return errors.Join(err, r.write(ctx, r.record))
 		}
 		r.report.Results = append(r.report.Results, result)
 	}
-	if !changes && r.report.Changed() == 0 {
+	pruned, err := r.orphans(ctx)
+	if err != nil {
+		return err
+	}
+	if !changes && !pruned && r.report.Changed() == 0 {
 		return nil
 	}
 	r.record.State = StateDeployed
@@ -312,23 +326,6 @@ func (r *Record) add(p *preview) {
 	for _, o := range p.recorded() {
 		if !slices.Contains(part.Objects, o) {
 			part.Objects = append(part.Objects, o)
-		}
-	}
-}
-
-// warnOrphans names parts of earlier versions of the bundle.
-func (r *run) warnOrphans() {
-	for _, p := range r.record.Parts {
-		if !slices.ContainsFunc(r.steps, func(s *step) bool { return s.name() == p.String() }) {
-			r.warn(p.String(), "this version of the bundle no longer has it; it stays until kkbundle deploy remove")
-		}
-	}
-	for _, p := range r.previews {
-		part, now := r.record.part(p.step.name()), p.recorded()
-		for _, o := range part.Objects {
-			if !slices.Contains(now, o) {
-				r.warn(p.step.name(), fmt.Sprintf("%s %s is no longer in its YAML; it stays until kkbundle deploy remove", o.Kind, strings.TrimPrefix(o.Namespace+"/"+o.Name, "/")))
-			}
 		}
 	}
 }
@@ -369,8 +366,8 @@ func (r Result) describe() string {
 	return text
 }
 
-// namespaces makes the namespaces and pull secrets of a part, and reports whether any changed. They are recorded before
-// they are made.
+// namespaces makes the namespaces and pull secrets of a part, and reports whether any changed. Pull secrets are recorded
+// before they are made; a namespace has a label.
 func (r *run) namespaces(ctx context.Context, p *preview) (changed bool, err error) {
 	for _, namespace := range p.namespaces() {
 		labels, annotations := labelsOf(r.report.Name), map[string]string(nil)
@@ -379,14 +376,15 @@ func (r *run) namespaces(ctx context.Context, p *preview) (changed bool, err err
 			labels = map[string]string{ManagedLabel: "Helm"}
 			annotations = map[string]string{"meta.helm.sh/release-name": p.step.Release, "meta.helm.sh/release-namespace": p.step.Namespace}
 		}
-		made, err := r.ensureNamespace(ctx, namespace, labels, annotations)
+		live, made, err := r.ensureNamespace(ctx, namespace, labels, annotations)
 		if err != nil {
 			return false, err
 		}
 		if made {
 			changed = true
 		}
-		if made && !own && !slices.Contains(r.record.Namespaces, namespace) {
+		// An earlier run can have ended between the namespace and its record.
+		if isOf(live, r.report.Name) && !slices.Contains(r.record.Namespaces, namespace) {
 			r.record.Namespaces = append(r.record.Namespaces, namespace)
 			if err := r.write(ctx, r.record); err != nil {
 				return false, err
@@ -438,6 +436,9 @@ func (r *run) chart(ctx context.Context, p *preview, result *Result) error {
 	_, err = charts.Install(ctx, chart, o)
 	stop()
 	if err != nil {
+		return err
+	}
+	if err := r.established(ctx, p.definitionNames()); err != nil { // for later parts
 		return err
 	}
 	if result.Action = Upgraded; p.was == "" {

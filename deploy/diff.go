@@ -35,7 +35,8 @@ func (r *run) diff(ctx context.Context) error {
 		r.report.Results = append(r.report.Results, result)
 	}
 	r.report.Diff = all.String()
-	return nil
+	_, err := r.orphans(ctx)
+	return err
 }
 
 func (r *run) diffPart(ctx context.Context, p *preview, result *Result) (string, error) {

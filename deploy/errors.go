@@ -1,6 +1,7 @@
 package deploy
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -71,7 +72,7 @@ func (e *PartError) Hint() string { return remedy(e.Err) }
 func remedy(err error) string {
 	message := err.Error()
 	switch {
-	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause), strings.Contains(message, "because it is being terminated"):
+	case errors.Is(err, errTerminating), apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause), strings.Contains(message, "because it is being terminated"):
 		return "wait until the namespace is gone (kubectl get namespace), then run the same command again; if it stays, look for finalizers"
 	case strings.Contains(message, "exceeded quota"):
 		return "raise the ResourceQuota that the message names, or lower the requests with values (--set, --values)"
@@ -86,8 +87,17 @@ func remedy(err error) string {
 		return "the cluster does not know this kind: install its definition first, as an earlier entry of deploy"
 	case strings.Contains(message, "invalid ownership metadata"):
 		return "the object exists and belongs to something else: delete it, choose another release name, or take it over as Helm's documentation says"
+	case isConnectionLost(err):
+		return "the API server does not answer: run the same command again when it does; finished releases stay"
 	}
 	return ""
+}
+
+// isConnectionLost reports whether the API server did not answer. Helm passes some errors on as text only.
+func isConnectionLost(err error) bool {
+	var request *url.Error
+	late := errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
+	return errors.As(err, &request) && !late || strings.Contains(err.Error(), "connection refused")
 }
 
 // A MissingError lists images that the objects name and the bundle lacks. Nothing was changed.
@@ -116,6 +126,23 @@ func (e *TakenError) Error() string {
 // Hint returns the remedy.
 func (e *TakenError) Hint() string {
 	return "take it over with --adopt, or write another release name or namespace into the manifest"
+}
+
+// A BusyError means the helm command changes a release, or began to and did not end.
+type BusyError struct {
+	Release string
+	// Status is the state of the release as Helm names it.
+	Status string
+}
+
+// Error names the release and its state.
+func (e *BusyError) Error() string {
+	return fmt.Sprintf("release %s: the helm command is at work (%s)", e.Release, e.Status)
+}
+
+// Hint returns the remedy.
+func (e *BusyError) Hint() string {
+	return "wait for the helm command; if it was killed, take the release over with --adopt"
 }
 
 // A LockedError means another run deploys into the cluster.

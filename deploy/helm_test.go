@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"helm.sh/helm/v3/pkg/action"
-	"helm.sh/helm/v3/pkg/chart/loader"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -120,13 +119,8 @@ func (f *foreign) releases(t testing.TB, namespace string) (names []string) {
 	return names
 }
 
-// helmInstall installs with a configuration for each release, as the helm command does.
-func (f *foreign) helmInstall(t testing.TB, namespace string) {
-	t.Helper()
-	files := webChart("1.0.0")
-	delete(files, "version")
-	files["Chart.yaml"] = "apiVersion: v2\nname: web\nversion: 1.0.0\n"
-	data := archive(t, "web", files)
+// helmFlags are the flags of the helm command for a namespace.
+func helmFlags(t testing.TB, f *foreign, namespace string) *genericclioptions.ConfigFlags {
 	flags := genericclioptions.NewConfigFlags(true)
 	dir, insecure := t.TempDir(), true
 	flags.APIServer, flags.BearerToken, flags.Insecure, flags.CacheDir, flags.Namespace = &f.admin.Host, &f.admin.BearerToken, &insecure, &dir, &namespace
@@ -134,18 +128,21 @@ func (f *foreign) helmInstall(t testing.TB, namespace string) {
 		c.QPS, c.Burst = 50, 100 // as ours: Helm's default of 5 requests a second would be the measurement
 		return c
 	}
+	return flags
+}
+
+// helmInstall installs with a configuration for each release, as the helm command does.
+func (f *foreign) helmInstall(t testing.TB, namespace string) {
+	t.Helper()
+	flags := helmFlags(t, f, namespace)
 	for i := range charts {
-		c, err := loader.LoadArchive(bytes.NewReader(data))
-		if err != nil {
-			t.Fatal(err)
-		}
 		cfg := new(action.Configuration)
 		if err := cfg.Init(flags, namespace, "secret", func(string, ...any) {}); err != nil {
 			t.Fatal(err)
 		}
 		install := action.NewInstall(cfg)
 		install.ReleaseName, install.Namespace, install.CreateNamespace = fmt.Sprintf("front%d", i), namespace, true
-		if _, err := install.RunWithContext(t.Context(), c, nil); err != nil {
+		if _, err := install.RunWithContext(t.Context(), helmChart(t), nil); err != nil {
 			t.Fatal(err)
 		}
 	}

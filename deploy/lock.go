@@ -70,24 +70,32 @@ func (c *cluster) leases() leaseClient { return c.kube.CoordinationV1().Leases(N
 
 // takeLease takes a lease that nobody holds, or whose holder has not renewed it for its duration.
 func (c *cluster) takeLease(ctx context.Context, who string) (*coordinationv1.Lease, error) {
-	const object = "Lease " + Namespace + "/" + leaseName
+	const attempts = 3 // after a lost race, the lease names the winner
+	for range attempts {
+		lease, err := c.tryLease(ctx, who)
+		if apierrors.IsAlreadyExists(err) || apierrors.IsConflict(err) {
+			continue
+		}
+		var locked *LockedError
+		if err != nil && !errors.As(err, &locked) {
+			err = &ObjectError{"Lease " + Namespace + "/" + leaseName, err}
+		}
+		return lease, err
+	}
+	return nil, &LockedError{"another run", time.Now().Format(time.DateTime)}
+}
+
+func (c *cluster) tryLease(ctx context.Context, who string) (*coordinationv1.Lease, error) {
 	now, seconds := metav1.NowMicro(), int32(leaseTime/time.Second)
 	spec := coordinationv1.LeaseSpec{HolderIdentity: &who, LeaseDurationSeconds: &seconds, AcquireTime: &now, RenewTime: &now}
 	lease, err := c.leases().Get(ctx, leaseName, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		lease, err = c.leases().Create(ctx, &coordinationv1.Lease{
+		return c.leases().Create(ctx, &coordinationv1.Lease{
 			ObjectMeta: metav1.ObjectMeta{Name: leaseName, Namespace: Namespace, Labels: map[string]string{ManagedLabel: managedBy}}, Spec: spec,
 		}, metav1.CreateOptions{FieldManager: kube.FieldManager})
-		if apierrors.IsAlreadyExists(err) {
-			return nil, &LockedError{"another run", now.Format(time.TimeOnly)}
-		}
-		if err != nil {
-			return nil, &ObjectError{object, err}
-		}
-		return lease, nil
 	}
 	if err != nil {
-		return nil, &ObjectError{object, err}
+		return nil, err
 	}
 	if holder, renewed := kube.Holder(lease); holder != "" && time.Since(renewed) < leaseTime {
 		since := renewed
@@ -97,12 +105,5 @@ func (c *cluster) takeLease(ctx context.Context, who string) (*coordinationv1.Le
 		return nil, &LockedError{holder, since.Local().Format(time.DateTime)}
 	}
 	lease.Spec = spec
-	next, err := c.leases().Update(ctx, lease, metav1.UpdateOptions{FieldManager: kube.FieldManager})
-	if apierrors.IsConflict(err) {
-		return nil, &LockedError{"another run", now.Format(time.TimeOnly)}
-	}
-	if err != nil {
-		return nil, &ObjectError{object, err}
-	}
-	return next, nil
+	return c.leases().Update(ctx, lease, metav1.UpdateOptions{FieldManager: kube.FieldManager})
 }

@@ -20,6 +20,7 @@ type preview struct {
 	version, was string // of the chart; was is deployed
 	before       string // YAML of the deployed revision
 	foreign      bool
+	pending      string // what the helm command does with the release
 	crds         []byte
 }
 
@@ -43,7 +44,7 @@ func (r *run) render(ctx context.Context, s *step, definitions []string) (*previ
 	}
 	p.rendered, p.renderedHooks = []byte(look.Manifest), []byte(look.Hooks)
 	p.definitions = append(charts.APIVersions(p.crds), charts.APIVersions(p.rendered)...)
-	p.was, p.before, p.foreign = look.Version, look.Before, look.Foreign
+	p.was, p.before, p.foreign, p.pending = look.Version, look.Before, look.Foreign, look.Pending
 	return p, nil
 }
 
@@ -114,6 +115,21 @@ func (p *preview) defines(namespace string) bool {
 		}
 	}
 	return false
+}
+
+// definitionNames returns the names of the custom resource definitions among the part's own objects.
+func (p *preview) definitionNames() []string {
+	objects, err := kube.ParseManifest(p.objects.text)
+	if err != nil {
+		return nil // reported when it is applied
+	}
+	var names []string
+	for _, o := range objects {
+		if o.GetKind() == kindDefinition {
+			names = append(names, o.GetName())
+		}
+	}
+	return names
 }
 
 // recorded returns the objects of YAML; Helm records those of a chart.

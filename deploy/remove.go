@@ -6,12 +6,10 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -131,30 +129,16 @@ func (r *remover) remove(ctx context.Context) error {
 
 // objects deletes the objects of YAML, last first.
 func (r *remover) objects(ctx context.Context, p Part) error {
-	background := metav1.DeletePropagationBackground
 	for _, o := range slices.Backward(p.Objects) {
-		shown := o.Kind + " " + strings.TrimPrefix(o.Namespace+"/"+o.Name, "/")
-		switch o.Kind {
-		case kindNamespace: // see namespace
-			continue
-		case kindDefinition, "PersistentVolumeClaim", "PersistentVolume":
-			r.kept = append(r.kept, shown+": it may hold data")
+		if o.Kind == kindNamespace { // see namespace
 			continue
 		}
-		object := &unstructured.Unstructured{}
-		object.SetAPIVersion(o.APIVersion)
-		object.SetKind(o.Kind)
-		object.SetName(o.Name)
-		object.SetNamespace(o.Namespace)
-		client, err := r.resource(object, p.Namespace)
-		if meta.IsNoMatchError(err) {
-			continue // without its definition, it is gone
+		kept, err := r.deleteObject(ctx, o, p.Namespace, false)
+		if err != nil {
+			return err
 		}
-		if err == nil {
-			err = client.Delete(ctx, o.Name, metav1.DeleteOptions{PropagationPolicy: &background})
-		}
-		if err != nil && !apierrors.IsNotFound(err) {
-			return &ObjectError{shown, err}
+		if kept != "" {
+			r.kept = append(r.kept, o.String()+": "+string(kept))
 		}
 	}
 	return nil
@@ -169,7 +153,7 @@ func (r *remover) namespace(ctx context.Context, name string, patience time.Dura
 	if err != nil {
 		return &ObjectError{kindNamespace + " " + name, err}
 	}
-	if live.Labels[NameLabel] != r.Name || live.Labels[ManagedLabel] != managedBy {
+	if !isOf(live, r.Name) {
 		r.kept = append(r.kept, kindNamespace+" "+name+": its labels say that it belongs to somebody else now")
 		return nil
 	}

@@ -53,9 +53,9 @@ type deployOptions struct {
 	kubeFlags
 	registryFlags
 	ownRegistryFlags
-	registry, pullSecret          string
-	renames, values, sets         []string
-	dryRun, noPush, adopt, forced bool
+	registry, pullSecret                 string
+	renames, values, sets                []string
+	dryRun, noPush, adopt, forced, prune bool
 }
 
 func newDeployCmd(g *globals) *cobra.Command {
@@ -75,8 +75,10 @@ login of this command.
 With --own-registry, deploy first puts a registry into the cluster, through the API server alone; every node then pulls from it on its own
 loopback address. docs/site/deploy-registry.md says where this was seen to run.
 
-A repeated run changes nothing if nothing differs. A chart that fails is rolled back, unless its entry says onFailure: keep. Two runs
-into one cluster exclude each other. With Ctrl-C, finished releases stay, and the next run continues.`,
+A repeated run changes nothing if nothing differs. A chart that fails is rolled back, unless its entry says onFailure: keep. YAML is not
+rolled back: deploy the earlier bundle again, with --prune. What an earlier version of the bundle had and this one lacks is named, and
+removed with --prune; namespaces, custom resource definitions and volume claims of YAML stay. Two runs into one cluster exclude each
+other. With Ctrl-C, finished releases stay, and the next run continues.`,
 		Example: `  kkbundle deploy --registry harbor.site/mirror site-1.4.0.kkb
   kkbundle deploy --kubeconfig prod.conf --registry harbor.site --pull-secret robot.json site-1.4.0.kkb
   kkbundle deploy --registry harbor.site --values web=prod.yaml --set web=replicas=3 --dry-run site-1.4.0.kkb`,
@@ -96,6 +98,7 @@ into one cluster exclude each other. With Ctrl-C, finished releases stay, and th
 	f.BoolVar(&o.noPush, "no-push", false, "do not push: the registry has the bundle already, which is checked")
 	f.BoolVar(&o.adopt, "adopt", false, "take over releases of the same name that were installed without kkbundle")
 	f.BoolVar(&o.forced, "force-conflicts", false, "take over fields of YAML's objects that other programs own")
+	f.BoolVar(&o.prune, "prune", false, "remove releases and objects of YAML that an earlier version of the bundle had and this one lacks")
 	g.addAccept(f)
 	cmd.AddCommand(newDeployListCmd(g), newDeployRemoveCmd(g), newDeployRegistryCmd(g))
 	return cmd
@@ -129,7 +132,7 @@ func runDeploy(ctx context.Context, g *globals, path string, o deployOptions) (e
 	defer func() { err = errors.Join(err, r.Close()) }()
 	start := time.Now()
 	report, err := deploy.Run(ctx, r, deploy.Options{
-		Cluster: config, Registry: at, Values: values, By: thisRun(), DryRun: o.dryRun, NoPush: o.noPush, Adopt: o.adopt, Force: o.forced, Logger: g.Logger(),
+		Cluster: config, Registry: at, Values: values, By: thisRun(), DryRun: o.dryRun, NoPush: o.noPush, Adopt: o.adopt, Force: o.forced, Prune: o.prune, Logger: g.Logger(),
 		Progress: func(e deploy.Event) {
 			if e.Part != "" {
 				meter().Stop() // the push has ended
@@ -176,13 +179,17 @@ func printDeployment(ctx context.Context, g *globals, report *deploy.Report, o d
 		if report.Pushed.Missing > 0 {
 			g.Note("dry run: %s would be pushed to %s", plain.Count(report.Pushed.Missing, "item"), plain.Line(report.Registry))
 		}
-		g.Note("dry run: %d of %s would change. Nothing was changed", report.Changed(), plain.Count(len(report.Results), "release"))
+		g.Note("dry run: %d of %s would change, %d would be removed. Nothing was changed", report.Changed(), plain.Count(len(report.Results), "release"), len(report.Removed))
 		return nil
 	}
 	if report.Pushed.Sent > 0 {
 		g.Note("%s sent to %s", plain.Size(report.Pushed.Sent), plain.Line(report.Registry))
 	}
-	g.Note("%s %s: %s, %d changed (%s)", report.Name, report.Version, plain.Count(len(report.Results), "release"), report.Changed(), took.Round(100*time.Millisecond))
+	removed := ""
+	if n := len(report.Removed); n > 0 {
+		removed = fmt.Sprintf(", %d removed", n)
+	}
+	g.Note("%s %s: %s, %d changed%s (%s)", report.Name, report.Version, plain.Count(len(report.Results), "release"), report.Changed(), removed, took.Round(100*time.Millisecond))
 	return nil
 }
 

@@ -114,7 +114,9 @@ func exitClasses() []exitClass {
 			return asError[*pushError](err) || asError[*pull.RefusedError](err) || asError[*download.StatusError](err) ||
 				asError[*download.ServerError](err) || asError[*deploy.RegistryError](err)
 		}},
-		{17, "another run is at work there", func(err error) bool { return asError[*task.LockedError](err) || asError[*deploy.LockedError](err) }},
+		{17, "another run is at work there", func(err error) bool {
+			return asError[*task.LockedError](err) || asError[*deploy.LockedError](err) || asError[*deploy.BusyError](err)
+		}},
 		{23, "the cluster is not healthy", asError[*health.UnhealthyError]},
 		{18, "a chart or YAML could not be searched for images, or --strict found something undecided", func(err error) bool {
 			return asError[*build.FindError](err) || asError[*build.UndecidedError](err)

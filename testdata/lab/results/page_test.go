@@ -253,7 +253,11 @@ func writeTest(b *bytes.Buffer, all []Result, name, about string) {
 		if found {
 			title = name + ", on other hosts"
 		}
-		fmt.Fprintf(b, "| %s | %s | %s, %s, %s | %s |\n", title, strings.Join(r.Hosts, ", "), r.Registry, r.Etcd, r.Endpoint, last)
+		of := fmt.Sprintf("%s, %s, %s", r.Registry, r.Etcd, r.Endpoint)
+		if r.Lab == Processes {
+			of = ""
+		}
+		fmt.Fprintf(b, "| %s | %s | %s | %s |\n", title, strings.Join(r.Hosts, ", "), of, last)
 		found = true
 	}
 	if !found {

@@ -1,5 +1,5 @@
-// Package results keeps the outcome of the lab's tests, one file per test and host system. docs/reference/platforms.md is
-// generated from them.
+// Package results keeps the outcome of the lab's tests, one file per test and host system. docs/reference/platforms.md and
+// deploy-matrix.md are generated from them.
 package results
 
 import (
@@ -26,6 +26,7 @@ type Lab string
 const (
 	Namespaces Lab = "lab"             // package hosts: containers of one kernel
 	Machines   Lab = "virtual machine" // a kernel of their own
+	Processes  Lab = "processes"       // no hosts: genuine programs on the testing machine
 )
 
 // An Outcome is how a test ended.
@@ -121,6 +122,9 @@ func Write(dir string, r Result) error {
 }
 
 func fileName(r Result) string {
+	if len(r.Hosts) == 0 {
+		return r.Test + ".json"
+	}
 	return r.Test + "." + strings.ReplaceAll(strings.Join(r.Hosts, "+"), "/", "-") + ".json"
 }
 
