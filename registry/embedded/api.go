@@ -163,8 +163,12 @@ func moved(req *http.Request, to place) *http.Request {
 	return other
 }
 
-// serveBlob lets distribution answer, which knows content by its SHA-256 digest, and names it as the client does.
+// serveBlob sends a blob. It lets distribution answer everything else about blobs, which knows content by its SHA-256 digest, and names it
+// as the client does.
 func (r *Registry) serveBlob(w http.ResponseWriter, req *http.Request, at place) {
+	if at.kind == blobs && req.Method == http.MethodGet && r.sendBlob(w, req, at) {
+		return
+	}
 	ctx, query, asked := req.Context(), req.URL.Query(), at.digest()
 	if at.kind == uploads {
 		asked = digest.Digest(query.Get("digest"))

@@ -2,8 +2,10 @@ package embedded
 
 import (
 	"context"
+	"errors"
 
 	"github.com/distribution/distribution/v3"
+	"github.com/distribution/distribution/v3/registry/storage/driver"
 	"github.com/distribution/reference"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -24,12 +26,44 @@ func keep(registry distribution.Namespace, l links) kept {
 // Repository implements distribution.Namespace.
 func (k kept) Repository(ctx context.Context, name reference.Named) (distribution.Repository, error) {
 	r, err := k.Namespace.Repository(ctx, name)
-	return keptRepository{r, k.links}, err
+	return keptRepository{r, k.links, &tagIndex{}}, err
 }
 
 type keptRepository struct {
 	distribution.Repository
 	links links
+	index *tagIndex
+}
+
+// A tagIndex holds the tags of a repository by digest. It is filled at the first use, because distribution asks for the tags of each manifest and
+// reads all of them each time.
+type tagIndex struct {
+	read bool
+	tags map[digest.Digest][]string
+}
+
+// of returns the tags of a digest.
+func (x *tagIndex) of(ctx context.Context, service distribution.TagService, d digest.Digest) ([]string, error) {
+	if x.read {
+		return x.tags[d], nil
+	}
+	all, err := service.All(ctx)
+	if err != nil && !errors.As(err, new(distribution.ErrRepositoryUnknown)) { // no tags yet
+		return nil, err
+	}
+	x.tags = make(map[digest.Digest][]string, len(all))
+	for _, tag := range all {
+		desc, err := service.Get(ctx, tag)
+		if errors.As(err, new(distribution.ErrTagUnknown)) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		x.tags[desc.Digest] = append(x.tags[desc.Digest], tag)
+	}
+	x.read = true
+	return x.tags[d], nil
 }
 
 // Manifests implements distribution.Repository.
@@ -41,9 +75,31 @@ func (r keptRepository) Manifests(ctx context.Context, options ...distribution.M
 	return keptManifests{s, s.(distribution.ManifestEnumerator), r}, nil
 }
 
+// Blobs implements distribution.Repository.
+func (r keptRepository) Blobs(ctx context.Context) distribution.BlobStore {
+	b := r.Repository.Blobs(ctx)
+	return keptBlobs{b, b.(distribution.BlobEnumerator)}
+}
+
+// keptBlobs enumerates no blobs of a repository that never had one, such as one with a sparse index alone. Distribution's garbage
+// collection fails there.
+type keptBlobs struct {
+	distribution.BlobStore
+	enumerator distribution.BlobEnumerator
+}
+
+// Enumerate implements distribution.BlobEnumerator.
+func (b keptBlobs) Enumerate(ctx context.Context, ingester func(digest.Digest) error) error {
+	err := b.enumerator.Enumerate(ctx, ingester)
+	if errors.As(err, new(driver.PathNotFoundError)) {
+		return nil
+	}
+	return err
+}
+
 // Tags implements distribution.Repository.
 func (r keptRepository) Tags(ctx context.Context) distribution.TagService {
-	return keptTags{r.Repository.Tags(ctx), r.Repository}
+	return keptTags{r.Repository.Tags(ctx), r}
 }
 
 // canonical returns the digest that a content lies under, or the given one if the repository does not have it.
@@ -88,16 +144,16 @@ func (m keptManifest) References() []ocispec.Descriptor { return m.named }
 
 type keptTags struct {
 	distribution.TagService
-	repository distribution.Repository
+	repository keptRepository
 }
 
 // Lookup implements distribution.TagService. A referrer without a tag has its subject's digest for one.
 func (t keptTags) Lookup(ctx context.Context, d ocispec.Descriptor) ([]string, error) {
-	tags, err := t.TagService.Lookup(ctx, d)
+	tags, err := t.repository.index.of(ctx, t.TagService, d.Digest)
 	if err != nil || len(tags) > 0 {
 		return tags, err
 	}
-	service, err := t.repository.Manifests(ctx)
+	service, err := t.repository.Repository.Manifests(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -149,7 +149,7 @@ func newRegistryGCCmd(g *globals) *cobra.Command {
 		Use:   "gc --dir DIR",
 		Short: "Garbage-collect a registry's directory",
 		Long: `Removes blobs without a manifest, which deleting leaves behind. With --untagged also manifests without a tag or index, which moved tags
-leave behind; this includes signatures attached by the referrers API alone.
+leave behind. Signatures and other referrers stay as long as their image is there.
 
 Stop the registry first, or run it with --read-only: gc refuses to run beside a writable registry. If anything cannot be read, gc
 removes nothing.`,
