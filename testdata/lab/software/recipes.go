@@ -106,7 +106,7 @@ func etcd(name, module, version string) recipe {
 	drop := []string{"-dropreplace=go.etcd.io/etcd", "-dropreplace=go.etcd.io/tests/v3"}
 	modules := []string{"api/v3", "client/pkg/v3", "client/v3", "pkg/v3"}
 	if strings.HasPrefix(version, "v3.5.") {
-		modules = append(modules, "client/v2", "raft/v3")
+		modules = append(modules, "client/v2", "raft/v3", "etcdutl/v3", "server/v3")
 	}
 	for _, m := range modules {
 		drop = append(drop, "-dropreplace=go.etcd.io/etcd/"+m)
