@@ -198,6 +198,15 @@ func TestVersionByPatch(t *testing.T) {
 	}
 }
 
+// The plugin's image is the one that flannel's chart of the same release names.
+func TestFlannelPluginFollowsFlannel(t *testing.T) {
+	for version, want := range map[string]string{"v0.27.4": "v1.8.0-flannel1", "v0.28.4": "v1.9.1-flannel1", "v0.28.7": "v1.9.1-flannel2", "v0.28.10": "v1.9.1-flannel3"} {
+		if got, err := Version(cluster(t, "v1.34.3", "cni: {version: "+version+"}\n"), "flannel-cni-plugin"); got != want || err != nil {
+			t.Errorf("flannel %s: %q, %v; want %q", version, got, err, want)
+		}
+	}
+}
+
 func TestVersionOverride(t *testing.T) {
 	c := cluster(t, "v1.34.3", "cri: {version: v2.2.1}\ncomponents: {runc: {version: v9.9.9}, pause: {version: \"4\"}, flannel: {version: v0.99.0}}\n")
 	for name, want := range map[string]string{"containerd": "v2.2.1", "runc": "v9.9.9", "pause": "4", "flannel": "v0.99.0", "registry": "v3.1.2", "kubelet": "v1.34.3"} {

@@ -22,11 +22,30 @@ import (
 	"github.com/kkbundle/kkbundle/testdata/lab/software"
 )
 
-// A moved is a cluster that goes to the next release and back. Its workers run the application.
+// A side is what a cluster runs before or after its move.
+type side struct {
+	software.KubernetesRelease
+	containerd, flannel string
+}
+
+// lines are those of the cluster file for runtime and network.
+func (s side) lines() string {
+	return "cni: {type: flannel, version: " + s.flannel + "}\ncri: {type: containerd, version: " + s.containerd + "}"
+}
+
+// A moved is a cluster that goes to another release and, where it can, back. Its workers run the application.
 type moved struct {
 	name   string // in the table of moves
 	hosts  int
 	groups hosts.Groups
+	with   []software.Extra
+	// from and to are the ends of the way, over the releases between them.
+	from, to side
+	over     []string
+	// plan is what the rehearsal says of each step.
+	plan []string
+	// stuck is the reason why there is no way back, if there is none.
+	stuck string
 	// etcdType is of the cluster file.
 	etcdType manifest.EtcdType
 	// endpoint is a further line of the cluster file, if any.
@@ -39,8 +58,7 @@ type moved struct {
 type upgraded struct {
 	*thread
 	moved
-	next    string // the bundle of the next release
-	release software.KubernetesRelease
+	next string // the bundle of the next release
 }
 
 const (
@@ -53,45 +71,112 @@ const (
 // TestUpgrade upgrades a cluster of two nodes to the next minor release and rolls it back, while an application answers. Both nodes run
 // pods. Each release is compiled from its own sources, with its own etcd and CoreDNS.
 func TestUpgrade(t *testing.T) {
-	upgradeAndBack(t, moved{
-		name: "1 control plane, 2 nodes", hosts: 2, etcdType: manifest.EtcdInternal,
-		groups: hosts.Groups{"kube_control_plane": {1}, "etcd": {1}, "image_registry": {1}, "kube_worker": {1, 2}},
-		forth:  []kill{{"control-plane", 1, kubeadmBegan}, {"kubelet", 2, "true"}},
-		back:   []kill{{"kubelet", 2, "true"}, {"control-plane", 1, etcdIsBack}},
-	})
+	m := toNextMinor("1 control plane, 2 nodes", twoNodes())
+	m.forth = []kill{{"control-plane", 1, kubeadmBegan}, {"kubelet", 2, "true"}}
+	m.back = []kill{{"kubelet", 2, "true"}, {"control-plane", 1, etcdIsBack}}
+	upgradeAndBack(t, m)
 }
 
 // TestUpgradeHA upgrades three control planes and two workers to the next minor release and rolls them back, while an application answers.
 func TestUpgradeHA(t *testing.T) {
-	upgradeAndBack(t, moved{
-		name: "3 control planes, 2 workers", hosts: 5, etcdType: manifest.EtcdInternal, endpoint: "controlPlaneEndpoint: {type: haproxy}",
-		groups: hosts.Groups{"kube_control_plane": {1, 2, 3}, "image_registry": {4}, "kube_worker": {4, 5}},
-		forth:  []kill{{"control-plane", 2, kubeadmBegan}, {"kubelet", 5, "true"}},
-		back:   []kill{{"kubelet", 5, "true"}, {"control-plane", 2, etcdIsBack}},
-	})
+	m := toNextMinor("3 control planes, 2 workers", hosts.Groups{"kube_control_plane": {1, 2, 3}, "image_registry": {4}, "kube_worker": {4, 5}})
+	m.hosts, m.endpoint = 5, haproxyEndpoint
+	m.forth = []kill{{"control-plane", 2, kubeadmBegan}, {"kubelet", 5, "true"}}
+	m.back = []kill{{"kubelet", 5, "true"}, {"control-plane", 2, etcdIsBack}}
+	upgradeAndBack(t, m)
 }
 
 // TestUpgradeExternalEtcd is TestUpgradeHA with etcd on three hosts of its own.
 func TestUpgradeExternalEtcd(t *testing.T) {
+	m := toNextMinor("3 control planes, 2 workers, external etcd",
+		hosts.Groups{"kube_control_plane": {1, 2, 3}, "image_registry": {4}, "kube_worker": {4, 5}, "etcd": {6, 7, 8}})
+	m.hosts, m.etcdType, m.endpoint = 8, manifest.EtcdExternal, haproxyEndpoint
+	m.forth = []kill{{"etcd", 7, "true"}, {"control-plane", 2, kubeadmBegan}}
+	m.back = []kill{{"etcd", 7, "true"}, {"kubelet", 5, "true"}}
+	upgradeAndBack(t, m)
+}
+
+// TestUpgradeRuntime is TestUpgrade with the next lines of containerd and flannel at the same time, under running pods.
+func TestUpgradeRuntime(t *testing.T) {
+	m := toNextMinor("1 control plane, 2 nodes; containerd 2.1 to 2.3", twoNodes())
+	m.with = append(m.with, software.Containerd23, software.FlannelNext)
+	m.to.containerd, m.to.flannel = software.Containerd23Version, software.FlannelNextVersion
+	m.forth = []kill{{"containerd", 2, "true"}}
+	m.back = []kill{{"containerd", 1, "true"}}
+	upgradeAndBack(t, m)
+}
+
+// TestUpgradeOld goes from Kubernetes 1.33 to 1.34, over the etcd that repairs lists of members, and from containerd 1.7 to 2.3. etcd's
+// data move on to 3.6, so that there is no way back.
+func TestUpgradeOld(t *testing.T) {
+	from := software.KubernetesReleases()[software.Kubernetes133]
 	upgradeAndBack(t, moved{
-		name: "3 control planes, 2 workers, external etcd", hosts: 8, etcdType: manifest.EtcdExternal, endpoint: "controlPlaneEndpoint: {type: haproxy}",
-		groups: hosts.Groups{"kube_control_plane": {1, 2, 3}, "image_registry": {4}, "kube_worker": {4, 5}, "etcd": {6, 7, 8}},
-		forth:  []kill{{"etcd", 7, "true"}, {"control-plane", 2, kubeadmBegan}},
-		back:   []kill{{"etcd", 7, "true"}, {"kubelet", 5, "true"}},
+		name: "1 control plane, 2 nodes; etcd 3.5.24 to 3.5.32 to 3.6.5, containerd 1.7 to 2.3", hosts: 2, groups: twoNodes(), etcdType: manifest.EtcdInternal,
+		with: []software.Extra{software.Kubernetes133, software.Containerd1, software.Containerd23, software.FlannelNext},
+		from: side{from, software.Containerd1Version, software.FlannelVersion},
+		to:   side{software.OwnRelease(), software.Containerd23Version, software.FlannelNextVersion},
+		over: []string{from.Version},
+		plan: []string{
+			from.Version + " takes etcd 3.5.32-0", "step " + from.Version + ": etcd 3.5.24 -> 3.5.32;",
+			"step " + software.KubernetesVersion + ": etcd 3.5.32 -> 3.6.5, coredns v1.12.0 -> v1.12.1;",
+		},
+		stuck: "have moved on to 3.6.0, which etcd 3.5.24 cannot read",
+		forth: []kill{{"control-plane", 1, "grep -q etcd:3.5.32 /etc/kubernetes/manifests/etcd.yaml"}, {"containerd", 2, "true"}},
 	})
+}
+
+// TestUpgradeNew goes from Kubernetes 1.35 over 1.36 to 1.37, with etcd 3.7. Its data move on, so that there is no way back.
+func TestUpgradeNew(t *testing.T) {
+	releases := software.KubernetesReleases()
+	from, over, to := releases[software.Kubernetes135], releases[software.Kubernetes136].Version, releases[software.Kubernetes137]
+	upgradeAndBack(t, moved{
+		name: "1 control plane, 2 nodes; over " + over + ", etcd 3.6.6 to 3.6.8 to 3.7.0, containerd 2.1 to 2.3", hosts: 2, groups: twoNodes(),
+		etcdType: manifest.EtcdInternal,
+		with:     []software.Extra{software.Kubernetes135, software.Kubernetes136, software.Kubernetes137, software.Containerd23, software.FlannelNext},
+		from:     side{from, software.ContainerdVersion, software.FlannelVersion},
+		to:       side{to, software.Containerd23Version, software.FlannelNextVersion},
+		over:     []string{over},
+		plan: []string{
+			"step " + over + ": etcd 3.6.6 -> 3.6.8, coredns v1.13.1 -> v1.14.2;", "step " + to.Version + ": etcd 3.6.8 -> 3.7.0, coredns v1.14.2 -> v1.14.6;",
+		},
+		stuck: "only the upgrade from that release keeps a way back",
+		forth: []kill{{"control-plane", 1, kubeadmBegan}, {"containerd", 2, "true"}},
+	})
+}
+
+const haproxyEndpoint = "controlPlaneEndpoint: {type: haproxy}"
+
+// twoNodes are a control plane and a worker, and both run pods.
+func twoNodes() hosts.Groups {
+	return hosts.Groups{"kube_control_plane": {1}, "etcd": {1}, "image_registry": {1}, "kube_worker": {1, 2}}
+}
+
+// toNextMinor returns the move from the lab's own release to the next one.
+func toNextMinor(name string, groups hosts.Groups) moved {
+	to := software.KubernetesReleases()[software.Kubernetes135]
+	return moved{
+		name: name, hosts: 2, groups: groups, etcdType: manifest.EtcdInternal, with: []software.Extra{software.Kubernetes135},
+		from: side{software.OwnRelease(), software.ContainerdVersion, software.FlannelVersion},
+		to:   side{to, software.ContainerdVersion, software.FlannelVersion},
+		plan: []string{"step " + to.Version + ": etcd 3.6.5 -> 3.6.6, coredns v1.12.1 -> v1.13.1;"},
+	}
 }
 
 func upgradeAndBack(t *testing.T, m moved) {
 	t.Helper()
-	const to = software.Kubernetes135
-	th := &upgraded{moved: m, release: software.KubernetesReleases()[to], thread: start(t, scenario{
-		hosts: m.hosts, with: []software.Extra{to}, groups: m.groups,
+	th := &upgraded{moved: m, thread: start(t, scenario{
+		hosts: m.hosts, with: m.with, groups: m.groups,
 		edit: func(t *testing.T, dir string) {
-			rewrite(t, filepath.Join(dir, "cluster.yaml"), "etcd: {type: internal}", "etcd: {type: "+string(m.etcdType)+"}\n"+m.endpoint)
+			rewrite(t, filepath.Join(dir, "cluster.yaml"), software.KubernetesVersion, m.from.Version,
+				"etcd: {type: internal}", "etcd: {type: "+string(m.etcdType)+"}\n"+m.endpoint, "cni: {type: flannel}", m.from.lines())
 		},
 	})}
 	members := slices.Sorted(slices.Values(slices.Concat(m.groups["kube_control_plane"], m.groups["kube_worker"])))
 	th.nodes = len(slices.Compact(members))
+	back := step{"killed, rolled back, and the application answers", th.rollback}
+	if m.stuck != "" {
+		back = step{"a rollback is refused, and changes nothing", th.noRollback}
+	}
 	steps(t, []step{
 		{"two bundles, one cluster", th.begin},
 		{"install says that it is an upgrade", th.notInstall},
@@ -99,20 +184,30 @@ func upgradeAndBack(t *testing.T, m moved) {
 		{"killed, continued, upgraded, and the application answers", th.upgrade},
 		{"everything is of the next version", th.verify},
 		{"a rerun changes nothing", th.again},
-		{"killed, rolled back, and the application answers", th.rollback},
+		back,
 		{"no packet left the hosts' network", th.packets},
 	})
 }
 
+// last returns the release before the last step of the way.
+func (m moved) last() string {
+	way := append([]string{m.from.Version}, m.over...)
+	return way[len(way)-1]
+}
+
 func (th *upgraded) begin(t *testing.T) {
 	th.makeBundle(t)
-	rewrite(t, filepath.Join(th.dir, "cluster.yaml"),
-		software.KubernetesVersion, th.release.Version, "kubelet: {failCgroupV1: false}", "kubelet: {failCgroupV1: false}\n  maxPods: 120")
+	version := th.to.Version
+	if len(th.over) > 0 {
+		version += "\n  upgradeFrom: " + th.from.Version
+	}
+	rewrite(t, filepath.Join(th.dir, "cluster.yaml"), th.from.Version, version, th.from.lines(), th.to.lines(),
+		"kubelet: {failCgroupV1: false}", "kubelet: {failCgroupV1: false}\n  maxPods: 120")
 	rewrite(t, filepath.Join(th.dir, "manifest.yaml"), "version: 1.0.0", "version: 1.1.0")
 	th.next = filepath.Join(th.dir, "lab-1.1.0.kkb")
 	th.connected(t, "build", "-o", th.next, "manifest.yaml").must(t, 0)
 	r := run(t, th.site(t, "install")).must(t, 0)
-	t.Logf("install of %s: %s", software.KubernetesVersion, r.took.Round(time.Second))
+	t.Logf("install of %s: %s", th.from.Version, r.took.Round(time.Second))
 	th.apply(t, steady)
 	th.kubectl(t, "-n steady rollout status deployment/steady --timeout=5m")
 }
@@ -162,15 +257,15 @@ func (th *upgraded) apply(t *testing.T, objects string) {
 	}
 }
 
-// with is a kkbundle command with the next bundle.
-func (th *upgraded) with(t *testing.T, command string, flags ...string) *exec.Cmd {
+// withNext is a kkbundle command with the next bundle.
+func (th *upgraded) withNext(t *testing.T, command string, flags ...string) *exec.Cmd {
 	t.Helper()
 	args := append([]string{command, "-i", th.inventory, "--known-hosts", th.lab.KnownHostsFile()}, flags...)
 	return th.lab.Command(t.Context(), th.kkbundle, append(args, th.next)...)
 }
 
 func (th *upgraded) notInstall(t *testing.T) {
-	r := run(t, th.with(t, "install")).must(t, 12)
+	r := run(t, th.withNext(t, "install")).must(t, 12)
 	if !strings.Contains(r.stderr, "kkbundle upgrade") {
 		t.Errorf("want what to do instead, got\n%s", r.stderr)
 	}
@@ -185,9 +280,10 @@ func (th *upgraded) refused(t *testing.T) {
 		return strings.TrimSpace(th.kubectl(t, "-n steady get poddisruptionbudget never -o jsonpath={.status.desiredHealthy}")) == "2"
 	})
 	before := th.snapshot(t)
-	r := run(t, th.with(t, "upgrade", "--yes")).must(t, 12)
+	r := run(t, th.withNext(t, "upgrade", "--yes")).must(t, 12)
+	way := slices.Compact(slices.Concat([]string{th.from.Version}, th.over, []string{th.to.Version}))
 	for _, want := range []string{
-		software.KubernetesVersion + " -> " + th.release.Version, "settings that change: kubernetes.maxPods",
+		strings.Join(way, " -> "), "settings that change: kubernetes.maxPods",
 		"PodDisruptionBudget steady/never wants 2 of its 2 pods", "pod steady/alone on",
 	} {
 		if !strings.Contains(r.stderr, want) {
@@ -195,11 +291,8 @@ func (th *upgraded) refused(t *testing.T) {
 		}
 	}
 	th.kubectl(t, "-n steady delete poddisruptionbudget/never pod/alone")
-	r = run(t, th.with(t, "upgrade", "--plan")).must(t, 0)
-	for _, want := range []string{
-		"etcd " + strings.TrimPrefix(software.EtcdVersion, "v") + " -> " + strings.TrimPrefix(th.release.Etcd, "v"),
-		"coredns " + software.CoreDNSVersion + " -> " + th.release.CoreDNS, "host2: replaces kubelet", "expected time: unknown",
-	} {
+	r = run(t, th.withNext(t, "upgrade", "--plan")).must(t, 0)
+	for _, want := range append(th.replaces(), "expected time: unknown") {
 		if !strings.Contains(r.stderr, want) {
 			t.Errorf("no %q in\n%s", want, r.stderr)
 		}
@@ -208,6 +301,14 @@ func (th *upgraded) refused(t *testing.T) {
 	if after := th.snapshot(t); after != before {
 		t.Errorf("a refused upgrade and a dry run changed something:\n%s", difference(before, after))
 	}
+}
+
+// replaces returns what the plan says of the way.
+func (m moved) replaces() []string {
+	if m.from.containerd == m.to.containerd {
+		return append(slices.Clone(m.plan), "host2: replaces kubelet")
+	}
+	return append(slices.Clone(m.plan), "changes: containerd "+m.from.containerd+" -> "+m.to.containerd, "changes: flannel "+m.from.flannel+" -> "+m.to.flannel)
 }
 
 // A kill says where a run is ended without a word: once a task has begun on a host and the line is true there.
@@ -264,12 +365,12 @@ func (th *upgraded) move(t *testing.T, m results.Move, kills []kill, command fun
 }
 
 func (th *upgraded) upgrade(t *testing.T) {
-	th.move(t, results.Move{From: software.KubernetesVersion, To: th.release.Version}, th.forth, func(flags ...string) *exec.Cmd { return th.with(t, "upgrade", flags...) })
+	th.move(t, results.Move{From: th.from.Version, To: th.to.Version}, th.forth, func(flags ...string) *exec.Cmd { return th.withNext(t, "upgrade", flags...) })
 	if th.etcdType == manifest.EtcdExternal {
 		return // it has backups of its own
 	}
 	work := strings.TrimSuffix(th.inventory, ".yaml") + ".work"
-	saved, err := filepath.Glob(filepath.Join(work, "upgrade", "*-"+software.KubernetesVersion+"-to-"+th.release.Version, "etcd.db"))
+	saved, err := filepath.Glob(filepath.Join(work, "upgrade", "*-"+th.from.Version+"-to-"+th.to.Version, "etcd.db"))
 	if err != nil || len(saved) != 1 {
 		t.Errorf("want one snapshot of etcd from before, got %q, %v", saved, err)
 	}
@@ -282,18 +383,13 @@ func (th *upgraded) upgrade(t *testing.T) {
 
 // rollback goes back with the first bundle. What was written after the upgrade stays.
 func (th *upgraded) rollback(t *testing.T) {
-	status := run(t, th.with(t, "status", "--wait", "5m")).must(t, 0)
-	if !strings.Contains(status.stdout, "to "+software.KubernetesVersion+", ") || !strings.Contains(status.stdout, "succeeded") {
-		t.Errorf("status names neither the upgrade nor the way back:\n%s", status.stdout)
-	}
+	th.wayBack(t)
 	th.kubectl(t, "-n steady create configmap written --from-literal=after=upgrade")
-	th.move(t, results.Move{From: th.release.Version, To: software.KubernetesVersion, Rollback: true}, th.back, func(flags ...string) *exec.Cmd { return th.site(t, "upgrade", append(flags, "--rollback")...) })
+	th.move(t, results.Move{From: th.to.Version, To: th.from.Version, Rollback: true}, th.back, func(flags ...string) *exec.Cmd { return th.site(t, "upgrade", append(flags, "--rollback")...) })
 	if got := th.kubectl(t, "-n steady get configmap written -o jsonpath={.data.after}"); got != "upgrade" {
 		t.Errorf("what was written after the upgrade is %q", got)
 	}
-	th.running(t, software.KubernetesRelease{
-		Version: software.KubernetesVersion, Etcd: software.EtcdVersion, EtcdImage: software.EtcdImageTag, CoreDNS: software.CoreDNSVersion,
-	})
+	th.running(t, th.from)
 	th.podsOfNodes(t, "110")
 	before := th.snapshot(t)
 	for _, command := range []string{"upgrade --rollback", "install"} {
@@ -309,6 +405,28 @@ func (th *upgraded) rollback(t *testing.T) {
 		if left := th.on(t, number+1, "ls -d /usr/local/lib/kkbundle/before-upgrade /etc/kubernetes/tmp/kubeadm-* 2>/dev/null || true"); left != "" {
 			t.Errorf("host%d still has\n%s", number+1, left)
 		}
+	}
+}
+
+// wayBack checks that status names the last step and what its copies lead to.
+func (th *upgraded) wayBack(t *testing.T) {
+	t.Helper()
+	status := run(t, th.withNext(t, "status", "--wait", "5m")).must(t, 0)
+	if !strings.Contains(status.stdout, "to "+th.last()+", ") || !strings.Contains(status.stdout, "succeeded") {
+		t.Errorf("status names neither the upgrade nor the way back:\n%s", status.stdout)
+	}
+}
+
+// noRollback tries to go back where it is impossible.
+func (th *upgraded) noRollback(t *testing.T) {
+	th.wayBack(t)
+	before := th.snapshot(t)
+	r := run(t, th.site(t, "upgrade", "--yes", "--rollback")).must(t, 12)
+	if !strings.Contains(r.stderr, th.stuck) {
+		t.Errorf("no %q in\n%s", th.stuck, r.stderr)
+	}
+	if after := th.snapshot(t); after != before {
+		t.Errorf("a refused rollback changed something:\n%s", difference(before, after))
 	}
 }
 
@@ -400,13 +518,13 @@ func note(seen map[string]*gap, fields []string) {
 }
 
 func (th *upgraded) verify(t *testing.T) {
-	th.running(t, th.release)
+	th.running(t, th.to)
 	th.podsOfNodes(t, "120")
 	if marks := th.kubectl(t, "get nodes -o jsonpath={.items[*].metadata.annotations}"); strings.Contains(marks, "kkbundle.io/upgrading") {
 		t.Errorf("nodes are still marked: %s", marks)
 	}
+	kept := "/usr/local/lib/kkbundle/before-upgrade/" + th.last()
 	for number := range th.nodes {
-		const kept = "/usr/local/lib/kkbundle/before-upgrade/" + software.KubernetesVersion
 		left := th.on(t, number+1, "ls -d "+kept+"/finished "+kept+"/usr /etc/kubernetes/tmp/kubeadm-* 2>/dev/null || true")
 		if strings.TrimSpace(left) != kept+"/finished" {
 			t.Errorf("host%d should have a way back without programs, and no copies of kubeadm's:\n%s", number+1, left)
@@ -414,9 +532,17 @@ func (th *upgraded) verify(t *testing.T) {
 	}
 }
 
-// running checks the versions of everything that kubeadm installs, and of external etcd.
-func (th *upgraded) running(t *testing.T, want software.KubernetesRelease) {
+// running checks the versions of everything that kubeadm installs, of external etcd, of containerd and of flannel.
+func (th *upgraded) running(t *testing.T, want side) {
 	t.Helper()
+	runtimes := th.kubectl(t, "get nodes -o jsonpath={.items[*].status.nodeInfo.containerRuntimeVersion}")
+	if strings.Count(runtimes, "containerd://"+strings.TrimPrefix(want.containerd, "v")) != th.nodes {
+		t.Errorf("want containerd %s on each node, got %s", want.containerd, runtimes)
+	}
+	network := th.kubectl(t, "-n kube-flannel get pods -o jsonpath={.items[*].spec.containers[*].image},{.items[*].status.phase}")
+	if strings.Count(network, "flannel:"+want.flannel) != th.nodes || strings.Count(network, "Running") != th.nodes {
+		t.Errorf("want flannel %s running on each node, got %s", want.flannel, network)
+	}
 	nodes := th.kubectl(t, "get nodes --no-headers")
 	if strings.Count(nodes, " Ready ") != th.nodes || strings.Count(nodes, want.Version) != th.nodes || strings.Contains(nodes, "SchedulingDisabled") {
 		t.Errorf("want %d nodes that are Ready, got\n%s", th.nodes, nodes)
@@ -460,7 +586,7 @@ func (th *upgraded) podsOfNodes(t *testing.T, want string) {
 func (th *upgraded) again(t *testing.T) {
 	before := th.snapshot(t)
 	for _, command := range []string{"upgrade", "install"} {
-		r := run(t, th.with(t, command)).must(t, 0)
+		r := run(t, th.withNext(t, command)).must(t, 0)
 		if !strings.Contains(r.stderr, "0 changed") {
 			t.Errorf("%s: want 0 changed, got\n%s", command, r.stderr)
 		}

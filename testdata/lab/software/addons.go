@@ -112,6 +112,8 @@ func (s *imageSet) extra(ctx context.Context, e Extra) []imageSpec {
 		return s.kubernetesImages(ctx, r)
 	}
 	switch e {
+	case FlannelNext:
+		return nextFlannel().images(ctx, s)
 	case Addons:
 		volumes := one("docker.io/rancher/local-path-provisioner:"+LocalPathVersion, "local-path-provisioner", "/usr/bin", "")
 		volumes.entrypoint, volumes.cmd = nil, []string{"local-path-provisioner"}
@@ -187,7 +189,7 @@ func (b *builder) withImages(ctx context.Context, base string, with []Extra) (st
 	if len(with) == 0 {
 		return base, nil
 	}
-	inputs := []any{filepath.Base(base), with, b.bin, addonsSource, kubernetesSource}
+	inputs := []any{filepath.Base(base), with, b.bin, addonsSource, kubernetesSource, flannelSource}
 	for _, program := range []string{LocalPVProgram, KubeVIPProgram} {
 		state, err := givenState(program)
 		if err != nil {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 )
@@ -87,9 +88,9 @@ func Build(ctx context.Context, o Options) (s *Software, err error) {
 
 func (b *builder) full(ctx context.Context) (*Software, error) {
 	native := []recipe{
-		containerd(), runc(), cni(), flannelPlugin(), flanneld(), registry(), own("kube-vip"),
+		containerd("containerd", ContainerdVersion), runc(), cni(), registry(), own("kube-vip"),
 	}
-	native = append(native, ownRelease().recipes()...)
+	native = slices.Concat(native, ownFlannel().recipes(), OwnRelease().recipes())
 	if err := b.compileAll(ctx, native, runtime.GOARCH); err != nil {
 		return nil, err
 	}

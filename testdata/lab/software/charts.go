@@ -6,9 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path"
-	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -31,17 +29,12 @@ func (f fileSet) charts(ctx context.Context, small bool) error {
 	if err := f.chart("charts.lab.example/stable", path.Base(webChart), webChart, web); err != nil || small {
 		return err
 	}
-	dir, err := f.b.module(ctx, "github.com/flannel-io/flannel@"+FlannelVersion)
+	own := ownFlannel()
+	flannel, err := own.chart(ctx, f.b)
 	if err != nil {
 		return err
 	}
-	flannel, err := folder(os.DirFS(filepath.Join(dir, "chart", "kube-flannel")), ".", "flannel")
-	if err != nil {
-		return fmt.Errorf("chart flannel: %w", err)
-	}
-	flannel = slices.DeleteFunc(flannel, func(e entry) bool { return strings.HasPrefix(e.Name, "flannel/tests/") })
-	file := githubRelease("flannel-io/flannel", FlannelVersion, "flannel.tgz")
-	return f.chart("flannel-io.github.io/flannel", "https://"+file, file, flannel)
+	return f.chart("flannel-io.github.io/flannel", "https://"+own.chartFile(), own.chartFile(), flannel)
 }
 
 // chart publishes one chart as the file to, and a repository whose index names it as url.

@@ -29,6 +29,7 @@ const (
 	Docker        Extra = "docker"         // Docker's archive of static programs
 	DockerCompose Extra = "docker-compose" // the program, which is a plugin of Docker's too
 	Containerd1   Extra = "containerd-1"   // containerd of the 1.7 line
+	Containerd23  Extra = "containerd-2.3" // containerd of the long-term release
 	Harbor        Extra = "harbor"         // an installer of Harbor's shape, with a stand-in for Harbor in its images
 	Addons        Extra = "addons"         // metrics-server, multus and local-path-provisioner: images and charts
 	LocalPV       Extra = "localpv"        // images of OpenEBS's local volumes; its program and chart have to be given
@@ -40,12 +41,13 @@ const (
 	DockerVersion        = "v28.5.2"
 	DockerComposeVersion = "v2.40.3"
 	Containerd1Version   = "v1.7.35"
+	Containerd23Version  = "v2.3.7" // the catalog's from Kubernetes 1.36 on
 	HarborVersion        = "v2.14.2"
 )
 
 // Extras lists all extras.
 func Extras() []Extra {
-	return []Extra{Docker, DockerCompose, Containerd1, Harbor, Addons, LocalPV, KubeVIP, Kubernetes133, Kubernetes135, Kubernetes136}
+	return []Extra{Docker, DockerCompose, Containerd1, Harbor, Addons, LocalPV, KubeVIP, Containerd23, FlannelNext, Kubernetes133, Kubernetes135, Kubernetes136, Kubernetes137}
 }
 
 // What an extra is made of besides is part of its key.
@@ -97,6 +99,8 @@ func (b *builder) extra(ctx context.Context, e Extra) (string, error) {
 		Docker:        {dockerd(), dockerCLI(), containerd1(), runc()},
 		DockerCompose: {dockerCompose()},
 		Containerd1:   {containerd1()},
+		Containerd23:  {containerd("containerd-2.3", Containerd23Version)},
+		FlannelNext:   nextFlannel().recipes(),
 		Harbor:        {own("harbor"), registry()},
 		Addons:        {metricsServer(), multusPlugin(), localPath()},
 	}[e]
@@ -114,7 +118,7 @@ func (b *builder) extra(ctx context.Context, e Extra) (string, error) {
 		}
 		inputs = append(inputs, b.bin[r.Name+"-"+arch])
 	}
-	key, err := keyOf(append(inputs, extraSource, kubernetesSource)...)
+	key, err := keyOf(append(inputs, extraSource, kubernetesSource, flannelSource)...)
 	if err != nil {
 		return "", err
 	}
@@ -132,6 +136,10 @@ func (b *builder) extra(ctx context.Context, e Extra) (string, error) {
 			return files.harbor(arch)
 		case Addons:
 			return files.addons(ctx)
+		case FlannelNext:
+			return nextFlannel().publish(ctx, files)
+		case Containerd23:
+			return files.containerd(arch, "containerd-2.3", Containerd23Version)
 		}
 		return files.containerd(arch, "containerd-1", Containerd1Version)
 	})

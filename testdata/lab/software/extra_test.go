@@ -60,7 +60,7 @@ func TestKubernetesReleaseMatchesKubeadm(t *testing.T) {
 		}
 	}
 	// The programs of the lab's own release, and of another one, have places of their own.
-	if own, next := ownRelease().recipes()[0].Name, r.recipes()[0].Name; own != "kubernetes" || next != "kubernetes-1.35" {
+	if own, next := OwnRelease().recipes()[0].Name, r.recipes()[0].Name; own != "kubernetes" || next != "kubernetes-1.35" {
 		t.Errorf("recipes %q and %q", own, next)
 	}
 }

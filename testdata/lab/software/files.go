@@ -21,7 +21,7 @@ import (
 
 // The code that assembles the upstream's content, as part of the key of what it makes.
 //
-//go:embed layers.go images.go specs.go files.go charts.go kubernetes.go
+//go:embed layers.go images.go specs.go files.go charts.go kubernetes.go flannel.go
 var assembly embed.FS
 
 // upstream assembles the content that package upstream serves: registry/ is the registry's storage, files/ has a directory
@@ -77,7 +77,7 @@ func (f fileSet) publish(ctx context.Context, small bool) error {
 	}
 	arch := arches()[0]
 	return errors.Join(
-		ownRelease().publish(f, arch), f.containerd(arch, "containerd", ContainerdVersion), f.runc(arch), f.cni(arch), f.registry(arch), f.charts(ctx, small),
+		OwnRelease().publish(f, arch), f.containerd(arch, "containerd", ContainerdVersion), f.runc(arch), f.cni(arch), f.registry(arch), f.charts(ctx, small),
 	)
 }
 

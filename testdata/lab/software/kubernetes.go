@@ -1,6 +1,7 @@
 package software
 
 import (
+	"cmp"
 	"context"
 	_ "embed"
 	"errors"
@@ -17,6 +18,7 @@ const (
 	Kubernetes133 Extra = "kubernetes-1.33"
 	Kubernetes135 Extra = "kubernetes-1.35"
 	Kubernetes136 Extra = "kubernetes-1.36"
+	Kubernetes137 Extra = "kubernetes-1.37"
 )
 
 // A KubernetesRelease is a release of Kubernetes, compiled from its own modules, with the releases that its kubeadm asks for.
@@ -25,35 +27,52 @@ type KubernetesRelease struct {
 	// Etcd is a release, EtcdImage the tag of its image.
 	Etcd, EtcdImage string
 	CoreDNS, Pause  string
+	// EtcdTools is the release of etcdctl and etcdutl if the Go proxy has none of Etcd's.
+	EtcdTools string
+	// Through is the release of etcd that comes before the next minor release of Kubernetes, if any. kkbundle takes its image alone.
+	Through string
 }
 
 //go:embed kubernetes.go
 var kubernetesSource string
 
-// ownRelease returns the release that every build of the lab has.
-func ownRelease() KubernetesRelease {
-	return KubernetesRelease{KubernetesVersion, EtcdVersion, EtcdImageTag, CoreDNSVersion, PauseVersion}
+// OwnRelease returns the release that every build of the lab has.
+func OwnRelease() KubernetesRelease {
+	return KubernetesRelease{Version: KubernetesVersion, Etcd: EtcdVersion, EtcdImage: EtcdImageTag, CoreDNS: CoreDNSVersion, Pause: PauseVersion}
 }
 
 // KubernetesReleases returns the genuine releases that extras add, each the newest patch of the Go proxy.
 func KubernetesReleases() map[Extra]KubernetesRelease {
 	return map[Extra]KubernetesRelease{
-		Kubernetes133: {"v1.33.13", "v3.5.24", "3.5.24-0", "v1.12.0", "3.10"},
-		Kubernetes135: {"v1.35.4", "v3.6.6", "3.6.6-0", "v1.13.1", "3.10.1"},
-		Kubernetes136: {"v1.36.3", "v3.6.8", "3.6.8-0", "v1.14.2", "3.10.2"},
+		Kubernetes133: {
+			Version: "v1.33.13", Etcd: "v3.5.24", EtcdImage: "3.5.24-0", CoreDNS: "v1.12.0", Pause: "3.10",
+			EtcdTools: "v3.5.33", Through: "v3.5.32",
+		},
+		Kubernetes135: {Version: "v1.35.4", Etcd: "v3.6.6", EtcdImage: "3.6.6-0", CoreDNS: "v1.13.1", Pause: "3.10.1"},
+		Kubernetes136: {Version: "v1.36.3", Etcd: "v3.6.8", EtcdImage: "3.6.8-0", CoreDNS: "v1.14.2", Pause: "3.10.2"},
+		Kubernetes137: {Version: "v1.37.2", Etcd: "v3.7.0", EtcdImage: "3.7.0-0", CoreDNS: "v1.14.6", Pause: "3.10.2"},
 	}
 }
 
 // recipes of the release. Those of the lab's own release keep their names, and so the programs made before.
 func (r KubernetesRelease) recipes() []recipe {
+	tools := cmp.Or(r.EtcdTools, r.Etcd)
 	list := []recipe{
-		kubernetes(r.Version), etcd("etcd", "server", r.Etcd), etcd("etcdctl", "etcdctl", r.Etcd), etcdutl(r.Etcd), coredns(r.CoreDNS),
+		kubernetes(r.Version), etcd("etcd", "server", r.Etcd), etcd("etcdctl", "etcdctl", tools), etcdutl(tools), coredns(r.CoreDNS),
+	}
+	if r.Through != "" {
+		through := etcd("etcd", "server", r.Through)
+		through.Name = etcdThrough
+		list = append(list, through)
 	}
 	for i := range list {
 		list[i].Name = r.recipe(list[i].Name)
 	}
 	return list
 }
+
+// etcdThrough is the recipe of KubernetesRelease.Through.
+const etcdThrough = "etcd-through"
 
 // recipe returns the name of the release's recipe for what the lab's own release calls name.
 func (r KubernetesRelease) recipe(name string) string {
@@ -101,5 +120,9 @@ func (r KubernetesRelease) publish(f fileSet, arch string) error {
 // kubernetesImages returns the images of a release.
 func (s *imageSet) kubernetesImages(ctx context.Context, r KubernetesRelease) []imageSpec {
 	here := []string{runtime.GOARCH}
-	return append(s.controlPlane(ctx, r), s.etcdImage(here, r, "etcd", "etcdctl"), s.coreDNSImage(here, r), s.pauseImage(r.Pause))
+	images := append(s.controlPlane(ctx, r), s.etcdImage(here, r.EtcdImage, r.recipe("etcd"), r), s.coreDNSImage(here, r), s.pauseImage(r.Pause))
+	if r.Through != "" {
+		images = append(images, s.etcdImage(here, strings.TrimPrefix(r.Through, "v")+"-0", r.recipe(etcdThrough), r))
+	}
+	return images
 }

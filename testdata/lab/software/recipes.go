@@ -74,11 +74,11 @@ func kubernetes(version string) recipe {
 	}
 }
 
-func containerd() recipe {
+func containerd(name, version string) recipe {
 	return recipe{
-		Name: "containerd", Module: "github.com/containerd/containerd/v2@" + ContainerdVersion,
+		Name: name, Module: "github.com/containerd/containerd/v2@" + version,
 		Mod: "readonly", Tags: "no_btrfs no_devmapper no_zfs",
-		LDFlags: "-X github.com/containerd/containerd/v2/version.Version=" + ContainerdVersion,
+		LDFlags: "-X github.com/containerd/containerd/v2/version.Version=" + version,
 		Packages: map[string]string{
 			"containerd": "./cmd/containerd", "containerd-shim-runc-v2": "./cmd/containerd-shim-runc-v2", "ctr": "./cmd/ctr",
 		},
@@ -104,7 +104,11 @@ func runc() recipe {
 // etcd's commands are modules of their own that point at each other's folders; here they use each other's releases.
 func etcd(name, module, version string) recipe {
 	drop := []string{"-dropreplace=go.etcd.io/etcd", "-dropreplace=go.etcd.io/tests/v3"}
-	for _, m := range []string{"api/v3", "client/pkg/v3", "client/v3", "pkg/v3"} {
+	modules := []string{"api/v3", "client/pkg/v3", "client/v3", "pkg/v3"}
+	if strings.HasPrefix(version, "v3.5.") {
+		modules = append(modules, "client/v2", "raft/v3", "etcdutl/v3", "server/v3")
+	}
+	for _, m := range modules {
 		drop = append(drop, "-dropreplace=go.etcd.io/etcd/"+m)
 	}
 	return recipe{
@@ -154,12 +158,12 @@ func flannelPlugin() recipe {
 }
 
 // flanneld comes without two backends: one needs a module that the proxy lacks, the other needs cgo.
-func flanneld() recipe {
+func flanneld(name, version string) recipe {
 	return recipe{
-		Name: "flanneld", Module: "github.com/flannel-io/flannel@" + FlannelVersion,
+		Name: name, Module: "github.com/flannel-io/flannel@" + version,
 		Copy: []string{"."}, Remove: []string{"pkg/backend/tencentvpc"},
 		Edits: []edit{{"main.go", `(?m)^.*/pkg/backend/(tencentvpc|udp)"\n`, ""}},
-		Mod:   "readonly", LDFlags: "-X github.com/flannel-io/flannel/pkg/version.Version=" + FlannelVersion,
+		Mod:   "readonly", LDFlags: "-X github.com/flannel-io/flannel/pkg/version.Version=" + version,
 		Packages: map[string]string{"flanneld": "."},
 	}
 }

@@ -4,29 +4,14 @@ import (
 	"context"
 	"io"
 	"runtime"
+	"slices"
 )
 
 // cluster are the images of the lab's cluster. Most are for the machine's architecture only: nothing else would run here.
 func (s *imageSet) cluster(ctx context.Context) []imageSpec {
 	here := []string{runtime.GOARCH}
-	return append(s.kubernetesImages(ctx, ownRelease()),
-		s.labappImage(), s.haproxyImage(ctx, here), s.kubeVIPImage(here),
-		imageSpec{
-			ref: "ghcr.io/flannel-io/flannel:" + FlannelVersion, arches: here, attested: true, entrypoint: []string{"/opt/bin/flanneld"},
-			layers: func(arch string) ([]*layer, error) {
-				return s.stack(
-					func() (*layer, error) { return s.userland(ctx) }, s.busybox,
-					func() (*layer, error) { return s.command("flanneld", arch, "/opt/bin", "flanneld") },
-				)
-			},
-		},
-		imageSpec{
-			ref: "ghcr.io/flannel-io/flannel-cni-plugin:" + FlannelCNIImageTag, arches: here, attested: true,
-			layers: func(arch string) ([]*layer, error) {
-				return s.stack(s.busybox, func() (*layer, error) { return s.command("flannel-cni", arch, "", "flannel") })
-			},
-		},
-	)
+	return slices.Concat(s.kubernetesImages(ctx, OwnRelease()), ownFlannel().images(ctx, s),
+		[]imageSpec{s.labappImage(), s.haproxyImage(ctx, here), s.kubeVIPImage(here)})
 }
 
 // controlPlane are Kubernetes' own images of a version.
@@ -74,21 +59,16 @@ func (s *imageSet) demo() []imageSpec {
 	return []imageSpec{probe, s.pauseImage(PauseVersion), s.labappImage()}
 }
 
-func (s *imageSet) etcdImage(on []string, release KubernetesRelease, commands ...string) imageSpec {
+// etcdImage has the server of a recipe and the release's etcdctl.
+func (s *imageSet) etcdImage(on []string, tag, server string, release KubernetesRelease) imageSpec {
 	return imageSpec{
-		ref: "registry.k8s.io/etcd:" + release.EtcdImage, docker: true, arches: on,
+		ref: "registry.k8s.io/etcd:" + tag, docker: true, arches: on,
 		entrypoint: []string{"etcd"},
 		layers: func(arch string) ([]*layer, error) {
-			layers, err := s.base()
-			for _, c := range commands {
-				if err != nil {
-					return nil, err
-				}
-				var l *layer
-				l, err = s.command(release.recipe(c), arch, "/usr/local/bin", c)
-				layers = append(layers, l)
-			}
-			return layers, err
+			return s.stack(
+				func() (*layer, error) { return s.command(server, arch, "/usr/local/bin", "etcd") },
+				func() (*layer, error) { return s.command(release.recipe("etcdctl"), arch, "/usr/local/bin", "etcdctl") },
+			)
 		},
 	}
 }
