@@ -134,16 +134,17 @@ func (b *builder) announce(job *fetch.Job) error {
 // needs returns the most room that the build takes: the compressed size of downloads is not known yet.
 func (b *builder) needs(job *fetch.Job) ([]disk.Need, error) {
 	out := disk.Need{Dir: filepath.Dir(b.Output), What: "the bundle", Remedy: "name another place with -o"}
-	for d := range job.Cached() {
-		n, err := b.cache.InBundle(d)
-		if err != nil {
-			return nil, err
-		}
-		out.Bytes += n
-	}
 	cache := disk.Need{
 		Dir: b.cacheDir, What: "the cache",
 		Remedy: "`kkbundle cache gc` makes some, --cache names another place, --no-cache needs little beside the bundle",
+	}
+	for d := range job.Cached() {
+		inBundle, inCache, err := b.cache.InBundle(d)
+		if err != nil {
+			return nil, err
+		}
+		out.Bytes += inBundle
+		cache.Bytes += inCache
 	}
 	for size := range job.Missing() {
 		if size >= 0 {

@@ -25,12 +25,14 @@ import (
 const cacheVersion = "kkbundle cache 1\n"
 
 // A Cache keeps blobs in a directory by digest, compressed in the same frames as in bundles. A blob is whole or absent.
-// Several processes may use one directory at a time, and a Cache is safe for concurrent use. Entries of different
-// levels do not share space. While a Cache is open, no GC removes a blob it was asked for.
+// Several processes may use one directory at a time, and a Cache is safe for concurrent use. A blob that only another
+// level has, or another version, is compressed again when a bundle takes it; then both entries take space. While a Cache
+// is open, no GC removes a blob it was asked for.
 type Cache struct {
 	cacheUse
-	dir    string // of this encoder
-	parts  string // of unfinished blobs
+	dir    string   // of this encoder
+	others []string // directories of other encoders when the cache was opened
+	parts  string   // of unfinished blobs
 	enc    *format.Encoder
 	dec    *zstd.Decoder
 	slots  chan struct{} // one per full piece that is not on disk yet: bounds memory over all writers
@@ -88,7 +90,11 @@ func (c *Cache) prepare() error {
 	err := c.locked(unix.LOCK_SH, func() error { // GC removes directories without users
 		return errors.Join(os.MkdirAll(c.parts, 0o700), os.MkdirAll(filepath.Join(c.dir, blobsDir), 0o700))
 	})
-	return errors.Join(err, c.nameEncoder(), sweep(c.parts, c.abandoned))
+	if err := errors.Join(err, c.nameEncoder(), sweep(c.parts, c.abandoned)); err != nil {
+		return err
+	}
+	c.others, err = c.otherDirs()
+	return err
 }
 
 // nameEncoder records the encoder's name for people, and for later versions that do not know the encoder.
@@ -114,9 +120,12 @@ func (c *Cache) nameEncoder() error {
 // Encoder returns the name of the encoder that made the entries; bundles record it.
 func (c *Cache) Encoder() string { return c.enc.ID }
 
-func (c *Cache) path(s format.Sum) string {
+func (c *Cache) path(s format.Sum) string { return entryPath(c.dir, s) }
+
+// entryPath returns the path of a blob's entry in the directory of an encoder.
+func entryPath(dir string, s format.Sum) string {
 	h := s.Hex()
-	return filepath.Join(c.dir, blobsDir, h[:2], h)
+	return filepath.Join(dir, blobsDir, h[:2], h)
 }
 
 // Stat reports whether the cache holds a blob, and its size. A visibly incomplete entry counts as absent. The entry's

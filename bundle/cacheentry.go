@@ -73,9 +73,24 @@ func withoutPath(err error) error {
 	return err
 }
 
-// entry opens a blob's file and records the use.
+// entry opens a blob's file and records the use. If this cache's encoder has none, it is that of another encoder.
 func (c *Cache) entry(s format.Sum) (*cacheEntry, error) {
-	e, err := openEntry(cacheSite{c.root, c.path(s)}, s, c.enc.FrameSize)
+	e, err := c.entryIn(c.dir, s, c.enc.FrameSize)
+	for _, dir := range c.others {
+		if !errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+		e, err = c.entryIn(dir, s, 0)
+	}
+	return e, err
+}
+
+// isOwn reports whether this cache's encoder made an entry. Small blobs are the same for all encoders.
+func (c *Cache) isOwn(e *cacheEntry) bool { return e.path == c.path(e.sum) || e.frames() == 0 }
+
+// entryIn opens a blob's file of one encoder and records the use.
+func (c *Cache) entryIn(dir string, s format.Sum, frameSize int) (*cacheEntry, error) {
+	e, err := openEntry(cacheSite{c.root, entryPath(dir, s)}, s, frameSize)
 	if err != nil {
 		return nil, err
 	}
@@ -85,7 +100,8 @@ func (c *Cache) entry(s format.Sum) (*cacheEntry, error) {
 	return e, nil
 }
 
-// openEntry opens an entry. Every problem except a missing file is a *CacheError.
+// openEntry opens an entry of an encoder with that frame size; 0 is unknown. Every problem except a missing file is a
+// *CacheError.
 func openEntry(site cacheSite, s format.Sum, frameSize int) (*cacheEntry, error) {
 	e := &cacheEntry{cacheSite: site, sum: s}
 	var err error
@@ -136,6 +152,12 @@ func (e *cacheEntry) load(frameSize int) error {
 
 // check compares the table with the sizes.
 func (e *cacheEntry) check(frameSize int) error {
+	if frameSize == 0 {
+		frameSize = int(e.frameSizeOf())
+		if frameSize < format.MinFrameSize || frameSize > format.MaxFrameSize {
+			return e.damaged("invalid frame size")
+		}
+	}
 	if e.frames() == 0 {
 		if e.size > format.SmallBlob || e.size != e.data {
 			return e.damaged("%d bytes long instead of %d", e.data, e.size)
@@ -215,8 +237,15 @@ func (e *cacheEntry) checkSum(crc uint32) error {
 	return nil
 }
 
-// stream decodes the entry piece by piece.
+// stream decodes the entry piece by piece, and closes it at the end.
 func (e *cacheEntry) stream(ctx context.Context, dec *zstd.Decoder) io.ReadCloser {
+	r := e.content(ctx, dec)
+	r.close = e.close
+	return r
+}
+
+// content decodes the entry piece by piece. The entry stays open.
+func (e *cacheEntry) content(ctx context.Context, dec *zstd.Decoder) *pieceReader {
 	var crc uint32
 	var at int64
 	i := 0
@@ -256,7 +285,7 @@ func (e *cacheEntry) stream(ctx context.Context, dec *zstd.Decoder) io.ReadClose
 		}
 		return out, nil
 	}
-	return &pieceReader{load: load, close: e.close}
+	return &pieceReader{load: load}
 }
 
 // A pieceReader turns a function that returns one piece after the other, then io.EOF, into a stream.

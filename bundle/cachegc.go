@@ -40,7 +40,7 @@ type GCResult struct {
 	InUse         int // kept files that running builds use
 }
 
-// GC removes files in this order: unusable ones (entries of other versions, abandoned parts, unknown files), those
+// GC removes files in this order: unusable ones (entries in an unknown format, abandoned parts, unknown files), those
 // older than allowed, and the least recently used until the rest is small enough. Files used by a running build and
 // parts being written stay. An error with one file does not stop the GC.
 func (d CacheDir) GC(ctx context.Context, o GCOptions) (GCResult, error) {
@@ -100,11 +100,11 @@ func (g *gc) run(ctx context.Context, d CacheDir) error {
 
 // look removes a file or, for now, counts it as kept.
 func (g *gc) look(f CacheFile) {
-	if g.Keep != nil && f.Kind == CacheBlob && f.Level != "" && g.Keep(f.Digest) {
+	useless := g.useless(f)
+	if g.Keep != nil && f.Kind == CacheBlob && !useless && g.Keep(f.Digest) {
 		g.keep(f.Disk)
 		return
 	}
-	useless := f.Kind == CacheOther || f.Level == "" || f.Kind == CachePart && (isOwn(f.Path) || g.since.Sub(f.Used) > partLife)
 	old := g.OlderThan != nil && g.since.Sub(f.Used) > *g.OlderThan
 	if useless || old {
 		g.remove(f)
@@ -121,6 +121,18 @@ func (g *gc) look(f CacheFile) {
 		c.dir = filepath.Dir(c.dir)
 	}
 	g.rest = append(g.rest, c)
+}
+
+// useless reports whether no build of this version can use a file.
+func (g *gc) useless(f CacheFile) bool {
+	switch f.Kind {
+	case CacheBlob:
+		return f.Level == "" && !CacheDir{g.root}.readable(f)
+	case CachePart:
+		return f.Level == "" || isOwn(f.Path) || g.since.Sub(f.Used) > partLife
+	default:
+		return true
+	}
 }
 
 func (g *gc) keep(disk int64) {

@@ -29,7 +29,7 @@ type VerifyCacheOptions struct {
 type CacheReport struct {
 	Checked int           // blobs
 	Bytes   int64         // disk usage of the checked blobs
-	Skipped int           // blobs of other versions, unreadable at this version's levels
+	Skipped int           // blobs of other versions
 	Damaged []*CacheError // sorted by path
 }
 

@@ -42,6 +42,9 @@ func (c *Cache) open(_ context.Context, s format.Sum) (frames, error) {
 	if err != nil {
 		return nil, err
 	}
+	if !c.isOwn(e) {
+		return &convertedFrames{c: c, other: e}, nil
+	}
 	return e, nil
 }
 

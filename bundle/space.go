@@ -24,17 +24,20 @@ func (c *Cache) MostInCache(size int64) int64 {
 	return (n + block - 1) / block * block
 }
 
-// InBundle returns the most bytes that a cached blob adds to a bundle.
-func (c *Cache) InBundle(d digest.Digest) (int64, error) {
+// InBundle returns the most bytes that a cached blob adds to a bundle, and to the cache if it must be compressed again.
+func (c *Cache) InBundle(d digest.Digest) (inBundle, inCache int64, err error) {
 	s, err := format.ParseDigest(d)
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	e, err := c.entry(s)
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
-	return c.MostInBundle(e.size) - framesMost(e.size, c.enc.FrameSize) + e.data, e.close()
+	if !c.isOwn(e) {
+		return c.MostInBundle(e.size), c.MostInCache(e.size), e.close()
+	}
+	return c.MostInBundle(e.size) - framesMost(e.size, c.enc.FrameSize) + e.data, 0, e.close()
 }
 
 // pieces returns the number of frames of a blob; a small one has none of its own.

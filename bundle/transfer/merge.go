@@ -19,12 +19,14 @@ func (c *selector) merge() ([]bundle.Item, error) {
 	var conflicts []error
 	c.keepManifests()
 	c.keepCatalog()
+	places := make(map[itemKey]int) // in merged
 	for source, items := range c.chosen {
 		for i, it := range items {
-			at, found := slices.BinarySearchFunc(merged, it, sameKey)
+			at, found := places[keyOf(it)]
 			switch {
 			case !found || i > 0 && sameKey(items[i-1], it) == 0: // a bundle may have two digests under one name
-				merged = slices.Insert(merged, at, it)
+				places[keyOf(it)] = len(merged)
+				merged = append(merged, it)
 			case merged[at].Descriptor.Digest == it.Descriptor.Digest:
 				merged[at].Absent = both(merged[at].Absent, it.Absent)
 			case it.Kind == bundle.KindLock || aboutBundle(it): // documents writes a lock that holds for all
@@ -39,6 +41,7 @@ func (c *selector) merge() ([]bundle.Item, error) {
 		return nil, fmt.Errorf("the bundles differ under one name; choose with --item, or say with --prefer first or last which one counts:\n  %w",
 			errors.Join(conflicts...))
 	}
+	slices.SortFunc(merged, ByIndex)
 	return merged, nil
 }
 
@@ -132,7 +135,7 @@ func both(a, b []digest.Digest) []digest.Digest {
 func (c *selector) conflict(have bundle.Item, source int, it bundle.Item) error {
 	other := ""
 	for i, items := range c.chosen[:source] {
-		if slices.ContainsFunc(items, func(o bundle.Item) bool { return ByIndex(o, have) == 0 }) {
+		if _, ok := slices.BinarySearchFunc(items, have, ByIndex); ok {
 			other = c.from[i].Name
 		}
 	}
@@ -169,7 +172,7 @@ func (c *selector) documents(ctx context.Context, x bundle.Index) []bundle.Item 
 // lock returns the lock of the items. Its fingerprint is that of no manifest, so build reports what the lock lacks instead of
 // building less than a manifest names.
 func (c *selector) lock(ctx context.Context, m manifest.Metadata, items []bundle.Item) ([]byte, error) {
-	var locks []*manifest.Lock
+	var locks []map[itemKey][]manifest.Pin
 	for _, f := range c.from {
 		data, err := f.Document(ctx, bundle.KindLock, bundle.DocumentLock)
 		if err != nil {
@@ -179,7 +182,7 @@ func (c *selector) lock(ctx context.Context, m manifest.Metadata, items []bundle
 		if err != nil {
 			return nil, err
 		}
-		locks = append(locks, l)
+		locks = append(locks, pinsByRef(l))
 	}
 	out := manifest.Lock{
 		Metadata: m,
@@ -199,14 +202,24 @@ func (c *selector) lock(ctx context.Context, m manifest.Metadata, items []bundle
 	return out.Marshal()
 }
 
+// pinsByRef returns the pins of a lock by kind and reference.
+func pinsByRef(l *manifest.Lock) map[itemKey][]manifest.Pin {
+	pins := make(map[itemKey][]manifest.Pin, len(l.Items))
+	for _, p := range l.Items {
+		k := itemKey{kind: p.Kind, ref: p.Ref}
+		pins[k] = append(pins[k], p)
+	}
+	return pins
+}
+
 // pin finds an item in the locks of its sources.
-func (c *selector) pin(locks []*manifest.Lock, it bundle.Item) (pin manifest.Pin, found bool) {
-	for i, l := range locks {
-		if !slices.ContainsFunc(c.chosen[i], func(o bundle.Item) bool { return ByIndex(o, it) == 0 }) {
+func (c *selector) pin(locks []map[itemKey][]manifest.Pin, it bundle.Item) (pin manifest.Pin, found bool) {
+	for i, pins := range locks {
+		if _, ok := slices.BinarySearchFunc(c.chosen[i], it, ByIndex); !ok {
 			continue
 		}
-		for _, p := range l.Items {
-			if p.Kind != it.Kind || p.Ref != it.Ref || p.Platform != "" && p.Platform != bundle.PlatformString(it.Descriptor.Platform) {
+		for _, p := range pins[itemKey{kind: it.Kind, ref: it.Ref}] {
+			if p.Platform != "" && p.Platform != bundle.PlatformString(it.Descriptor.Platform) {
 				continue
 			}
 			unwanted := func(p string) bool { return !c.Platforms.Has(p) }

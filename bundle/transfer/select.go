@@ -50,7 +50,7 @@ type selector struct {
 	Selection
 	from    []Source
 	leftOut []string
-	chosen  [][]bundle.Item   // of each source
+	chosen  [][]bundle.Item   // of each source, in the order of ByIndex
 	locks   []bundle.Document // written anew
 }
 
@@ -235,6 +235,13 @@ func (c *selector) take(ctx context.Context, f Source, it bundle.Item, chosen *[
 		c.leftOut = append(c.leftOut, fmt.Sprintf("%s of %s: it is not there for %s", it, f.Name, c.Platforms))
 	}
 	return left, nil
+}
+
+// An itemKey is an item's name: contents of two bundles under one name conflict.
+type itemKey struct{ kind, ref, platform string }
+
+func keyOf(it bundle.Item) itemKey {
+	return itemKey{it.Kind, it.Ref, bundle.PlatformString(it.Descriptor.Platform)}
 }
 
 // sameKey compares kind, reference and platform.

@@ -297,7 +297,7 @@ func newCacheGCCmd(g *globals, open cacheOpener) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "gc",
 		Short: "Remove unused blobs from the cache",
-		Long: `Removes files that no build can use: blobs of other versions of kkbundle, abandoned downloads, unknown files. --older-than also removes
+		Long: `Removes files that no build can use: blobs in an unknown format, abandoned downloads, unknown files. --older-than also removes
 blobs unused for longer. --max-size then removes blobs, longest unused first, until the cache fits. Blobs of running builds stay, and
 so do blobs of the lock files and bundles of --keep. A removed blob is downloaded again when a build needs it.`,
 		Example: "  kkbundle cache gc --max-size 20GiB\n  kkbundle cache gc --older-than 30d --keep manifest.lock.yaml --dry-run",
@@ -470,7 +470,7 @@ func runCacheVerify(ctx context.Context, g *globals, open cacheOpener, o bundle.
 	}
 	more := ""
 	if r.Skipped > 0 {
-		more = fmt.Sprintf("; %s of other versions of kkbundle not checked, `kkbundle cache gc` removes them", plain.Count(r.Skipped, "blob"))
+		more = fmt.Sprintf("; %s of other versions of kkbundle not checked", plain.Count(r.Skipped, "blob"))
 	}
 	g.Note("%s: %s, %s: all whole%s", path, plain.Count(r.Checked, "blob"), plain.Size(r.Bytes), more)
 	return nil
