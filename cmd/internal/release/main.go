@@ -72,7 +72,7 @@ type release struct {
 	date                 time.Time               // of the commit
 	programs             []string                // names, kkbundle-SYSTEM-ARCHITECTURE
 	files                []provenance.Descriptor // name and digest of every file
-	modules              map[string]debug.Module // linked into any program, by path
+	modules              map[string]debug.Module // linked into any program, by path and version
 	goVersion            string
 }
 
@@ -82,7 +82,6 @@ func (r *release) readPrograms() error {
 	if err != nil {
 		return err
 	}
-	r.modules = map[string]debug.Module{}
 	for _, program := range found {
 		if filepath.Ext(program) != "" { // a package
 			continue
@@ -92,18 +91,26 @@ func (r *release) readPrograms() error {
 			return fmt.Errorf("%s: %w", program, err)
 		}
 		r.goVersion = info.GoVersion
-		for _, module := range info.Deps {
-			if module.Replace != nil {
-				module = module.Replace
-			}
-			r.modules[module.Path] = *module
-		}
+		r.link(info.Deps)
 		r.programs = append(r.programs, filepath.Base(program))
 	}
 	if len(r.programs) == 0 {
 		return fmt.Errorf("%s has no programs kkbundle-SYSTEM-ARCHITECTURE: %w", r.dir, os.ErrNotExist)
 	}
 	return nil
+}
+
+// link adds the modules of a program. A program can have two versions of a module: one of them replaces another module.
+func (r *release) link(modules []*debug.Module) {
+	if r.modules == nil {
+		r.modules = map[string]debug.Module{}
+	}
+	for _, module := range modules {
+		if module.Replace != nil {
+			module = module.Replace
+		}
+		r.modules[module.Path+" "+module.Version] = *module
+	}
 }
 
 // readFiles computes the digests of all files but those that later steps write.
@@ -172,10 +179,10 @@ func (r *release) describe() error {
 func (r *release) bill() cdx.BOM {
 	const root = "kkbundle"
 	components, refs := []cdx.Component{}, []string{}
-	for _, module := range slices.Sorted(maps.Keys(r.modules)) {
-		version := r.modules[module].Version
-		url := packageurl.NewPackageURL(packageurl.TypeGolang, path.Dir(module), path.Base(module), version, nil, "").ToString()
-		components = append(components, cdx.Component{Type: cdx.ComponentTypeLibrary, BOMRef: url, Name: module, Version: version, PackageURL: url})
+	for _, key := range slices.Sorted(maps.Keys(r.modules)) {
+		name, version := r.modules[key].Path, r.modules[key].Version
+		url := packageurl.NewPackageURL(packageurl.TypeGolang, path.Dir(name), path.Base(name), version, nil, "").ToString()
+		components = append(components, cdx.Component{Type: cdx.ComponentTypeLibrary, BOMRef: url, Name: name, Version: version, PackageURL: url})
 		refs = append(refs, url)
 	}
 	return cdx.BOM{

@@ -8,6 +8,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime/debug"
+	"slices"
 	"strings"
 	"testing"
 
@@ -67,6 +69,21 @@ func read(t *testing.T, dir, name string) []byte {
 		t.Fatal(err)
 	}
 	return data
+}
+
+func TestBillNamesBothVersionsOfAModule(t *testing.T) {
+	var r release
+	r.link([]*debug.Module{
+		{Path: "example.org/pack", Version: "v1.2.0"},
+		{Path: "example.org/old-pack", Version: "v1.1.0", Replace: &debug.Module{Path: "example.org/pack", Version: "v1.1.0"}},
+	})
+	var got []string
+	for _, c := range *r.bill().Components {
+		got = append(got, c.PackageURL)
+	}
+	if want := []string{"pkg:golang/example.org/pack@v1.1.0", "pkg:golang/example.org/pack@v1.2.0"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
 }
 
 // TestRelease builds in two directories: everything but the signature, which has a random part, has the same bytes, and the signature
