@@ -165,21 +165,37 @@ func Uninstall(ctx context.Context, o InstallOptions) (bool, error) {
 	return done != nil && done.Release != nil, nil
 }
 
+// IsOwn reports whether this package made a release's newest revision, or the revision that the helm command based it on. It
+// reports true if there is no release.
+func IsOwn(ctx context.Context, o InstallOptions) (bool, error) {
+	last, err := lastRevision(ctx, o)
+	return last == nil || last.Labels[MarkLabel] != "", err
+}
+
 // ReleaseStatus returns the state of a release's newest revision as Helm names it, "" if there is none.
 func ReleaseStatus(ctx context.Context, o InstallOptions) (string, error) {
+	last, err := lastRevision(ctx, o)
+	if last == nil || err != nil {
+		return "", err
+	}
+	return last.Info.Status.String(), nil
+}
+
+// lastRevision returns a release's newest revision, nil if there is none.
+func lastRevision(ctx context.Context, o InstallOptions) (*release.Release, error) {
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	o, end := ofOneCall(o)
 	defer end()
 	cfg, err := configuration(ctx, o)
 	if err != nil {
-		return "", fmt.Errorf("release %s/%s: %w", o.Namespace, o.Release, err)
+		return nil, fmt.Errorf("release %s/%s: %w", o.Namespace, o.Release, err)
 	}
 	last, err := cfg.Releases.Last(o.Release)
 	if errors.Is(err, driver.ErrReleaseNotFound) {
-		return "", nil
+		return nil, nil
 	}
 	if err != nil {
-		return "", fmt.Errorf("look up release %s/%s: %w", o.Namespace, o.Release, err)
+		return nil, fmt.Errorf("look up release %s/%s: %w", o.Namespace, o.Release, err)
 	}
-	return last.Info.Status.String(), nil
+	return last, nil
 }

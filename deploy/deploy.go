@@ -114,6 +114,8 @@ type run struct {
 	images   *images
 	endpoint Endpoint
 	record   *Record
+	others   []*Record       // of other bundles
+	claimed  map[string]bool // identities of their objects
 	report   *Report
 }
 
@@ -229,6 +231,7 @@ func (r *run) readRecords(ctx context.Context) error {
 			r.record = one
 			continue
 		}
+		r.others = append(r.others, one)
 		for _, s := range r.steps {
 			if one.part(s.name()) != nil {
 				errs = append(errs, &TakenError{s.name(), "bundle " + one.Name})
@@ -292,27 +295,32 @@ func (r *run) deploy(ctx context.Context) error {
 	}
 	for _, p := range r.previews {
 		result, err := r.part(ctx, p)
+		if err != nil && ctx.Err() == nil {
+			err = &PartError{p.step.name(), err}
+		}
 		if err != nil {
-			r.record.State = StateFailed
-			if ctx.Err() != nil {
-				return err
-			}
-			if err = (&PartError{p.step.name(), err}); isConnectionLost(err) {
-				return err // nor would the record reach the API server
-			}
-			return errors.Join(err, r.write(ctx, r.record))
+			return r.failed(ctx, err)
 		}
 		r.report.Results = append(r.report.Results, result)
 	}
 	pruned, err := r.orphans(ctx)
 	if err != nil {
-		return err
+		return r.failed(ctx, err)
 	}
 	if !changes && !pruned && r.report.Changed() == 0 {
 		return nil
 	}
 	r.record.State = StateDeployed
 	return r.write(ctx, r.record)
+}
+
+// failed records that a part failed, if the record can reach the API server.
+func (r *run) failed(ctx context.Context, err error) error {
+	if ctx.Err() != nil || isConnectionLost(err) {
+		return err
+	}
+	r.record.State = StateFailed
+	return errors.Join(err, r.write(ctx, r.record))
 }
 
 // add records a part before it is made, so that an interrupted run can be removed.

@@ -2,6 +2,7 @@ package deploy
 
 import (
 	"context"
+	"log/slog"
 	"slices"
 	"strings"
 
@@ -55,6 +56,9 @@ func (c *cluster) identity(o *unstructured.Unstructured, namespace string) (stri
 func (r *run) orphans(ctx context.Context) (changed bool, err error) {
 	now, err := r.identities()
 	if err != nil {
+		return false, err
+	}
+	if r.claimed, err = r.claims(r.others); err != nil {
 		return false, err
 	}
 	for _, p := range slices.Clone(r.record.Parts) {
@@ -146,12 +150,15 @@ func (r *run) orphanRelease(ctx context.Context, p Part) (*Part, error) {
 		r.warn(p.String(), "this version of the bundle has no such release"+staysUntil)
 		return &p, nil
 	}
-	if !r.DryRun {
-		if _, err := charts.Uninstall(ctx, charts.InstallOptions{Cluster: r.shared, Namespace: p.Namespace, Release: p.Release, Logger: r.Logger}); err != nil {
-			return nil, err
-		}
+	kept, err := r.uninstall(ctx, p, removing{dryRun: r.DryRun, logger: r.Logger})
+	switch {
+	case err != nil:
+		return nil, err
+	case kept != "":
+		r.warn(p.String(), "the release stays: "+string(kept))
+	default:
+		r.removed(p.String(), "release "+p.String())
 	}
-	r.removed(p.String(), "release "+p.String())
 	return nil, nil
 }
 
@@ -165,13 +172,13 @@ func (r *run) orphan(ctx context.Context, p Part, o Object) (stays bool, err err
 		r.warn(p.String(), o.String()+" is no longer in its YAML; it stays until deploy remove")
 		return true, nil
 	}
-	kept, err := r.deleteObject(ctx, o, p.Namespace, r.DryRun)
+	kept, err := r.deleteObject(ctx, o, removing{namespace: p.Namespace, claimed: r.claimed, dryRun: r.DryRun})
 	switch {
 	case err != nil:
 		return true, err
 	case kept != "":
 		r.warn(p.String(), o.String()+" stays: "+string(kept))
-		return kept != keptTaken, nil
+		return kept == keptData, nil
 	}
 	r.removed(p.String(), o.String())
 	return false, nil
@@ -190,22 +197,69 @@ func (r *run) removed(part, what string) {
 type keepReason string
 
 const (
-	keptData  keepReason = "it may hold data"
-	keptTaken keepReason = "another program made it since"
+	keptData    keepReason = "it may hold data"
+	keptTaken   keepReason = "another program made it since"
+	keptClaimed keepReason = "another bundle has it, too"
 )
 
+// removing is how parts are removed.
+type removing struct {
+	namespace string          // of objects without one
+	claimed   map[string]bool // identities of the objects of other bundles
+	dryRun    bool
+	logger    *slog.Logger
+}
+
+// claims returns the identities of the objects of YAML in records.
+func (c *cluster) claims(list []*Record) (map[string]bool, error) {
+	set := map[string]bool{}
+	for _, one := range list {
+		for _, p := range one.Parts {
+			for _, o := range p.Objects {
+				identity, err := c.identity(c.served(o), p.Namespace)
+				if meta.IsNoMatchError(err) {
+					continue // without its definition, it is gone
+				}
+				if err != nil {
+					return nil, &ObjectError{o.String(), err}
+				}
+				set[identity] = true
+			}
+		}
+	}
+	return set, nil
+}
+
+// uninstall removes a release that deploy made, and returns the reason if it keeps the release.
+func (c *cluster) uninstall(ctx context.Context, p Part, how removing) (kept keepReason, err error) {
+	o := charts.InstallOptions{Cluster: c.shared, Namespace: p.Namespace, Release: p.Release, Logger: how.logger}
+	own, err := charts.IsOwn(ctx, o)
+	if err != nil || how.dryRun && own {
+		return "", err
+	}
+	if !own {
+		return keptTaken, nil
+	}
+	_, err = charts.Uninstall(ctx, o)
+	return "", err
+}
+
 // deleteObject deletes an object that deploy applied, and returns the reason if it keeps the object.
-func (c *cluster) deleteObject(ctx context.Context, o Object, namespace string, dryRun bool) (kept keepReason, err error) {
+func (c *cluster) deleteObject(ctx context.Context, o Object, how removing) (kept keepReason, err error) {
 	switch o.Kind {
 	case kindDefinition, "PersistentVolumeClaim", "PersistentVolume":
 		return keptData, nil
 	}
-	client, err := c.resource(c.served(o), namespace)
+	target := c.served(o)
+	client, err := c.resource(target, how.namespace) // which completes the target
 	if meta.IsNoMatchError(err) {
 		return "", nil // without its definition, it is gone
 	}
 	if err != nil {
 		return "", &ObjectError{o.String(), err}
+	}
+	if how.claimed[key(target, "")] {
+		return keptClaimed, nil
 	}
 	live, err := client.Get(ctx, o.Name, metav1.GetOptions{})
 	if err == nil && !isApplied(live) {
@@ -213,11 +267,11 @@ func (c *cluster) deleteObject(ctx context.Context, o Object, namespace string, 
 	}
 	if err == nil {
 		background, uid := metav1.DeletePropagationBackground, live.GetUID()
-		how := metav1.DeleteOptions{PropagationPolicy: &background, Preconditions: &metav1.Preconditions{UID: &uid}}
-		if dryRun {
-			how.DryRun = []string{metav1.DryRunAll}
+		options := metav1.DeleteOptions{PropagationPolicy: &background, Preconditions: &metav1.Preconditions{UID: &uid}}
+		if how.dryRun {
+			options.DryRun = []string{metav1.DryRunAll}
 		}
-		err = client.Delete(ctx, o.Name, how)
+		err = client.Delete(ctx, o.Name, options)
 	}
 	if err != nil && !apierrors.IsNotFound(err) {
 		return "", &ObjectError{o.String(), err}

@@ -15,8 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
-
-	"github.com/kkbundle/kkbundle/charts"
 )
 
 // RemoveOptions configure Remove.
@@ -37,6 +35,7 @@ type remover struct {
 	RemoveOptions
 	*cluster
 	record *Record
+	others []*Record // of other bundles
 	kept   []string
 }
 
@@ -84,6 +83,8 @@ func (r *remover) find(ctx context.Context) error {
 	for _, one := range list {
 		if known = append(known, one.Name); one.Name == r.Name {
 			r.record = one
+		} else {
+			r.others = append(r.others, one)
 		}
 	}
 	if r.record == nil {
@@ -97,13 +98,12 @@ func (r *remover) remove(ctx context.Context) error {
 	if err := r.write(ctx, r.record); err != nil {
 		return err
 	}
+	claimed, err := r.claims(r.others)
+	if err != nil {
+		return err
+	}
 	for _, p := range slices.Backward(r.record.Parts) {
-		var err error
-		if p.Chart != "" {
-			_, err = charts.Uninstall(ctx, charts.InstallOptions{Cluster: r.shared, Namespace: p.Namespace, Release: p.Release, Logger: r.Logger})
-		} else {
-			err = r.objects(ctx, p)
-		}
+		err := r.part(ctx, p, removing{namespace: p.Namespace, claimed: claimed, logger: r.Logger})
 		if err == nil {
 			err = ctx.Err()
 		}
@@ -127,13 +127,22 @@ func (r *remover) remove(ctx context.Context) error {
 	return r.forget(ctx, r.Name)
 }
 
-// objects deletes the objects of YAML, last first.
-func (r *remover) objects(ctx context.Context, p Part) error {
+// part removes a release, and the objects of YAML, last first. A part can have been YAML before it became a release.
+func (r *remover) part(ctx context.Context, p Part, how removing) error {
+	if p.Chart != "" {
+		kept, err := r.uninstall(ctx, p, how)
+		if err != nil {
+			return err
+		}
+		if kept != "" {
+			r.kept = append(r.kept, "release "+p.String()+": "+string(kept))
+		}
+	}
 	for _, o := range slices.Backward(p.Objects) {
 		if o.Kind == kindNamespace { // see namespace
 			continue
 		}
-		kept, err := r.deleteObject(ctx, o, p.Namespace, false)
+		kept, err := r.deleteObject(ctx, o, how)
 		if err != nil {
 			return err
 		}

@@ -50,6 +50,7 @@ func TestAPIServerTrouble(t *testing.T) {
 		{"a rollback made with helm to a state of ours is that state", f.helmRollback},
 		{"helm at work is not disturbed", f.helmPending},
 		{"what a newer version lacks is named, and pruned if it is ours", f.prune},
+		{"what others have made since is neither pruned nor removed", f.since},
 	} {
 		t.Run(step.name, step.run)
 	}
@@ -603,6 +604,52 @@ func (f *foreign) prune(t *testing.T) {
 		t.Errorf("again: %v, %v", err, again.Removed)
 	}
 	f.pruned(t, "PersistentVolumeClaim data stays", strings.Join(again.Warnings, "\n"))
+}
+
+// since lets somebody install a release anew with helm, and another bundle have an object, before both are to be removed.
+func (f *foreign) since(t *testing.T) {
+	first := web("since")
+	first.files = map[string]string{"all.yaml": settings("shared", "1") + settings("own", "1")}
+	first.deploy += "  - {release: all, namespace: since, manifests: [all.yaml], wait: none}\n"
+	other := plainYAML("since-other", "since", settings("shared", "2"))
+	other.version = "1"
+	for _, s := range []site{first, other} {
+		if _, err := deploy.Run(t.Context(), s.bundle(t), f.options()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := action.NewUninstall(f.helm(t, "since")).Run("front"); err != nil {
+		t.Fatal(err)
+	}
+	install := action.NewInstall(f.helm(t, "since"))
+	install.ReleaseName, install.Namespace = "front", "since"
+	if _, err := install.RunWithContext(t.Context(), helmChart(t), nil); err != nil {
+		t.Fatal(err)
+	}
+	second := plainYAML("since", "since", settings("new", "1"))
+	second.version = "2"
+	o := f.options()
+	o.Prune = true
+	report, err := deploy.Run(t.Context(), second.bundle(t), o)
+	if err != nil || strings.Join(report.Removed, ", ") != "ConfigMap own" {
+		t.Errorf("%v, removed %v", err, report.Removed)
+	}
+	f.pruned(t, "the release stays: another program,ConfigMap shared stays: another bundle", strings.Join(report.Warnings, "\n"))
+	third := plainYAML("since", "since", settings("shared", "2"))
+	third.version = "3"
+	if _, err := deploy.Run(t.Context(), third.bundle(t), o); err != nil {
+		t.Fatal(err)
+	}
+	kept, err := deploy.Remove(t.Context(), deploy.RemoveOptions{Cluster: f.admin, Name: "since"})
+	if err != nil || !strings.Contains(strings.Join(kept, "; "), "ConfigMap shared: another bundle") {
+		t.Errorf("removed: %v, kept %v", err, kept)
+	}
+	if f.value(t, "since", "shared") != "2" {
+		t.Error("the other bundle's object is gone")
+	}
+	if _, err := f.kube.AppsV1().Deployments("since").Get(t.Context(), "front", metav1.GetOptions{}); err != nil {
+		t.Errorf("helm's release: %v", err)
+	}
 }
 
 // pruned holds that there is a warning for each word, and no other.

@@ -141,7 +141,26 @@ func runDeploy(ctx context.Context, g *globals, path string, o deployOptions) (e
 		},
 	})
 	meter().Stop()
-	return errors.Join(err, printDeployment(ctx, g, report, o, time.Since(start)))
+	if err != nil && !g.JSON {
+		noteUnfinished(ctx, g, report, o.dryRun)
+		return err
+	}
+	return errors.Join(err, printDeployment(g, report, o, time.Since(start)))
+}
+
+// noteUnfinished says what a run that failed or was interrupted has done.
+func noteUnfinished(ctx context.Context, g *globals, report *deploy.Report, dryRun bool) {
+	done, state := len(report.Results), "stopped"
+	if ctx.Err() != nil {
+		state = "interrupted"
+	}
+	switch {
+	case dryRun:
+	case done == 0 && ctx.Err() != nil:
+		g.Note("%s: no release is done; the same command continues", state)
+	case done > 0:
+		g.Note("%s: %s done and kept; the same command continues", state, plain.Count(done, "release"))
+	}
 }
 
 func noteDeployment(g *globals, e deploy.Event) {
@@ -162,13 +181,13 @@ type deployResult struct {
 	*deploy.Report
 }
 
-func printDeployment(ctx context.Context, g *globals, report *deploy.Report, o deployOptions, took time.Duration) error {
+func printDeployment(g *globals, report *deploy.Report, o deployOptions, took time.Duration) error {
 	if g.JSON {
 		return g.PrintJSON(deployResult{1, o.dryRun, report})
 	}
-	if ctx.Err() != nil {
-		g.Note("interrupted: %s done stay in the cluster; the release in work may be incomplete until the next run", plain.Count(len(report.Results), "release"))
-		return nil
+	removed := ""
+	if n := len(report.Removed); n > 0 {
+		removed = fmt.Sprintf(", %d removed", n)
 	}
 	if o.dryRun {
 		if report.Diff != "" {
@@ -179,15 +198,11 @@ func printDeployment(ctx context.Context, g *globals, report *deploy.Report, o d
 		if report.Pushed.Missing > 0 {
 			g.Note("dry run: %s would be pushed to %s", plain.Count(report.Pushed.Missing, "item"), plain.Line(report.Registry))
 		}
-		g.Note("dry run: %d of %s would change, %d would be removed. Nothing was changed", report.Changed(), plain.Count(len(report.Results), "release"), len(report.Removed))
+		g.Note("dry run: %d of %s would change%s. Nothing was changed", report.Changed(), plain.Count(len(report.Results), "release"), removed)
 		return nil
 	}
 	if report.Pushed.Sent > 0 {
 		g.Note("%s sent to %s", plain.Size(report.Pushed.Sent), plain.Line(report.Registry))
-	}
-	removed := ""
-	if n := len(report.Removed); n > 0 {
-		removed = fmt.Sprintf(", %d removed", n)
 	}
 	g.Note("%s %s: %s, %d changed%s (%s)", report.Name, report.Version, plain.Count(len(report.Results), "release"), report.Changed(), removed, took.Round(100*time.Millisecond))
 	return nil

@@ -1,8 +1,13 @@
 package cli
 
 import (
+	"context"
+	"io"
 	"strings"
 	"testing"
+
+	"github.com/kkbundle/kkbundle/cmd/internal/terminal"
+	"github.com/kkbundle/kkbundle/deploy"
 )
 
 // TestPullSecretOfOneRegistry holds that nodes get no other login of a person's docker configuration.
@@ -16,6 +21,32 @@ func TestPullSecretOfOneRegistry(t *testing.T) {
 	for text, host := range map[string]string{file: "quay.io", `{"auths": {"quay.io": {}}}`: "quay.io", "secret-word": "quay.io"} {
 		if _, err := pullSecret([]byte(text), host); err == nil || strings.Contains(err.Error(), "secret-word") {
 			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
+
+// TestUnfinishedDeployment holds that a run that did not end is not summed up as one that did, and says what stays.
+func TestUnfinishedDeployment(t *testing.T) {
+	t.Parallel()
+	interrupted, cancel := context.WithCancel(t.Context())
+	cancel()
+	one := &deploy.Report{Results: []deploy.Result{{}}}
+	for _, c := range []struct {
+		ctx    context.Context
+		report *deploy.Report
+		dryRun bool
+		want   string
+	}{
+		{t.Context(), &deploy.Report{}, false, ""},
+		{t.Context(), one, true, ""},
+		{t.Context(), one, false, "stopped: 1 release done and kept; the same command continues\n"},
+		{interrupted, one, false, "interrupted: 1 release done and kept; the same command continues\n"},
+		{interrupted, &deploy.Report{}, false, "interrupted: no release is done; the same command continues\n"},
+	} {
+		var log strings.Builder
+		g := &globals{Console: terminal.NewConsole(terminal.Streams{In: strings.NewReader(""), Out: io.Discard, Err: &log})}
+		if noteUnfinished(c.ctx, g, c.report, c.dryRun); log.String() != c.want {
+			t.Errorf("got %q, want %q", log.String(), c.want)
 		}
 	}
 }
