@@ -176,7 +176,7 @@ func nothingPushed(errs []error) error {
 
 // share assigns blobs to repositories in the order of the items, so that items are completed one by one.
 func (p *planner) share() {
-	index := map[digest.Digest]*sharedBlob{}
+	index, places := map[digest.Digest]*sharedBlob{}, map[spot]*place{}
 	for _, j := range p.jobs {
 		if j.dest == nil || j.err != nil {
 			continue
@@ -188,26 +188,26 @@ func (p *planner) share() {
 				index[d.Digest] = b
 				p.blobs = append(p.blobs, b)
 			}
-			if b.need(j) {
+			at := spot{j.repo, d.Digest}
+			pl := places[at]
+			if pl == nil {
+				pl = b.need(j.repo)
+				places[at] = pl
 				p.total += d.Size
 			}
+			pl.jobs = append(pl.jobs, j)
 		}
 	}
 }
 
-// need adds a job and reports whether its repository is a new place.
-func (b *sharedBlob) need(j *job) bool {
-	for _, pl := range b.places {
-		if pl.repo == j.repo {
-			pl.jobs = append(pl.jobs, j)
-			return false
-		}
+// need adds a repository, which may mount the blob from the first one.
+func (b *sharedBlob) need(r *repo) *place {
+	if len(b.places) > 0 && len(r.mountFrom) < maxScopes && !slices.Contains(r.mountFrom, b.places[0].repo.name) {
+		r.mountFrom = append(r.mountFrom, b.places[0].repo.name)
 	}
-	if len(b.places) > 0 && !slices.Contains(j.repo.mountFrom, b.places[0].repo.name) {
-		j.repo.mountFrom = append(j.repo.mountFrom, b.places[0].repo.name)
-	}
-	b.places = append(b.places, &place{repo: j.repo, jobs: []*job{j}})
-	return true
+	pl := &place{repo: r}
+	b.places = append(b.places, pl)
+	return pl
 }
 
 // A walker collects everything below one item. Every manifest is visited once, however often indexes name it.

@@ -29,6 +29,7 @@ type pusher struct {
 	jobs    []*job // one for each item of the bundle, in its order
 	blobs   []*sharedBlob
 	tally   *tally
+	jobsAt  map[spot][]*job // see holders
 }
 
 // A tally counts what a push did, and records the outcome of each item.

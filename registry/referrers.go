@@ -20,7 +20,7 @@ import (
 // cosignTag is the tag of cosign's attachments to a digest: sha256-<hex>.sig, .att or .sbom.
 var cosignTag = regexp.MustCompile(`^sha256-([0-9a-f]{64})\.[a-z]+$`)
 
-// A spot is a manifest in a repository.
+// A spot is a manifest or blob in a repository.
 type spot struct {
 	repo   *repo
 	digest digest.Digest
@@ -83,21 +83,33 @@ func (p *pusher) subjectLost(j *job) error {
 	p.tally.mu.Lock()
 	defer p.tally.mu.Unlock()
 	var lost error
-	for _, other := range p.jobs {
-		if other == j || other.dest == nil || other.repo != j.repo {
-			continue
-		}
-		for _, n := range other.nodes {
-			switch {
-			case n.desc.Digest != subject:
-			case other.ended && other.err == nil:
-				return nil
-			default:
-				lost = fmt.Errorf("its subject %s is missing", other.item)
-			}
+	for _, other := range p.holders(spot{j.repo, subject}) {
+		switch {
+		case other == j:
+		case other.ended && other.err == nil:
+			return nil
+		default:
+			lost = fmt.Errorf("its subject %s is missing", other.item)
 		}
 	}
 	return lost
+}
+
+// holders returns the jobs that push a manifest to a repository. tally.mu is held.
+func (p *pusher) holders(at spot) []*job {
+	if p.jobsAt == nil {
+		p.jobsAt = map[spot][]*job{}
+		for _, j := range p.jobs {
+			if j.dest == nil {
+				continue
+			}
+			for _, n := range j.nodes {
+				at := spot{j.repo, n.desc.Digest}
+				p.jobsAt[at] = append(p.jobsAt[at], j)
+			}
+		}
+	}
+	return p.jobsAt[at]
 }
 
 // listing returns a manifest's entry in the list of its subject's referrers, by the distribution specification.

@@ -224,3 +224,23 @@ func TestCollectBesideAnIndexAlone(t *testing.T) {
 	}
 	c.holds(t)
 }
+
+// TestCollectRepositoryWithoutTags: the manifests of a repository that has no tag are removed with their blobs, and the next collection
+// finds nothing broken.
+func TestCollectRepositoryWithoutTags(t *testing.T) {
+	c := someContent(t, 1)
+	host, stop := start(t, embedded.Options{Dir: c.dir})
+	base := "http://" + host + "/v2/untagged"
+	putManifest(t, base, "", nil, putBlob(t, base, []byte("untagged"), digest.FromString("untagged")))
+	stop()
+	if done := c.collect(t); done.Manifests != c.garbage+1 {
+		t.Errorf("%d manifests were removed, want %d", done.Manifests, c.garbage+1)
+	}
+	for _, untagged := range []bool{false, true} {
+		done, err := embedded.Collect(t.Context(), embedded.CollectOptions{Dir: c.dir, Untagged: untagged})
+		if err != nil || done != (embedded.Collected{}) {
+			t.Errorf("with untagged %t then still %+v, %v", untagged, done, err)
+		}
+	}
+	c.holds(t)
+}

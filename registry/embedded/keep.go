@@ -35,35 +35,36 @@ type keptRepository struct {
 	index *tagIndex
 }
 
-// A tagIndex holds the tags of a repository by digest. It is filled at the first use, because distribution asks for the tags of each manifest and
-// reads all of them each time.
+// A tagIndex holds the tags of a repository. It is filled at the first use, because distribution asks for the tags of each manifest and reads
+// all of them each time.
 type tagIndex struct {
 	read bool
+	all  []string
 	tags map[digest.Digest][]string
 }
 
-// of returns the tags of a digest.
-func (x *tagIndex) of(ctx context.Context, service distribution.TagService, d digest.Digest) ([]string, error) {
+// fill reads the tags once. A repository may have none.
+func (x *tagIndex) fill(ctx context.Context, service distribution.TagService) error {
 	if x.read {
-		return x.tags[d], nil
+		return nil
 	}
 	all, err := service.All(ctx)
-	if err != nil && !errors.As(err, new(distribution.ErrRepositoryUnknown)) { // no tags yet
-		return nil, err
+	if err != nil && !errors.As(err, new(distribution.ErrRepositoryUnknown)) {
+		return err
 	}
-	x.tags = make(map[digest.Digest][]string, len(all))
+	x.all, x.tags = all, make(map[digest.Digest][]string, len(all))
 	for _, tag := range all {
 		desc, err := service.Get(ctx, tag)
 		if errors.As(err, new(distribution.ErrTagUnknown)) {
 			continue
 		}
 		if err != nil {
-			return nil, err
+			return err
 		}
 		x.tags[desc.Digest] = append(x.tags[desc.Digest], tag)
 	}
 	x.read = true
-	return x.tags[d], nil
+	return nil
 }
 
 // Manifests implements distribution.Repository.
@@ -149,9 +150,9 @@ type keptTags struct {
 
 // Lookup implements distribution.TagService. A referrer without a tag has its subject's digest for one.
 func (t keptTags) Lookup(ctx context.Context, d ocispec.Descriptor) ([]string, error) {
-	tags, err := t.repository.index.of(ctx, t.TagService, d.Digest)
-	if err != nil || len(tags) > 0 {
-		return tags, err
+	index := t.repository.index
+	if err := index.fill(ctx, t.TagService); err != nil || len(index.tags[d.Digest]) > 0 {
+		return index.tags[d.Digest], err
 	}
 	service, err := t.repository.Repository.Manifests(ctx)
 	if err != nil {
@@ -165,4 +166,11 @@ func (t keptTags) Lookup(ctx context.Context, d ocispec.Descriptor) ([]string, e
 		return nil, err
 	}
 	return []string{doc.Subject.Digest.String()}, nil
+}
+
+// All implements distribution.TagService. Distribution asks for each manifest without a tag, and does not remove those of a repository
+// whose tags it cannot list.
+func (t keptTags) All(ctx context.Context) ([]string, error) {
+	err := t.repository.index.fill(ctx, t.TagService)
+	return t.repository.index.all, err
 }
