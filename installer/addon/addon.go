@@ -22,7 +22,8 @@ import (
 const ChartWait = 5 * time.Minute
 
 // flannelValues sets flannel's images as the bundle names them, and selects its interface by the hosts' addresses. By
-// default flannel uses the interface of the default route, which may be missing or the wrong one.
+// default flannel uses the interface of the default route, which may be missing or the wrong one. From v0.28.10 on its chart has a health
+// server on port 8081 of all addresses, and flannel ends if it is taken: haproxy's health has it on every worker.
 func flannelValues(c *manifest.Cluster, nodes []*task.Host) (map[string]any, error) {
 	args := []any{"--ip-masq", "--kube-subnet-mgr"}
 	for _, t := range nodes {
@@ -36,9 +37,13 @@ func flannelValues(c *manifest.Cluster, nodes []*task.Host) (map[string]any, err
 	if err != nil {
 		return nil, err
 	}
+	own := map[string]any{"args": args, "image": image, "image_cni": plugin}
+	if c.ControlPlaneEndpoint.Type == manifest.EndpointHAProxy {
+		own["healthz"] = map[string]any{"port": 0} // without the server, and without the chart's probes of it
+	}
 	values := map[string]any{
 		"podCidr": "", // the chart's default is another network, and invalid for a cluster without IPv4
-		"flannel": map[string]any{"args": args, "image": image, "image_cni": plugin},
+		"flannel": own,
 	}
 	for _, p := range c.Kubernetes.PodCIDR {
 		if p.Addr().Is4() {
