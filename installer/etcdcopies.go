@@ -2,14 +2,12 @@ package installer
 
 import (
 	"context"
-	"crypto/sha256"
 	"encoding/hex"
 	"encoding/xml"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
-	"net/http"
 	"os"
 	"path"
 	"path/filepath"
@@ -179,61 +177,13 @@ func beginsWith(file, text string) (bool, error) {
 	return string(head[:n]) == text, err
 }
 
-// A copyStore reads from the storage that etcd hosts send copies to.
-type copyStore struct {
-	node.S3
-	client *http.Client
-	now    func() time.Time
-}
-
-// storeOf returns the cluster's storage, or nil.
-func storeOf(s *task.Site) (*copyStore, error) {
+// storeOf returns the storage that etcd hosts send copies to, or nil.
+func storeOf(s *task.Site) (*node.S3Client, error) {
 	storage, err := etcd.Storage(s)
 	if err != nil || storage == nil {
 		return nil, err
 	}
-	config, err := storage.TLS()
-	if err != nil {
-		return nil, err
-	}
-	const patience = time.Minute
-	transport := &http.Transport{TLSClientConfig: config, TLSHandshakeTimeout: patience, ResponseHeaderTimeout: patience, DisableKeepAlives: true}
-	refuse := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	return &copyStore{S3: *storage, client: &http.Client{Transport: transport, CheckRedirect: refuse}, now: s.Now}, nil
-}
-
-// get requests an object, or the bucket. The caller closes the body.
-func (s *copyStore) get(ctx context.Context, object string, query map[string]string) (io.ReadCloser, error) {
-	nothing := sha256.Sum256(nil)
-	request := node.S3Request{Method: http.MethodGet, Object: object, Query: query, SHA256: hex.EncodeToString(nothing[:])}
-	header, err := s.Sign(request, s.now())
-	if err != nil {
-		return nil, err
-	}
-	address := strings.TrimSuffix(s.Endpoint, "/") + s.Path(object)
-	if text := request.QueryText(); text != "" {
-		address += "?" + text
-	}
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
-	if err != nil {
-		return nil, err
-	}
-	for name, value := range header {
-		if name != "host" { // it is in the address
-			r.Header.Set(name, value)
-		}
-	}
-	answer, err := s.client.Do(r)
-	if err != nil {
-		return nil, err
-	}
-	if answer.StatusCode != http.StatusOK {
-		defer answer.Body.Close()
-		const shown = 64 << 10
-		body, _ := io.ReadAll(io.LimitReader(answer.Body, shown)) // the status alone says that it failed
-		return nil, fmt.Errorf("%s, bucket %s: %w", s.Endpoint, s.Bucket, node.NewS3Error(answer.Status, string(body)))
-	}
-	return answer.Body, nil
+	return node.NewS3Client(*storage)
 }
 
 // storedCopies lists the cluster's copies in the storage, none without a storage.
@@ -247,13 +197,9 @@ func storedCopies(ctx context.Context, site *task.Site) ([]EtcdCopy, error) {
 	var list []EtcdCopy
 	const pages, pageSize = 1000, 8 << 20 // a page has 1000 objects
 	for range pages {
-		body, err := s.get(ctx, "", query)
+		data, err := s.Page(ctx, query, pageSize) // a longer one is no XML
 		if err != nil {
-			return list, err
-		}
-		data, err := io.ReadAll(io.LimitReader(body, pageSize)) // a longer one is no XML
-		if err = errors.Join(err, body.Close()); err != nil {
-			return list, fmt.Errorf("list of bucket %s: %w", s.Bucket, err)
+			return list, fmt.Errorf("list of %s, bucket %s: %w", s.Endpoint, s.Bucket, err)
 		}
 		var page struct {
 			Truncated bool   `xml:"IsTruncated"`
@@ -290,11 +236,10 @@ func fetchStored(ctx context.Context, site *task.Site, name, to string) (EtcdSna
 		return EtcdSnapshot{}, errors.New("the cluster file names no storage for copies (backup.s3)")
 	}
 	return writeCopy(to, func(w io.Writer) error {
-		body, err := s.get(ctx, path.Join(s.Prefix, etcd.StoredDir(site.Cluster), name), nil)
-		if err != nil {
-			return err
+		object := path.Join(s.Prefix, etcd.StoredDir(site.Cluster), name)
+		if err := s.Download(ctx, object, w); err != nil {
+			return fmt.Errorf("%s of %s, bucket %s: %w", object, s.Endpoint, s.Bucket, err)
 		}
-		_, err = io.Copy(w, body)
-		return errors.Join(err, body.Close())
+		return nil
 	})
 }

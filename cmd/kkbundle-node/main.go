@@ -32,7 +32,8 @@ const usage = `usage: kkbundle-node facts            < probe.json > facts.json
        kkbundle-node renew --restart=UNIT,... DAYS CACERT CAKEY {CERT KEY}...   (renews the certificates that end within DAYS, and
                                       restarts units that started before; exit code 3: there was nothing to do)
        kkbundle-node encrypt RECIPIENTS   < file > file.age   (recipients of age, one on each line)
-       kkbundle-node put CONFIG FILE DIR   (sends FILE to a storage with the S3 API; CONFIG has its address and a login)
+       kkbundle-node put CONFIG FILE DIR   (sends FILE, and copies beside it that were not sent, to a storage with the S3 API;
+                                      CONFIG has its address and a login)
        kkbundle-node serves HOST:PORT CAFILE   (exit code 1: the registry there does not serve)
        kkbundle-node volume write|read POD-UID DIR TEXT   (writes TEXT to the pod's volume at DIR, or compares and removes it)
        kkbundle-node version`
@@ -88,7 +89,12 @@ func run(ctx context.Context, args []string, in io.Reader, out io.Writer) error 
 	case len(args) == 2 && args[0] == "encrypt":
 		return node.Encrypt(strings.Split(strings.TrimSpace(args[1]), "\n"), in, out)
 	case len(args) == 4 && args[0] == "put":
-		return node.PutFile(ctx, args[1], args[2], args[3])
+		sent, err := node.PutFile(ctx, args[1], args[2], args[3])
+		if len(sent) > 0 {
+			_, writeErr := fmt.Fprintf(out, "sent: %s\n", strings.Join(sent, ", "))
+			err = errors.Join(err, writeErr)
+		}
+		return err
 	case len(args) == 3 && args[0] == "serves":
 		return node.Serves(ctx, args[1], args[2])
 	case len(args) == 5 && args[0] == "volume":

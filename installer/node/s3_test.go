@@ -1,10 +1,10 @@
 package node
 
 import (
+	"context"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net"
@@ -54,23 +54,47 @@ func TestS3Signatures(t *testing.T) {
 	}
 }
 
-// sends puts a file of random bytes.
-func sends(t *testing.T, s S3, size int) (file string, data []byte, err error) {
+// copies writes files of random bytes with the names of copies, each a minute younger than the one before.
+func copies(t *testing.T, sizes ...int) (files []string) {
 	t.Helper()
 	dir := t.TempDir()
-	config, file := filepath.Join(dir, "s3.json"), filepath.Join(dir, "etcd-20261123T000000Z.db")
-	text, err := json.Marshal(s)
+	for i, size := range sizes {
+		data := make([]byte, size)
+		_, _ = rand.Read(data)
+		file := filepath.Join(dir, fmt.Sprintf("etcd-20261123T00%02d00Z.db", i))
+		if err := os.WriteFile(file, data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, file)
+	}
+	return files
+}
+
+// client returns a client that does not wait, and the pauses that it would have made.
+func client(t *testing.T, s S3) (c *S3Client, pauses *[]time.Duration) {
+	t.Helper()
+	c, err := NewS3Client(s)
 	if err != nil {
 		t.Fatal(err)
 	}
-	data = make([]byte, size)
-	_, _ = rand.Read(data)
-	for name, content := range map[string][]byte{config: text, file: data} {
-		if err := os.WriteFile(name, content, 0o600); err != nil {
-			t.Fatal(err)
-		}
+	pauses = &[]time.Duration{}
+	c.wait = func(_ context.Context, d time.Duration) error { *pauses = append(*pauses, d); return nil }
+	return c, pauses
+}
+
+const place = "site/node 1"
+
+// sends puts a file of random bytes.
+func sends(t *testing.T, s S3, size int) (file string, data []byte, err error) {
+	t.Helper()
+	file = copies(t, size)[0]
+	data, err = os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
 	}
-	return file, data, PutFile(t.Context(), config, file, "site/node 1")
+	c, _ := client(t, s)
+	_, err = c.putCopies(t.Context(), file, place)
+	return file, data, err
 }
 
 // A storage that accepts, one that refuses before it has read the body, one that never answers the question for consent, and one that
@@ -97,10 +121,10 @@ func TestS3PutFile(t *testing.T) {
 	defer refuses.Close()
 	s.Endpoint = refuses.URL
 	_, _, err := sends(t, s, size)
-	if err == nil || !strings.Contains(err.Error(), "403 Forbidden") || !strings.Contains(err.Error(), "AccessDenied") || strings.Contains(err.Error(), s.SecretKey) {
+	if err == nil || !strings.Contains(err.Error(), "403 Forbidden: AccessDenied") || !strings.Contains(err.Error(), "s3:PutObject") || strings.Contains(err.Error(), s.SecretKey) {
 		t.Errorf("refused: %v", err)
 	}
-	for text, want := range map[string]string{"SSH-2.0-OpenSSH_9.9\r\n": "SSH-2.0-OpenSSH_9.9", "": "EOF"} {
+	for text, want := range map[string]string{"SSH-2.0-OpenSSH_9.9\r\n": "SSH-2.0-OpenSSH_9.9", "": "10 attempts"} {
 		s.Endpoint = "http://" + answers(t, text)
 		if _, _, err := sends(t, s, size); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("no storage: %v", err)
@@ -109,6 +133,12 @@ func TestS3PutFile(t *testing.T) {
 	s.Endpoint = "https://" + strings.TrimPrefix(accepts.URL, "http://")
 	if _, _, err := sends(t, s, size); err == nil {
 		t.Error("sent over TLS to a server without TLS")
+	}
+	other := httptest.NewTLSServer(accepts.Config.Handler)
+	defer other.Close()
+	s.Endpoint = other.URL
+	if _, _, err := sends(t, s, size); err == nil || !strings.Contains(err.Error(), "backup.s3.ca") || strings.Contains(err.Error(), "attempts") {
+		t.Errorf("sent to a server of another authority: %v", err)
 	}
 }
 

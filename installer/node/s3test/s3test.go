@@ -4,6 +4,9 @@ package s3test
 import (
 	"context"
 	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -22,7 +25,7 @@ const (
 func Start(t testing.TB, bucket string) (address, objects string) {
 	t.Helper()
 	program := find(t)
-	root := t.TempDir()
+	root, metadata := t.TempDir(), t.TempDir() // without metadata, it joins no parts
 	objects = filepath.Join(root, bucket)
 	if err := os.Mkdir(objects, 0o700); err != nil {
 		t.Fatal(err)
@@ -34,7 +37,7 @@ func Start(t testing.TB, bucket string) (address, objects string) {
 	address = l.Addr().String()
 	_ = l.Close() // the program opens it again
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	cmd := exec.CommandContext(ctx, program, "--access="+AccessKey, "--secret="+SecretKey, "--port="+address, "--quiet", "posix", "--nometa", root)
+	cmd := exec.CommandContext(ctx, program, "--access="+AccessKey, "--secret="+SecretKey, "--port="+address, "--quiet", "posix", "--sidecar="+metadata, root)
 	cmd.Stdout, cmd.Stderr = t.Output(), t.Output()
 	if err := cmd.Start(); err != nil {
 		cancel()
@@ -50,6 +53,34 @@ func Start(t testing.TB, bucket string) (address, objects string) {
 	}
 	t.Fatal("versitygw does not answer")
 	return "", ""
+}
+
+// Before puts a server in front of a storage and returns its address. first sees each request, and reports whether it has answered;
+// otherwise the storage answers, and after, unless nil, may change the answer.
+func Before(t testing.TB, address string, first func(http.ResponseWriter, *http.Request) bool, after func(*http.Response) error) string {
+	t.Helper()
+	forward := &httputil.ReverseProxy{
+		Rewrite: func(r *httputil.ProxyRequest) {
+			r.Out.URL.Scheme, r.Out.URL.Host = "http", address
+			r.Out.Host = r.In.Host // it is signed
+		},
+		ModifyResponse: after,
+		ErrorHandler:   func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) }, // the connection breaks here, too
+	}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !first(w, r) {
+			forward.ServeHTTP(w, r)
+		}
+	}))
+	t.Cleanup(server.Close)
+	return server.Listener.Addr().String()
+}
+
+// Refuse answers like a storage that refuses a request.
+func Refuse(w http.ResponseWriter, status int, code string) {
+	w.Header().Set("Content-Type", "application/xml")
+	w.WriteHeader(status)
+	_, _ = w.Write([]byte("<?xml version=\"1.0\" encoding=\"UTF-8\"?><Error><Code>" + code + "</Code><Message>of the test</Message></Error>"))
 }
 
 func find(t testing.TB) string {
