@@ -15,6 +15,7 @@ require (
 	github.com/elastic/go-seccomp-bpf v1.6.0
 	github.com/google/go-cmp v0.7.0
 	github.com/google/go-containerregistry v0.22.1
+	github.com/kkbundle/klauspost-1.17 v1.17.11 // klauspost/compress 1.17.11, see the end of this file
 	github.com/klauspost/compress v1.20.3
 	github.com/landlock-lsm/go-landlock v0.11.0
 	github.com/opencontainers/go-digest v1.0.0
@@ -232,3 +233,6 @@ require (
 	sigs.k8s.io/randfill v1.0.0 // indirect
 	sigs.k8s.io/structured-merge-diff/v6 v6.4.2 // indirect
 )
+
+// bundle/regzip repeats two generations of one encoder; a module can have one version of a path, so the older one has another path.
+replace github.com/kkbundle/klauspost-1.17 v1.17.11 => github.com/klauspost/compress v1.17.11

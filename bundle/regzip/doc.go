@@ -10,9 +10,14 @@
 //	go1.26/1 … go1.26/9          compress/gzip of Go up to 1.26: docker, BuildKit, containerd, go-containerregistry, ko, kaniko
 //	klauspost1.20/1 … 9          klauspost/compress 1.18.7 to 1.20.3, and compress/gzip of Go 1.27
 //	pgzip1.20/1 … 9              klauspost/pgzip with that library: blocks of 1 MiB: podman, buildah, skopeo
+//	klauspost1.17/1 … 9          klauspost/compress 1.16.7 to 1.17.11, and 1.18.0 except for level 4
+//	pgzip1.17/1 … 9              klauspost/pgzip with that library: podman, buildah, skopeo before that
 //	zlib/1 … zlib/9              zlib's deflate at its usual window and memory level: Python, Java, bazel
 //	gnu/1 … gnu/9                GNU gzip
 //
-// Older generations of klauspost/compress, streams of several gzip members and streams with flushes in them are not identified;
+// The library of klauspost1.17 is klauspost/compress 1.17.11 under another name (replace in go.mod): its package flate imports the standard
+// library only, so it can be linked beside the newer one.
+//
+// Other generations of klauspost/compress, streams of several gzip members and streams with flushes in them are not identified;
 // such streams stay as they are.
 package regzip

@@ -3,8 +3,10 @@ package regzip
 import (
 	"compress/flate"
 	"io"
+	"slices"
 	"strconv"
 
+	oldflate "github.com/kkbundle/klauspost-1.17/flate"
 	kflate "github.com/klauspost/compress/flate"
 )
 
@@ -13,11 +15,13 @@ type ID string
 
 // The encoders, as the first part of an ID.
 const (
-	goEncoder        = "go1.26"
-	klauspostEncoder = "klauspost1.20"
-	pgzipEncoder     = "pgzip1.20"
-	zlibEncoder      = "zlib"
-	gnuEncoder       = "gnu"
+	goEncoder           = "go1.26"
+	klauspostEncoder    = "klauspost1.20"
+	pgzipEncoder        = "pgzip1.20"
+	oldKlauspostEncoder = "klauspost1.17"
+	oldPgzipEncoder     = "pgzip1.17"
+	zlibEncoder         = "zlib"
+	gnuEncoder          = "gnu"
 )
 
 // An encoder makes one deflate stream.
@@ -28,13 +32,14 @@ type encoder struct {
 
 // encoders returns all encoders, those that header suggests first.
 func encoders(header []byte) []encoder {
-	families := []string{goEncoder, klauspostEncoder, pgzipEncoder, zlibEncoder, gnuEncoder}
+	klauspost := []string{pgzipEncoder, oldPgzipEncoder, klauspostEncoder, oldKlauspostEncoder}
+	families := slices.Concat([]string{goEncoder}, klauspost, []string{zlibEncoder, gnuEncoder})
 	const osUnix = 3
 	switch {
 	case header[9] == osUnix:
-		families = []string{zlibEncoder, gnuEncoder, goEncoder, klauspostEncoder, pgzipEncoder}
+		families = slices.Concat([]string{zlibEncoder, gnuEncoder, goEncoder}, klauspost)
 	case header[4] != 0 || header[5] != 0: // a zero time.Time
-		families = []string{pgzipEncoder, klauspostEncoder, goEncoder, zlibEncoder, gnuEncoder}
+		families = slices.Concat(klauspost, []string{goEncoder, zlibEncoder, gnuEncoder})
 	}
 	levels := []int{6, 1, 9, 5, 4, 3, 2, 7, 8}
 	switch header[8] { // the level, as far as the header has it
@@ -61,7 +66,17 @@ func encoderOf(family string, level int) encoder {
 	case klauspostEncoder:
 		e.new = func(w io.Writer) (io.WriteCloser, error) { return kflate.NewWriter(w, level) }
 	case pgzipEncoder:
-		e.new = func(w io.Writer) (io.WriteCloser, error) { return newBlockedWriter(w, level) }
+		e.new = func(w io.Writer) (io.WriteCloser, error) {
+			packer, err := kflate.NewWriterDict(w, level, nil)
+			return newBlockedWriter(w, packer), err
+		}
+	case oldKlauspostEncoder:
+		e.new = func(w io.Writer) (io.WriteCloser, error) { return oldflate.NewWriter(w, level) }
+	case oldPgzipEncoder:
+		e.new = func(w io.Writer) (io.WriteCloser, error) {
+			packer, err := oldflate.NewWriterDict(w, level, nil)
+			return newBlockedWriter(w, packer), err
+		}
 	case zlibEncoder:
 		e.new = func(w io.Writer) (io.WriteCloser, error) { return newDeflater(w, variantZlib, level), nil }
 	case gnuEncoder:
@@ -86,17 +101,23 @@ const (
 	tailSize  = 16 << 10
 )
 
+// A blockPacker is the encoder of a generation of klauspost/compress.
+type blockPacker interface {
+	io.WriteCloser
+	Flush() error
+	ResetDict(w io.Writer, dict []byte)
+}
+
 // A blockedWriter compresses like pgzip: blocks of 1 MiB, each with the last 16 KiB before it as dictionary.
 type blockedWriter struct {
-	w     *kflate.Writer
+	w     blockPacker
 	out   io.Writer
 	block []byte
 	tail  []byte
 }
 
-func newBlockedWriter(out io.Writer, level int) (*blockedWriter, error) {
-	w, err := kflate.NewWriterDict(out, level, nil)
-	return &blockedWriter{w: w, out: out, block: make([]byte, 0, blockSize)}, err
+func newBlockedWriter(out io.Writer, w blockPacker) *blockedWriter {
+	return &blockedWriter{w: w, out: out, block: make([]byte, 0, blockSize)}
 }
 
 // Write compresses whole blocks.
