@@ -89,12 +89,7 @@ func run(ctx context.Context, args []string, in io.Reader, out io.Writer) error 
 	case len(args) == 2 && args[0] == "encrypt":
 		return node.Encrypt(strings.Split(strings.TrimSpace(args[1]), "\n"), in, out)
 	case len(args) == 4 && args[0] == "put":
-		sent, err := node.PutFile(ctx, args[1], args[2], args[3])
-		if len(sent) > 0 {
-			_, writeErr := fmt.Fprintf(out, "sent: %s\n", strings.Join(sent, ", "))
-			err = errors.Join(err, writeErr)
-		}
-		return err
+		return put(ctx, out, args[1:])
 	case len(args) == 3 && args[0] == "serves":
 		return node.Serves(ctx, args[1], args[2])
 	case len(args) == 5 && args[0] == "volume":
@@ -105,6 +100,16 @@ func run(ctx context.Context, args []string, in io.Reader, out io.Writer) error 
 	default:
 		return errors.New(usage)
 	}
+}
+
+// put sends a copy to a storage. args are those of node.PutFile.
+func put(ctx context.Context, out io.Writer, args []string) error {
+	sent, err := node.PutFile(ctx, args[0], args[1], args[2])
+	if len(sent) > 0 {
+		_, writeErr := fmt.Fprintf(out, "sent: %s\n", strings.Join(sent, ", "))
+		err = errors.Join(err, writeErr)
+	}
+	return err
 }
 
 func volume(verb string, p node.VolumeProof) error {

@@ -28,11 +28,11 @@ func TestMain(m *testing.M) {
 	if dir := os.Getenv(collectVariable); dir != "" {
 		if _, err := embedded.Collect(context.Background(), embedded.CollectOptions{Dir: dir, Untagged: true}); err != nil {
 			_, _ = fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
+			os.Exit(1) //nolint:forbidigo // this is main
 		}
 		return
 	}
-	os.Exit(m.Run())
+	m.Run()
 }
 
 // putIndex stores an index under a tag, or by its digest if the tag is "".

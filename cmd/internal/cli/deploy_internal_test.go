@@ -32,20 +32,24 @@ func TestUnfinishedDeployment(t *testing.T) {
 	cancel()
 	one := &deploy.Report{Results: []deploy.Result{{}}}
 	for _, c := range []struct {
-		ctx    context.Context
-		report *deploy.Report
-		dryRun bool
-		want   string
+		isInterrupted bool
+		report        *deploy.Report
+		dryRun        bool
+		want          string
 	}{
-		{t.Context(), &deploy.Report{}, false, ""},
-		{t.Context(), one, true, ""},
-		{t.Context(), one, false, "stopped: 1 release done and kept; the same command continues\n"},
-		{interrupted, one, false, "interrupted: 1 release done and kept; the same command continues\n"},
-		{interrupted, &deploy.Report{}, false, "interrupted: no release is done; the same command continues\n"},
+		{false, &deploy.Report{}, false, ""},
+		{false, one, true, ""},
+		{false, one, false, "stopped: 1 release done and kept; the same command continues\n"},
+		{true, one, false, "interrupted: 1 release done and kept; the same command continues\n"},
+		{true, &deploy.Report{}, false, "interrupted: no release is done; the same command continues\n"},
 	} {
 		var log strings.Builder
 		g := &globals{Console: terminal.NewConsole(terminal.Streams{In: strings.NewReader(""), Out: io.Discard, Err: &log})}
-		if noteUnfinished(c.ctx, g, c.report, c.dryRun); log.String() != c.want {
+		ctx := t.Context()
+		if c.isInterrupted {
+			ctx = interrupted
+		}
+		if noteUnfinished(ctx, g, c.report, c.dryRun); log.String() != c.want {
 			t.Errorf("got %q, want %q", log.String(), c.want)
 		}
 	}
