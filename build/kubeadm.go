@@ -149,14 +149,20 @@ func imagesIn(answer []byte) ([]string, error) {
 	return refs, nil
 }
 
+// lastLine returns kubeadm's own word, its last line but for a hint about --v. From 1.34 on it begins with "error: ".
 func lastLine(text string) string {
-	lines := strings.Split(strings.TrimSpace(text), "\n")
-	for _, line := range lines {
-		if strings.HasPrefix(line, "error: ") { // kubeadm's own word; a hint about --v follows
+	const hint = "To see the stack trace of this error"
+	word := ""
+	for line := range strings.Lines(strings.TrimSpace(text)) {
+		line = strings.TrimSpace(line)
+		if strings.HasPrefix(line, "error: ") {
 			return line
 		}
+		if !strings.HasPrefix(line, hint) {
+			word = line
+		}
 	}
-	return lines[len(lines)-1]
+	return word
 }
 
 // releases returns the clusters of the project with kubeadm, and the intermediate releases of their upgrades.

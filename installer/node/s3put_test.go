@@ -201,7 +201,8 @@ func TestS3ErrorsHaveRemedies(t *testing.T) {
 			t.Parallel()
 			c, pauses := client(t, realStorage(address))
 			one.set(c)
-			_, err := c.putCopies(t.Context(), copies(t, 1<<20)[0], place)
+			// A storage that refuses a large copy may close the connection before it has read the copy, which is tried again.
+			_, err := c.putCopies(t.Context(), copies(t, 1<<10)[0], place)
 			for _, want := range one.want {
 				if err == nil || !strings.Contains(err.Error(), want) {
 					t.Errorf("without %q: %v", want, err)

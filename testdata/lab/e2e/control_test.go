@@ -220,7 +220,7 @@ func (th *thread) mustStay(t *testing.T) {
 	if !strings.Contains(r.stderr, "host1 cannot be deleted") {
 		t.Errorf("got\n%s", r.stderr)
 	}
-	th.on(t, 3, "mkdir -p /var/lib/rancher/k3s")
+	th.on(t, 3, "mkdir -p /var/lib/rancher/k3s/server/tls")
 	r = run(t, th.site(t, "nodes add", "--yes", "--force")).must(t, 12)
 	if !strings.Contains(r.stderr, "host3 belongs to a cluster that kkbundle has not made") {
 		t.Errorf("got\n%s", r.stderr)
