@@ -86,11 +86,13 @@ func TestUpgradeHA(t *testing.T) {
 	upgradeAndBack(t, m)
 }
 
-// TestUpgradeExternalEtcd is TestUpgradeHA with etcd on three hosts of its own.
+// TestUpgradeExternalEtcd is TestUpgradeHA with etcd on three hosts of its own. Its flannel goes to a release whose health server would take
+// haproxy's port.
 func TestUpgradeExternalEtcd(t *testing.T) {
 	m := toNextMinor("3 control planes, 2 workers, external etcd",
 		hosts.Groups{"kube_control_plane": {1, 2, 3}, "image_registry": {4}, "kube_worker": {4, 5}, "etcd": {6, 7, 8}})
 	m.hosts, m.etcdType, m.endpoint = 8, manifest.EtcdExternal, haproxyEndpoint
+	m.with, m.to.flannel = append(m.with, software.FlannelNext), software.FlannelNextVersion
 	m.forth = []kill{{"etcd", 7, "true"}, {"control-plane", 2, kubeadmBegan}}
 	m.back = []kill{{"etcd", 7, "true"}, {"kubelet", 5, "true"}}
 	upgradeAndBack(t, m)
@@ -305,10 +307,16 @@ func (th *upgraded) refused(t *testing.T) {
 
 // replaces returns what the plan says of the way.
 func (m moved) replaces() []string {
+	list := slices.Clone(m.plan)
 	if m.from.containerd == m.to.containerd {
-		return append(slices.Clone(m.plan), "host2: replaces kubelet")
+		list = append(list, "host2: replaces kubelet")
+	} else {
+		list = append(list, "changes: containerd "+m.from.containerd+" -> "+m.to.containerd)
 	}
-	return append(slices.Clone(m.plan), "changes: containerd "+m.from.containerd+" -> "+m.to.containerd, "changes: flannel "+m.from.flannel+" -> "+m.to.flannel)
+	if m.from.flannel != m.to.flannel {
+		list = append(list, "changes: flannel "+m.from.flannel+" -> "+m.to.flannel)
+	}
+	return list
 }
 
 // A kill says where a run is ended without a word: once a task has begun on a host and the line is true there.

@@ -132,14 +132,18 @@ func (f fileSet) cni(arch string) error {
 	return f.archive(githubRelease("containernetworking/plugins", CNIVersion, file), ".sha256", entries)
 }
 
-// etcd has its commands in a directory that is named like the archive, and lists the digests of a release in one file.
-func (f fileSet) etcd(arch string, r KubernetesRelease) error {
-	name := "etcd-" + r.Etcd + "-linux-" + arch
-	entries := []entry{{Name: name + "/"}, {Name: name + "/README.md", Text: "etcd, built for the kkbundle lab\n"}}
-	for _, c := range []string{"etcd", "etcdctl", "etcdutl"} {
+// etcd has its commands in a directory that is named like the archive, and lists the digests of a release in one file. The server is of a
+// recipe, and the tools are the release's.
+func (f fileSet) etcd(arch, version, server string, r KubernetesRelease) error {
+	name := "etcd-" + version + "-linux-" + arch
+	entries := []entry{
+		{Name: name + "/"}, {Name: name + "/README.md", Text: "etcd, built for the kkbundle lab\n"},
+		{Name: name + "/etcd", From: f.b.command(server, arch, "etcd")},
+	}
+	for _, c := range []string{"etcdctl", "etcdutl"} {
 		entries = append(entries, entry{Name: name + "/" + c, From: f.b.command(r.recipe(c), arch, c)})
 	}
-	to := githubRelease("etcd-io/etcd", r.Etcd, name+".tar.gz")
+	to := githubRelease("etcd-io/etcd", version, name+".tar.gz")
 	file, err := f.place(to)
 	if err != nil {
 		return err

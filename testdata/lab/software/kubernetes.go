@@ -29,7 +29,7 @@ type KubernetesRelease struct {
 	CoreDNS, Pause  string
 	// EtcdTools is the release of etcdctl and etcdutl if the Go proxy has none of Etcd's.
 	EtcdTools string
-	// Through is the release of etcd that comes before the next minor release of Kubernetes, if any. kkbundle takes its image alone.
+	// Through is the release of etcd that comes before the next minor release of Kubernetes, if any.
 	Through string
 }
 
@@ -114,7 +114,11 @@ func (r KubernetesRelease) compare(constants string) error {
 
 // publish publishes the release's programs for nodes and etcd's archive.
 func (r KubernetesRelease) publish(f fileSet, arch string) error {
-	return errors.Join(f.kubernetes(arch, r), f.etcd(arch, r))
+	err := errors.Join(f.kubernetes(arch, r), f.etcd(arch, r.Etcd, r.recipe("etcd"), r))
+	if r.Through != "" {
+		err = errors.Join(err, f.etcd(arch, r.Through, r.recipe(etcdThrough), r))
+	}
+	return err
 }
 
 // kubernetesImages returns the images of a release.
