@@ -137,7 +137,8 @@ func (f fileSet) cni(arch string) error {
 func (f fileSet) etcd(arch, version, server string, r KubernetesRelease) error {
 	name := "etcd-" + version + "-linux-" + arch
 	entries := []entry{
-		{Name: name + "/"}, {Name: name + "/README.md", Text: "etcd, built for the kkbundle lab\n"},
+		{Name: name + "/"},
+		{Name: name + "/README.md", Text: "etcd, built for the kkbundle lab\n"},
 		{Name: name + "/etcd", From: f.b.command(server, arch, "etcd")},
 	}
 	for _, c := range []string{"etcdctl", "etcdutl"} {
