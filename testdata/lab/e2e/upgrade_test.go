@@ -122,7 +122,7 @@ func TestUpgradeOld(t *testing.T) {
 			from.Version + " takes etcd 3.5.32-0", "step " + from.Version + ": etcd 3.5.24 -> 3.5.32;",
 			"step " + software.KubernetesVersion + ": etcd 3.5.32 -> 3.6.5, coredns v1.12.0 -> v1.12.1;",
 		},
-		stuck: "have moved on to 3.6.0, which etcd 3.5.24 cannot read",
+		stuck: "have moved on to 3.6, which etcd 3.5.24 cannot read",
 		forth: []kill{{"control-plane", 1, "grep -q etcd:3.5.32 /etc/kubernetes/manifests/etcd.yaml"}, {"containerd", 2, "true"}},
 	})
 }
