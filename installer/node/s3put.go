@@ -144,10 +144,15 @@ func (c *S3Client) putFile(ctx context.Context, file, object string) error {
 	if err != nil {
 		return err
 	}
-	if info.Size() <= c.part {
+	inParts := info.Size() > c.part
+	if !inParts {
 		_, err = c.putPart(ctx, S3Request{Object: object}, io.NewSectionReader(f, 0, info.Size()))
-	} else if err = c.putParts(ctx, object, f, info.Size()); isLost(err) {
-		err = c.putParts(ctx, object, f, info.Size())
+		inParts = isUnanswered(ctx, err)
+	}
+	if inParts {
+		if err = c.putParts(ctx, object, f, info.Size()); isLost(err) {
+			err = c.putParts(ctx, object, f, info.Size())
+		}
 	}
 	if err == nil {
 		return nil
@@ -163,6 +168,13 @@ func (c *S3Client) putFile(ctx context.Context, file, object string) error {
 type hinted interface {
 	error
 	Hint() string
+}
+
+// isUnanswered reports whether the connection broke at each attempt. A storage that refuses a request before it has read the body closes
+// the connection, and its answer can be lost with it. The first request of an upload in parts has no body, so its answer arrives.
+func isUnanswered(ctx context.Context, err error) bool {
+	_, answered := errors.AsType[*S3Error](err)
+	return err != nil && !answered && ctx.Err() == nil
 }
 
 // isLost reports whether the storage does not have the parts that it has taken: a second upload may succeed.

@@ -332,3 +332,20 @@ func TestS3DownloadContinues(t *testing.T) {
 type breaks struct{}
 
 func (breaks) Read([]byte) (int, error) { return 0, errors.New("broken") }
+
+// TestS3LostRefusal has a storage that refuses a copy and closes the connection before its answer arrives.
+func TestS3LostRefusal(t *testing.T) {
+	t.Parallel()
+	refuses := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPut {
+			panic(http.ErrAbortHandler)
+		}
+		w.WriteHeader(http.StatusNotFound)
+		_, _ = io.WriteString(w, "<Error><Code>NoSuchBucket</Code></Error>")
+	}))
+	defer refuses.Close()
+	s := S3{Endpoint: refuses.URL, Bucket: "absent", Prefix: "copies", Region: "us-east-1", AccessKey: "a", SecretKey: "secret-of-the-site"}
+	if _, _, err := sends(t, s, 1<<10); err == nil || !strings.Contains(err.Error(), "create the bucket") {
+		t.Errorf("got %v", err)
+	}
+}
