@@ -20,7 +20,7 @@ type preview struct {
 	version, was string // of the chart; was is deployed
 	before       string // YAML of the deployed revision
 	foreign      bool
-	pending      string // what the helm command does with the release
+	pending      string // the state of the revision that the helm command is making; "" if there is none
 	crds         []byte
 }
 

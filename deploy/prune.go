@@ -85,7 +85,7 @@ func (r *run) orphans(ctx context.Context) (changed bool, err error) {
 	return changed, nil
 }
 
-// orphansOf returns the part without what was removed, nil if nothing is left of it.
+// orphansOf returns the part without its removed objects, nil if no object of it is left.
 func (r *run) orphansOf(ctx context.Context, p Part, now map[string]bool) (left *Part, err error) {
 	gone := !slices.ContainsFunc(r.steps, func(s *step) bool { return s.name() == p.String() })
 	if gone && p.Chart != "" {

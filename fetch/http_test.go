@@ -413,7 +413,7 @@ func TestEstimate(t *testing.T) {
 	}
 }
 
-// estimate returns what a run would transfer.
+// estimate returns the bytes and blobs that a run would transfer.
 func estimate(t *testing.T, l *manifest.Lock, o fetch.Options) fetch.Estimation {
 	t.Helper()
 	j, err := fetch.Prepare(t.Context(), l, o)

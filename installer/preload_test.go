@@ -192,7 +192,7 @@ func TestPreloadImages(t *testing.T) {
 	phases := []task.Phase{{Name: "install", Tasks: cri.PreloadTasks(s.options.Cluster)}}
 	run := func() error { return s.run(t, b).Phases(t.Context(), phases) }
 
-	// The stream to the worker ends in the middle: the next run brings the rest, and not again what is there.
+	// The stream to the worker ends in the middle: the next run brings the missing images only.
 	stores["node1"].fail = true
 	if err := run(); err == nil || !strings.Contains(err.Error(), "connection lost") {
 		t.Fatalf("got %v", err)

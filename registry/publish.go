@@ -76,7 +76,8 @@ func CheckTag(tag string) error {
 
 // Publish pushes a bundle as one artifact whose layers are the bundle's blobs; see bundle.Reader.Published. Content at
 // the registry is not sent again, so a later version costs only its new content, and a repeated run only the missing
-// content. A bundle with too many blobs is refused before anything is sent. The tags are set last; the summary has their previous digests. Errors match the same classes as Push's.
+// content. A bundle with too many blobs is refused before anything is sent. The tags are set last; the summary has their
+// previous digests. Errors match the same classes as Push's.
 func Publish(ctx context.Context, b *bundle.Reader, o PublishOptions) (PublishSummary, error) {
 	doc, err := b.Published(o.Signatures)
 	if err != nil {
@@ -295,14 +296,11 @@ func (p *publisher) attachDeltas(ctx context.Context) error {
 
 // list makes sure that clients find the manifest of a delta by its subject.
 func (p *publisher) list(ctx context.Context, subject digest.Digest, content []byte) error {
-	var m ocispec.Manifest
-	if err := json.Unmarshal(content, &m); err != nil {
+	var doc document
+	if err := json.Unmarshal(content, &doc); err != nil {
 		return err
 	}
-	entry := ocispec.Descriptor{
-		MediaType: ocispec.MediaTypeImageManifest, Digest: digest.FromBytes(content), Size: int64(len(content)),
-		ArtifactType: m.ArtifactType, Annotations: m.Annotations,
-	}
+	entry := listing(ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest, Digest: digest.FromBytes(content), Size: int64(len(content))}, doc)
 	return p.repo.listReferrer(ctx, subject, entry, func(tag string, index []byte) error {
 		_, err := p.putManifest(ctx, tag, ocispec.MediaTypeImageIndex, index)
 		return err

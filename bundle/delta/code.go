@@ -1,6 +1,8 @@
 package delta
 
 import (
+	"bytes"
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"io"
@@ -164,7 +166,7 @@ func (e *entry) code() ([]code, error) {
 		if err != nil {
 			return nil, err
 		}
-		slices.SortFunc(found, func(a, b code) int { return int(min(max(a.at-b.at, -1), 1)) })
+		slices.SortFunc(found, func(a, b code) int { return cmp.Compare(a.at, b.at) })
 		for _, c := range found {
 			from, to := max(c.at, p.span.at), min(c.at+c.size, p.span.at+p.span.size)
 			c.span = span{from - p.span.at + before, to - from}
@@ -212,22 +214,13 @@ func unzstdCode(w io.Writer, data io.Reader, all []code, size int64) error {
 	if size > maxDict {
 		return damaged("an entry makes %d bytes at once", size)
 	}
-	content := memory{b: make([]byte, 0, size)}
-	if err := unzstd(&content, data, nil, size); err != nil {
+	content := bytes.NewBuffer(make([]byte, 0, size))
+	if err := unzstd(content, data, nil, size); err != nil {
 		return err
 	}
 	for _, c := range all {
-		c.convert(content.b, toDistance)
+		c.convert(content.Bytes(), toDistance)
 	}
-	_, err := w.Write(content.b)
+	_, err := w.Write(content.Bytes())
 	return err
-}
-
-// memory is a writer that keeps what is written.
-type memory struct{ b []byte }
-
-// Write appends p.
-func (m *memory) Write(p []byte) (int, error) {
-	m.b = append(m.b, p...)
-	return len(p), nil
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"path/filepath"
 	"slices"
 
@@ -37,7 +38,7 @@ func (p *pulling) useDeltas(ctx context.Context, missing int64) error {
 		return nil
 	}
 	for range maxAttempts {
-		route := delta.Route(p.identities(), p.published.Index.Digest, listed(offers), missing)
+		route := delta.Route(p.identities(), p.published.Index.Digest, slices.Collect(maps.Keys(offers)), missing)
 		if route == nil {
 			break
 		}
@@ -88,14 +89,6 @@ func (p *pulling) offers(ctx context.Context) (map[delta.Offer]ocispec.Descripto
 		}
 	}
 	return offers, nil
-}
-
-func listed(offers map[delta.Offer]ocispec.Descriptor) []delta.Offer {
-	list := make([]delta.Offer, 0, len(offers))
-	for o := range offers {
-		list = append(list, o)
-	}
-	return list
 }
 
 // identities returns those of the local bundles.

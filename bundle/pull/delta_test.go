@@ -368,7 +368,7 @@ func attach(t *testing.T, s *registrytest.Server, subject digest.Digest, d bundl
 	put(t, s, strings.ReplaceAll(subject.String(), ":", "-"), ocispec.MediaTypeImageIndex, list)
 }
 
-// emptyConfig uploads what a delta's manifest needs: the registry accepts no manifest whose blobs it lacks.
+// emptyConfig uploads the blobs that a delta's manifest names, which the registry wants before the manifest.
 func emptyConfig(t *testing.T, s *registrytest.Server) {
 	t.Helper()
 	v := makeVersions(t, 2)

@@ -13,7 +13,7 @@ import (
 )
 
 // TestStreamsOfReleasedLibrariesAreIdentified builds a program with each release of klauspost/compress and with pgzip 1.2.6, as podman, buildah
-// and skopeo link them, and identifies what the program makes. KKBUNDLE_KLAUSPOST names other releases.
+// and skopeo link them, and identifies the streams of the program. KKBUNDLE_KLAUSPOST names other releases.
 func TestStreamsOfReleasedLibrariesAreIdentified(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it builds a program for each release, which the Go module proxy must have")

@@ -174,7 +174,7 @@ type hinted interface {
 // the connection, and its answer can be lost with it. The first request of an upload in parts has no body, so its answer arrives.
 func isUnanswered(ctx context.Context, err error) bool {
 	_, answered := errors.AsType[*S3Error](err)
-	return err != nil && !answered && ctx.Err() == nil
+	return err != nil && !answered && canPass(err) && ctx.Err() == nil
 }
 
 // isLost reports whether the storage does not have the parts that it has taken: a second upload may succeed.

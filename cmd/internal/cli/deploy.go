@@ -148,7 +148,7 @@ func runDeploy(ctx context.Context, g *globals, path string, o deployOptions) (e
 	return errors.Join(err, printDeployment(g, report, o, time.Since(start)))
 }
 
-// noteUnfinished says what a run that failed or was interrupted has done.
+// noteUnfinished prints the number of finished releases after a run that failed or was interrupted.
 func noteUnfinished(ctx context.Context, g *globals, report *deploy.Report, dryRun bool) {
 	done, state := len(report.Results), "stopped"
 	if ctx.Err() != nil {
