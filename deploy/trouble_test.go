@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
+	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/deploy"
 )
 
@@ -129,113 +130,106 @@ func isLost(t *testing.T, after int, err error) {
 	}
 }
 
-const mostChanges = 60
-
-func (f *foreign) cutInstalls(t *testing.T) {
-	for after := range mostChanges {
-		namespace := fmt.Sprintf("cut%d", after)
-		b := shopIn("1.0.0", namespace).bundle(t)
-		o := f.options()
-		var left *atomic.Int64
-		o.Cluster, left = f.cut(after)
-		_, err := deploy.Run(t.Context(), b, o)
+// cutEach makes a change with a cluster whose API server is lost after 0, 1, 2 ... requests that change something, until the change ends before.
+// That must be after at least least of them. then looks at the cluster after each loss.
+func (f *foreign) cutEach(t *testing.T, least int, change func(after int, cluster *rest.Config) error, then func(after int)) {
+	t.Helper()
+	const most = 60
+	for after := range most {
+		cluster, left := f.cut(after)
+		err := change(after, cluster)
 		if left.Load() >= 0 {
-			if err != nil || after < 12 {
+			if err != nil || after < least {
 				t.Errorf("%d changes: %v", after, err)
 			}
-			t.Logf("an install is %d changes", after)
+			t.Logf("it ended after %d changes", after)
 			return
 		}
 		if err != nil { // the last change is the end of the lock
 			isLost(t, after, err)
 		}
 		f.expire(t)
-		if _, err := deploy.Run(t.Context(), b, f.options()); err != nil {
-			t.Errorf("after %d changes, again: %v", after, err)
-		}
-		if report, err := deploy.Run(t.Context(), b, f.options()); err != nil || report.Changed() != 0 {
-			t.Errorf("after %d changes, a third time: %v, %s", after, err, actions(report))
-		}
+		then(after)
+	}
+	t.Errorf("it did not end within %d changes", most)
+}
+
+// deployedAgain holds that the next run completes a bundle, and that the one after it changes nothing.
+func (f *foreign) deployedAgain(t *testing.T, after int, b *bundle.Reader) {
+	t.Helper()
+	if _, err := deploy.Run(t.Context(), b, f.options()); err != nil {
+		t.Errorf("after %d changes, again: %v", after, err)
+	}
+	if report, err := deploy.Run(t.Context(), b, f.options()); err != nil || report.Changed() != 0 {
+		t.Errorf("after %d changes, a third time: %v, %s", after, err, actions(report))
+	}
+}
+
+// deployTo deploys to a cluster.
+func (f *foreign) deployTo(t *testing.T, b *bundle.Reader, cluster *rest.Config) error {
+	t.Helper()
+	o := f.options()
+	o.Cluster = cluster
+	_, err := deploy.Run(t.Context(), b, o)
+	return err
+}
+
+func (f *foreign) cutInstalls(t *testing.T) {
+	const least = 12
+	namespace := func(after int) string { return fmt.Sprintf("cut%d", after) }
+	f.cutEach(t, least, func(after int, cluster *rest.Config) error {
+		return f.deployTo(t, shopIn("1.0.0", namespace(after)).bundle(t), cluster)
+	}, func(after int) {
+		f.deployedAgain(t, after, shopIn("1.0.0", namespace(after)).bundle(t))
 		kept, err := deploy.Remove(t.Context(), deploy.RemoveOptions{Cluster: f.admin, Name: "cut"})
 		if got := strings.Join(kept, "; "); err != nil || got != "CustomResourceDefinition widgets.example.com: it may hold data" {
 			t.Errorf("after %d changes, removed: %v, kept %s", after, err, got)
 		}
-		for _, name := range []string{namespace, "notes-" + namespace} {
+		for _, name := range []string{namespace(after), "notes-" + namespace(after)} {
 			if live, err := f.kube.CoreV1().Namespaces().Get(t.Context(), name, metav1.GetOptions{}); err != nil || live.DeletionTimestamp == nil {
 				t.Errorf("after %d changes: namespace %s stays: %v", after, name, err)
 			}
 		}
-	}
-	t.Error("no install ended")
+	})
 }
 
 func (f *foreign) cutUpgrades(t *testing.T) {
-	versions := []string{"1.0.0", "1.1.0"}
-	if _, err := deploy.Run(t.Context(), shopIn(versions[1], "up").bundle(t), f.options()); err != nil {
+	const least = 8
+	version := func(after int) string { return []string{"1.0.0", "1.1.0"}[after%2] }
+	if _, err := deploy.Run(t.Context(), shopIn(version(1), "up").bundle(t), f.options()); err != nil {
 		t.Fatal(err)
 	}
-	for after := range mostChanges {
-		b := shopIn(versions[after%2], "up").bundle(t)
-		o := f.options()
-		var left *atomic.Int64
-		o.Cluster, left = f.cut(after)
-		_, err := deploy.Run(t.Context(), b, o)
-		if left.Load() >= 0 {
-			if err != nil || after < 8 {
-				t.Errorf("%d changes: %v", after, err)
-			}
-			t.Logf("an upgrade is %d changes", after)
-			return
-		}
-		if err != nil {
-			isLost(t, after, err)
-		}
-		f.expire(t)
-		if _, err := deploy.Run(t.Context(), b, f.options()); err != nil {
-			t.Errorf("after %d changes, again: %v", after, err)
-		}
-		if report, err := deploy.Run(t.Context(), b, f.options()); err != nil || report.Changed() != 0 {
-			t.Errorf("after %d changes, a third time: %v, %s", after, err, actions(report))
-		}
-	}
-	t.Error("no upgrade ended")
+	f.cutEach(t, least, func(after int, cluster *rest.Config) error {
+		return f.deployTo(t, shopIn(version(after), "up").bundle(t), cluster)
+	}, func(after int) {
+		f.deployedAgain(t, after, shopIn(version(after), "up").bundle(t))
+	})
 }
 
 func (f *foreign) cutRemovals(t *testing.T) {
-	for after := range mostChanges {
-		namespace := fmt.Sprintf("gone%d", after)
-		b := shopIn("1.0.0", namespace).bundle(t)
-		if _, err := deploy.Run(t.Context(), b, f.options()); err != nil {
+	const least = 6
+	namespace := func(after int) string { return fmt.Sprintf("gone%d", after) }
+	lives := func(name string) bool {
+		live, err := f.kube.CoreV1().Namespaces().Get(t.Context(), name, metav1.GetOptions{})
+		return err == nil && live.DeletionTimestamp == nil
+	}
+	f.cutEach(t, least, func(after int, cluster *rest.Config) error {
+		if _, err := deploy.Run(t.Context(), shopIn("1.0.0", namespace(after)).bundle(t), f.options()); err != nil {
 			t.Fatal(err)
 		}
-		o := deploy.RemoveOptions{Name: "cut"}
-		var left *atomic.Int64
-		o.Cluster, left = f.cut(after)
-		_, err := deploy.Remove(t.Context(), o)
-		if left.Load() >= 0 {
-			if err != nil || after < 6 {
-				t.Errorf("%d changes: %v", after, err)
-			}
-			t.Logf("a removal is %d changes", after)
-			return
-		}
-		if err != nil {
-			isLost(t, after, err)
-		}
-		f.expire(t)
-		if live, err := f.kube.CoreV1().Namespaces().Get(t.Context(), "notes-"+namespace, metav1.GetOptions{}); after%2 == 0 && err == nil && live.DeletionTimestamp == nil {
-			if live, err := f.kube.CoreV1().Namespaces().Get(t.Context(), namespace, metav1.GetOptions{}); err == nil && live.DeletionTimestamp == nil {
-				if _, err := deploy.Run(t.Context(), b, f.options()); err != nil {
-					t.Errorf("after %d changes, deployed again: %v", after, err)
-				}
+		_, err := deploy.Remove(t.Context(), deploy.RemoveOptions{Cluster: cluster, Name: "cut"})
+		return err
+	}, func(after int) {
+		if after%2 == 0 && lives("notes-"+namespace(after)) && lives(namespace(after)) {
+			if _, err := deploy.Run(t.Context(), shopIn("1.0.0", namespace(after)).bundle(t), f.options()); err != nil {
+				t.Errorf("after %d changes, deployed again: %v", after, err)
 			}
 		}
 		var unknown *deploy.UnknownError
 		if _, err := deploy.Remove(t.Context(), deploy.RemoveOptions{Cluster: f.admin, Name: "cut"}); err != nil && !errors.As(err, &unknown) {
 			t.Errorf("after %d changes, removed again: %v", after, err)
 		}
-	}
-	t.Error("no removal ended")
+	})
 }
 
 // A gate is a registry that opens late.
