@@ -17,9 +17,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"path/filepath"
 	"slices"
 	"time"
+
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/fetch"
@@ -199,15 +202,59 @@ func (b *builder) settle(ctx context.Context) error {
 	return nil
 }
 
-// assemble writes the bundle. fetching is the phase that ends then, or that goes on without a cache.
+// assemble writes the bundle while the contents that the cache lacks are downloaded. The phase fetching ends with the last
+// download, except without a cache.
 func (b *builder) assemble(ctx context.Context, job *fetch.Job, index bundle.Index, fetching *phase) (bundle.Summary, error) {
 	if b.NoCache {
 		return b.assembleUncached(ctx, job, index)
 	}
-	fetching.end()
-	m := b.begin(PhaseWrite)
-	defer m.end()
-	return b.write(ctx, b.cache, index, bundle.WriteOptions{Progress: m.set})
+	downloads, stop := context.WithCancel(ctx)
+	defer stop()
+	arrivals := job.Start(downloads)
+	if b.Stream != nil { // bytes in a stream cannot be taken back, so all downloads end before the first one
+		if err := arrivals.End(); err != nil {
+			return bundle.Summary{}, err
+		}
+	}
+	var writing *phase // once everything has arrived
+	progress := func(done, total int64) {
+		if writing == nil && arrivals.Ended() {
+			fetching.end()
+			writing = b.begin(PhaseWrite)
+		}
+		if writing != nil {
+			writing.set(done, total)
+		}
+	}
+	defer func() {
+		if writing != nil {
+			writing.end()
+		}
+	}()
+	sum, err := b.writeArriving(ctx, job.Later(), arrivals, index, progress)
+	if _, failed := errors.AsType[*fetch.Errors](err); err != nil && !failed && ctx.Err() == nil {
+		stop()
+		_ = arrivals.End() // the cause is err
+		return sum, err
+	}
+	if err := arrivals.End(); err != nil {
+		return sum, err // with every item that failed
+	}
+	if err == nil {
+		progress(sum.Size, sum.Size)
+	}
+	return sum, err
+}
+
+// writeArriving writes the bundle of the cache's blobs and of those that arrive in it.
+func (b *builder) writeArriving(
+	ctx context.Context, later []ocispec.Descriptor, arrivals *fetch.Arrivals, index bundle.Index, progress func(done, total int64),
+) (bundle.Summary, error) {
+	src, err := b.cache.Incoming(bundle.IncomingOptions{Blobs: later, Fetch: arrivals.Wait, Jobs: 1, Window: math.MaxInt64})
+	if err != nil {
+		return bundle.Summary{}, err
+	}
+	return b.write(ctx, src, index, bundle.WriteOptions{Progress: progress})
 }
 
 // write writes the bundle to the output.
@@ -278,15 +325,15 @@ func (b *builder) resolve(ctx context.Context) (l *manifest.Lock, err error) {
 	return l, err
 }
 
-// fetch downloads everything into the cache, or only manifests without a cache, and returns the bundle's index. Items that fail do
-// not keep the others from being fetched; the error has all of them.
+// fetch downloads everything that the bundle's index needs and returns the index. Items that fail do not keep the others from
+// being fetched into the cache; the error has all of them.
 func (b *builder) fetch(ctx context.Context, job *fetch.Job) (bundle.Index, error) {
-	bring := job.Run
-	if b.NoCache {
-		bring = job.Head
+	items, err := job.Head(ctx)
+	err = b.failures.set(err)
+	if err == nil && len(b.failures.list) > 0 && !b.NoCache {
+		err = b.failures.set(job.Start(ctx).End())
 	}
-	items, err := bring(ctx)
-	if err := cmp.Or(b.failures.set(err), b.failures.err()); err != nil {
+	if err := cmp.Or(err, b.failures.err()); err != nil {
 		return bundle.Index{}, err
 	}
 	x := bundle.Index{Name: b.Manifest.Metadata.Name, Version: b.Manifest.Metadata.Version, Platforms: b.Manifest.Platforms}

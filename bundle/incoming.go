@@ -17,9 +17,9 @@ import (
 // IncomingOptions configure the blobs that arrive while a bundle is written, and how far they may be ahead of the
 // writer.
 type IncomingOptions struct {
-	// Blobs are the blobs to come, with their sizes. Manifests must be in the scratch space already.
+	// Blobs are the blobs to come, with their sizes. Manifests must be in the cache already.
 	Blobs []ocispec.Descriptor
-	// Fetch brings one blob into the scratch space. It is called concurrently, in about the order of the bundle.
+	// Fetch brings one blob into the cache, or waits for it. It is called concurrently, in about the order of the bundle.
 	Fetch func(context.Context, digest.Digest) error
 	// Jobs is the number of concurrent fetches.
 	Jobs int
@@ -27,10 +27,10 @@ type IncomingOptions struct {
 	Window int64
 }
 
-// An Incoming is a Source whose blobs arrive while the bundle is written. Each leaves the scratch space once the bundle
-// has it. It serves one Create or Write.
+// An Incoming is a Source whose blobs arrive while the bundle is written. It serves one Create or Write.
 type Incoming struct {
-	*Scratch
+	*Cache
+	drop   func(digest.Digest) error // called once the bundle has a blob
 	o      IncomingOptions
 	coming map[format.Sum]*coming
 	room   *room // set by start
@@ -50,9 +50,19 @@ type coming struct {
 // maxAhead is how many blobs may wait for the writer, per concurrent fetch.
 const maxAhead = 4
 
-// Incoming returns a Source of the blobs in the scratch space and of those to come.
+// Incoming returns a Source of the blobs in the scratch space and of those to come. Each leaves the scratch space once
+// the bundle has it.
 func (s *Scratch) Incoming(o IncomingOptions) (*Incoming, error) {
-	st := &Incoming{Scratch: s, o: o, coming: make(map[format.Sum]*coming, len(o.Blobs)), written: make(map[format.Sum]int64)}
+	return newIncoming(s.Cache, s.Drop, o)
+}
+
+// Incoming returns a Source of the blobs in the cache and of those to come. All stay.
+func (c *Cache) Incoming(o IncomingOptions) (*Incoming, error) {
+	return newIncoming(c, func(digest.Digest) error { return nil }, o)
+}
+
+func newIncoming(c *Cache, drop func(digest.Digest) error, o IncomingOptions) (*Incoming, error) {
+	st := &Incoming{Cache: c, drop: drop, o: o, coming: make(map[format.Sum]*coming, len(o.Blobs)), written: make(map[format.Sum]int64)}
 	for _, b := range o.Blobs {
 		d, err := format.ParseDigest(b.Digest)
 		if err != nil {
@@ -143,12 +153,12 @@ func (s *Incoming) wait(ctx context.Context, d format.Sum) error {
 	}
 }
 
-// leave removes a blob that the bundle now has, and makes room for others.
+// leave drops a blob that the bundle now has, and makes room for others.
 func (s *Incoming) leave(d format.Sum, size int64) error {
 	s.mu.Lock()
 	s.written[d] = size
 	s.mu.Unlock()
-	err := s.Drop(d.Digest())
+	err := s.drop(d.Digest())
 	if s.coming[d] != nil {
 		s.room.give(size)
 	}
@@ -168,14 +178,14 @@ func (s *Incoming) read(ctx context.Context, d format.Sum, max int64) ([]byte, e
 }
 
 // open returns frames that wait for the blob when they are copied.
-func (s *Incoming) open(_ context.Context, d format.Sum) (frames, error) {
+func (s *Incoming) open(ctx context.Context, d format.Sum) (frames, error) {
 	f := &comingFrames{s: s, sum: d}
 	c := s.coming[d]
 	if c != nil {
 		f.size = c.size
 		return f, nil
 	}
-	return f, f.load()
+	return f, f.load(ctx)
 }
 
 // comingFrames are frames of a blob that may not have arrived.
@@ -183,15 +193,15 @@ type comingFrames struct {
 	s     *Incoming
 	sum   format.Sum
 	size  int64
-	entry *cacheEntry // nil before arrival
-	used  bool        // already in the bundle
+	entry frames // nil before arrival
+	used  bool   // already in the bundle
 }
 
-func (f *comingFrames) load() (err error) {
-	if f.entry, err = f.s.entry(f.sum); err != nil {
+func (f *comingFrames) load(ctx context.Context) (err error) {
+	if f.entry, err = f.s.Cache.open(ctx, f.sum); err != nil {
 		return err
 	}
-	f.size = f.entry.size
+	f.size = f.entry.blobSize()
 	return nil
 }
 
@@ -201,10 +211,10 @@ func (f *comingFrames) length() int64 {
 	if f.entry == nil {
 		return framesMost(f.size, f.s.enc.FrameSize)
 	}
-	return f.entry.data
+	return f.entry.length()
 }
 
-func (f *comingFrames) seekEntries() []byte { return f.entry.table }
+func (f *comingFrames) seekEntries() []byte { return f.entry.seekEntries() }
 
 func (f *comingFrames) copyTo(ctx context.Context, w io.Writer, buf []byte) error {
 	if err := f.s.wait(ctx, f.sum); err != nil {
@@ -212,7 +222,7 @@ func (f *comingFrames) copyTo(ctx context.Context, w io.Writer, buf []byte) erro
 	}
 	if f.entry == nil {
 		want := f.size
-		if err := f.load(); err != nil {
+		if err := f.load(ctx); err != nil {
 			return err
 		}
 		if f.size != want {

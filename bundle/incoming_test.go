@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -238,5 +239,44 @@ func TestScratchSwept(t *testing.T) {
 	}
 	if err := used.Close(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestCacheIncoming wants the bytes of a bundle written after all blobs arrived, and all blobs in the cache afterwards.
+func TestCacheIncoming(t *testing.T) {
+	t.Parallel()
+	s := newArriving(t)
+	c := openCache(t, t.TempDir())
+	for _, d := range s.index.Items {
+		data, err := cached(t, s.scratch.Cache, d.Descriptor.Digest)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := put(t.Context(), c, data); err != nil {
+			t.Fatal(err)
+		}
+	}
+	empty := []byte("{}")
+	if err := put(t.Context(), c, empty); err != nil {
+		t.Fatal(err)
+	}
+	src, err := c.Incoming(bundle.IncomingOptions{
+		Blobs: s.later, Jobs: 1, Window: math.MaxInt64,
+		Fetch: func(ctx context.Context, d digest.Digest) error { return put(ctx, c, s.content[d]) },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	if _, err := bundle.Write(t.Context(), &out, src, s.index, bundle.WriteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(out.Bytes(), s.want) {
+		t.Error("other bytes than those of a bundle written after all blobs arrived")
+	}
+	for d := range s.content {
+		if _, ok, err := c.Stat(t.Context(), d); !ok || err != nil {
+			t.Errorf("blob %s is not in the cache: %v", d, err)
+		}
 	}
 }

@@ -467,8 +467,8 @@ func (l *downloader) fetchBlob(ctx context.Context, d *download) error {
 	return err
 }
 
-// plan returns the plan of a pinned image. Its referrers are among the pins.
-func (i *images) plan(ctx context.Context, pin manifest.Pin, pins []manifest.Pin) (*plan, error) {
+// plan returns the plan of a pinned image.
+func (i *images) plan(ctx context.Context, pin manifest.Pin, pinned referrerPins) (*plan, error) {
 	repo, err := i.registries.pinned(pin)
 	if err != nil {
 		return nil, err
@@ -491,7 +491,7 @@ func (i *images) plan(ctx context.Context, pin manifest.Pin, pins []manifest.Pin
 			return nil, err
 		}
 	}
-	if err := i.checkPinned(ctx, repo, img, pin, pins); err != nil {
+	if err := i.checkPinned(ctx, repo, img, pin, pinned); err != nil {
 		return nil, err
 	}
 	return repo.plan(img), nil

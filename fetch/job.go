@@ -14,8 +14,8 @@ import (
 )
 
 // A Job is a lock whose manifests have been read: the transfer is known, and nothing large has been fetched. Either Run
-// fetches everything, or Head fetches the blobs needed first and Fetch the rest, blob by blob. Fetch may be called
-// concurrently; the other methods may not.
+// fetches everything, or Head fetches the blobs needed first. Start then fetches the rest, or Fetch does, blob by blob.
+// Fetch may be called concurrently; the other methods may not.
 type Job struct {
 	s      *session
 	items  int
@@ -88,6 +88,7 @@ func (j *Job) Head(ctx context.Context) ([]Item, error) {
 		j.later[t.digest] = t
 		for _, p := range t.plans {
 			p.pending--
+			p.later++
 		}
 	}
 	return j.transfer(ctx, first)
@@ -113,6 +114,7 @@ func (j *Job) Fetch(ctx context.Context, d digest.Digest) error {
 		return cause
 	}
 	err := t.run(ctx)
+	t.ended.Do(func() { j.tell(t, err) })
 	if err == nil {
 		return nil
 	}
@@ -121,6 +123,22 @@ func (j *Job) Fetch(ctx context.Context, d digest.Digest) error {
 		failed.add(&ItemError{Kind: p.pin.Kind, Ref: p.pin.Ref, Platform: p.pin.Platform, Err: err})
 	}
 	return failed.err(ctx, j.items)
+}
+
+// tell reports the items whose last blob has arrived or failed.
+func (j *Job) tell(t *task, err error) {
+	for _, p := range t.plans {
+		if err != nil {
+			p.settle(err)
+		}
+		p.mu.Lock()
+		p.later--
+		last := p.later == 0 && p.done // otherwise Head failed and said so
+		p.mu.Unlock()
+		if last {
+			j.s.finish(p.pin, p.err, &failures{})
+		}
+	}
 }
 
 // transfer fetches blobs concurrently and returns the completed items.

@@ -25,6 +25,7 @@ type plan struct {
 
 	mu      sync.Mutex
 	pending int // blobs not yet fetched
+	later   int // blobs that Head left, not yet fetched
 	err     error
 	done    bool
 }
@@ -57,6 +58,7 @@ type task struct {
 	blob
 	others []func(context.Context) error // further places that have the blob
 	plans  []*plan
+	ended  sync.Once // for the plans, the first time that the blob arrived or failed
 }
 
 // run fetches the blob from the first place that has it.
@@ -79,10 +81,11 @@ func (t *task) run(ctx context.Context) error {
 // plan reads everything needed before large transfers. Failed items are in failed.
 func (s *session) plan(ctx context.Context, pins []manifest.Pin, failed *failures) []*plan {
 	plans := make([]*plan, len(pins))
+	referrers := pinnedReferrers(pins)
 	s.each(len(pins), func(i int) {
 		pin := pins[i]
 		s.events.emit(Event{Type: EventStarted, Kind: pin.Kind, Ref: pin.Ref, Platform: pin.Platform})
-		p, err := s.planItem(ctx, pin, pins)
+		p, err := s.planItem(ctx, pin, referrers)
 		if err != nil {
 			s.finish(pin, err, failed)
 			return
@@ -93,7 +96,7 @@ func (s *session) plan(ctx context.Context, pins []manifest.Pin, failed *failure
 	return slices.DeleteFunc(plans, func(p *plan) bool { return p == nil })
 }
 
-func (s *session) planItem(ctx context.Context, pin manifest.Pin, pins []manifest.Pin) (*plan, error) {
+func (s *session) planItem(ctx context.Context, pin manifest.Pin, referrers referrerPins) (*plan, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
@@ -102,7 +105,7 @@ func (s *session) planItem(ctx context.Context, pin manifest.Pin, pins []manifes
 	}
 	switch pin.Kind {
 	case manifest.ItemImage:
-		return s.images.plan(ctx, pin, pins)
+		return s.images.plan(ctx, pin, referrers)
 	case manifest.ItemReferrer:
 		return s.images.planReferrer(ctx, pin)
 	case manifest.ItemChart:
@@ -218,6 +221,9 @@ func (s *session) complete(ctx context.Context, p *plan, failed *failures) {
 		p.root, p.err = p.finish(ctx)
 	}
 	p.done = p.err == nil
+	if p.done && p.later > 0 {
+		return // the item ends with its last blob
+	}
 	s.finish(p.pin, p.err, failed)
 }
 

@@ -174,8 +174,21 @@ func (i *images) publicKey(path string) (*trust.PublicKey, error) {
 	return key, nil
 }
 
+// referrerPins are the referrers of a lock by the digest of their subject.
+type referrerPins map[digest.Digest][]manifest.Pin
+
+func pinnedReferrers(pins []manifest.Pin) referrerPins {
+	out := referrerPins{}
+	for _, p := range pins {
+		if p.Kind == manifest.ItemReferrer {
+			out[p.Subject] = append(out[p.Subject], p)
+		}
+	}
+	return out
+}
+
 // checkPinned checks an image's pinned signatures again, before large transfers.
-func (i *images) checkPinned(ctx context.Context, repo *repository, img image, pin manifest.Pin, pins []manifest.Pin) error {
+func (i *images) checkPinned(ctx context.Context, repo *repository, img image, pin manifest.Pin, pinned referrerPins) error {
 	if !mustBeSigned(pin) {
 		return nil
 	}
@@ -192,16 +205,17 @@ func (i *images) checkPinned(ctx context.Context, repo *repository, img image, p
 			pin.Root, now.RootDigest, pin.RootDigest)
 	}
 	c := signatureCheck{repo: repo, name: imageName(pin.Ref), by: by, image: img}
-	for _, p := range pins {
-		of := func(d ocispec.Descriptor) bool { return d.Digest == p.Subject }
-		if p.Kind != manifest.ItemReferrer || !slices.ContainsFunc(img.manifests, of) || imageName(p.Ref) != c.name {
-			continue
+	for _, m := range img.manifests {
+		for _, p := range pinned[m.Digest] {
+			if imageName(p.Ref) != c.name {
+				continue
+			}
+			a, err := repo.pinnedReferrer(ctx, p)
+			if err != nil {
+				return gone(err)
+			}
+			c.referrers = append(c.referrers, a)
 		}
-		a, err := repo.pinnedReferrer(ctx, p)
-		if err != nil {
-			return gone(err)
-		}
-		c.referrers = append(c.referrers, a)
 	}
 	return c.run(ctx, pin, nil)
 }
