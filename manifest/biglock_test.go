@@ -35,3 +35,30 @@ func TestLockOf100000Pins(t *testing.T) { //nolint:paralleltest // measures the 
 	runtime.ReadMemStats(&m)
 	t.Logf("%d MiB of text, %d MiB from the system", len(data)>>20, m.Sys>>20)
 }
+
+// BenchmarkCoversSigned compares locks with manifests that require a signature of each image. The time for each image does
+// not grow with their number.
+func BenchmarkCoversSigned(b *testing.B) {
+	for _, n := range []int{2_000, 20_000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			var m manifest.Bundle
+			var l manifest.Lock
+			for i := range n {
+				name := fmt.Sprintf("registry.example.com/team/component-%06d:v1.0.0", i)
+				m.Images = append(m.Images, manifest.Image{Name: name, Verify: &manifest.Verify{Key: "cosign.pub"}})
+				l.Items = append(l.Items, manifest.Pin{Kind: manifest.ItemImage, Ref: name, Digest: digest.FromString(name), Key: "cosign.pub"})
+			}
+			sum, err := m.Fingerprint()
+			if err != nil {
+				b.Fatal(err)
+			}
+			l.Manifest = sum.String()
+			for b.Loop() {
+				if err := l.Covers(&m); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(n), "ns/image")
+		})
+	}
+}

@@ -275,21 +275,34 @@ func (l *Lock) Covers(b *Bundle) error {
 // also refuses packages that were locked before signatures were required.
 func (l *Lock) signed(b *Bundle) error {
 	var stale StaleError
+	images := map[string][]*Pin{}
+	var charts []string // references of the charts with a checked signature, sorted
+	for i := range l.Items {
+		switch p := &l.Items[i]; {
+		case p.Kind == ItemImage:
+			images[p.Ref] = append(images[p.Ref], p)
+		case p.Kind == ItemChart && p.Verified == VerifiedSignature:
+			charts = append(charts, p.Ref)
+		}
+	}
+	slices.Sort(charts)
 	for _, image := range b.Images {
 		ref, err := image.Ref()
 		if err != nil {
 			return err
 		}
-		if image.Verify != nil && !slices.ContainsFunc(l.Items, func(p Pin) bool {
-			return p.Kind == ItemImage && p.Ref == ref && p.Key == image.Verify.Key && p.Identity == image.Verify.Identity && p.Issuer == image.Verify.Issuer && (p.Identity == "" || p.Root == b.Trust.Root)
+		if v := image.Verify; v != nil && !slices.ContainsFunc(images[ref], func(p *Pin) bool {
+			return p.Key == v.Key && p.Identity == v.Identity && p.Issuer == v.Issuer && (p.Identity == "" || p.Root == b.Trust.Root)
 		}) {
-			stale.Missing = append(stale.Missing, ItemImage+" "+ref+" with its key "+cmp.Or(image.Verify.Key, image.Verify.Identity))
+			stale.Missing = append(stale.Missing, ItemImage+" "+ref+" with its key "+cmp.Or(v.Key, v.Identity))
 		}
 	}
 	for _, c := range b.Charts {
-		if c.Verify != nil && !slices.ContainsFunc(l.Items, func(p Pin) bool {
-			return p.Kind == ItemChart && p.Verified == VerifiedSignature && (p.Ref == c.URL || strings.HasPrefix(p.Ref, ChartRef(c, c.Name, "")))
-		}) {
+		if c.Verify == nil {
+			continue
+		}
+		prefix := ChartRef(c, c.Name, "")
+		if i, _ := slices.BinarySearch(charts, prefix); i == len(charts) || !strings.HasPrefix(charts[i], prefix) {
 			stale.Missing = append(stale.Missing, ItemChart+" "+ChartRef(c, c.Name, c.Version)+" signed by "+c.Verify.Key)
 		}
 	}
