@@ -30,6 +30,8 @@ type Options struct {
 	Old    *bundle.From // nil for a pack
 	Listed *Listing     // Create only, in place of Old: its content is elsewhere
 	Output string       // the file to write; Open has none
+	// Zstd, if not "", is the path of the program zstd, which Create uses for entries without a dictionary. Readers need no program.
+	Zstd string
 	// Scratch is the directory for temporary files; "" for that of the output.
 	Scratch string
 	// Progress, if not nil, receives the phase, and the bytes done and in total.

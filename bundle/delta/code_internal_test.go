@@ -84,7 +84,7 @@ func TestCodeOfPartsOfPrograms(t *testing.T) {
 		if err != nil || !slices.Equal(found, want) {
 			t.Fatalf("machine %d: %v, %v", m, found, err)
 		}
-		packed, err := e.pack()
+		packed, err := e.pack(t.Context(), "")
 		if err != nil || kind(packed[0]) != kindCode {
 			t.Fatalf("machine %d: kind %d, %v", m, packed[0], err)
 		}
@@ -130,7 +130,7 @@ func TestProgramsArePackedSmaller(t *testing.T) {
 		t.Fatal(err)
 	}
 	e, _ := entryOf(t, program)
-	packed, err := e.pack()
+	packed, err := e.pack(t.Context(), "")
 	if err != nil {
 		t.Fatal(err)
 	}

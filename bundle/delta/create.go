@@ -369,7 +369,7 @@ func (c *creator) packMade(ctx context.Context, entries []entry) error {
 				if err := ctx.Err(); err != nil {
 					return err
 				}
-				packed[i], err = e.pack()
+				packed[i], err = e.pack(ctx, c.o.Zstd)
 				return err
 			})
 		}
@@ -391,8 +391,8 @@ func (c *creator) packMade(ctx context.Context, entries []entry) error {
 	return nil
 }
 
-// pack returns an entry's bytes in the section made.
-func (e *entry) pack() ([]byte, error) {
+// pack returns an entry's bytes in the section made. The program, if it is not "", compresses an entry without a dictionary.
+func (e *entry) pack(ctx context.Context, program string) ([]byte, error) {
 	content, err := load(e.parts)
 	if err != nil {
 		return nil, err
@@ -414,7 +414,12 @@ func (e *entry) pack() ([]byte, error) {
 			c.convert(content, toTarget)
 		}
 	}
-	data, err := packZstd(content, dict)
+	var data []byte
+	if program != "" && len(dict) == 0 {
+		data, err = packWith(ctx, program, content)
+	} else {
+		data, err = packZstd(content, dict)
+	}
 	if err != nil {
 		return nil, err
 	}

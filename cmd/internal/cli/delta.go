@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os/exec"
 	"strings"
 	"time"
 
@@ -53,22 +54,54 @@ clear.`,
 	return cmd
 }
 
+// A packLevel is a value of pack --level.
+type packLevel string
+
+const (
+	packDefault packLevel = "default"
+	packMax     packLevel = "max"
+)
+
+// program returns the path of the program that compresses at this level, or "" for the library.
+func (l packLevel) program() (string, error) {
+	switch l {
+	case packDefault:
+		return "", nil
+	case packMax:
+		path, err := exec.LookPath("zstd")
+		if err != nil {
+			return "", fmt.Errorf("--level max: %w: install the package zstd, or leave out --level", err)
+		}
+		return path, nil
+	}
+	return "", usage.Errorf("--level %q: want default or max", string(l))
+}
+
 func newPackCmd(g *globals) *cobra.Command {
-	var output string
+	var output, level string
 	cmd := &cobra.Command{
 		Use:   "pack BUNDLE -o PACK",
 		Short: "Make a bundle smaller for a slow line",
 		Long: `Writes a bundle in a smaller form: layers unpacked, each file once across all images, similar files compressed together. kkbundle
 unpack gives the bundle back, byte for byte. Both take far longer than writing the bundle: use them for slow lines only. The rules of
-kkbundle delta apply.`,
+kkbundle delta apply.
+
+--level max compresses with the program zstd, which must be installed here: a smaller file for about three times the processor time.
+kkbundle unpack does not need the program.`,
 		Example: `  kkbundle pack site-1.4.0.kkb -o site-1.4.0.kkp
   kkbundle unpack site-1.4.0.kkp -o site-1.4.0.kkb`,
 		Args: takes("BUNDLE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return runDelta(cmd.Context(), g, deltaFiles{next: args[0], output: output})
+			program, err := packLevel(level).program()
+			if err != nil {
+				return err
+			}
+			return runDelta(cmd.Context(), g, deltaFiles{next: args[0], output: output, zstd: program})
 		},
 	}
 	g.addTrust(cmd.Flags())
+	cmd.Flags().StringVar(&level, "level", string(packDefault), "compression: default, or max with the program zstd")
+	_ = cmd.RegisterFlagCompletionFunc("level", oneOf(string(packDefault), string(packMax))) // fails only for a second one
 	cmd.Flags().StringVarP(&output, "output", "o", "", "the file to write (required)")
 	return cmd
 }
@@ -79,6 +112,7 @@ type deltaFiles struct {
 	delta  string // of patch and unpack
 	next   string // of delta and pack
 	output string
+	zstd   string     // of pack: the program that compresses, or ""
 	login  loginFlags // of delta and patch, for OLD in a registry
 }
 
@@ -124,7 +158,7 @@ func runDelta(ctx context.Context, g *globals, f deltaFiles) (err error) {
 	}
 	defer func() { err = errors.Join(err, closeBundles(old, next)) }()
 	progress, stop := g.Phases()
-	c, err := delta.Create(ctx, *next, delta.Options{Old: old, Listed: listed, Output: f.output, Progress: progress})
+	c, err := delta.Create(ctx, *next, delta.Options{Old: old, Listed: listed, Output: f.output, Zstd: f.zstd, Progress: progress})
 	stop()
 	if err != nil {
 		return err

@@ -86,17 +86,29 @@ func (g *globals) openOld(ctx context.Context, f deltaFiles) (*bundle.From, erro
 	if err != nil {
 		return nil, err
 	}
-	o := pullOptions{loginFlags: f.login, fetchFlags: fetchFlags{level: bundle.LevelDefault.String()}}
-	options, err := o.library(g, f.old)
-	if err != nil {
-		return nil, err
-	}
-	options.Want = head.Old
-	r, err := pull.OpenWhole(ctx, options, filepath.Dir(f.output))
+	r, err := g.openPublished(ctx, published{address: f.old, want: head.Old, scratch: filepath.Dir(f.output)}, f.login)
 	if err != nil {
 		return nil, err
 	}
 	return &bundle.From{Name: f.old, Reader: r}, nil
+}
+
+// published names a bundle in a registry that is read like a file.
+type published struct {
+	address string
+	want    digest.Digest // its identity; "" for any
+	scratch string        // directory for temporary files
+}
+
+// openPublished downloads the blobs of a published bundle to the cache and opens the bundle there.
+func (g *globals) openPublished(ctx context.Context, p published, login loginFlags) (*bundle.Reader, error) {
+	o := pullOptions{loginFlags: login, fetchFlags: fetchFlags{level: bundle.LevelDefault.String()}}
+	options, err := o.library(g, p.address)
+	if err != nil {
+		return nil, err
+	}
+	options.Want = p.want
+	return pull.OpenWhole(ctx, options, p.scratch)
 }
 
 func runPatch(ctx context.Context, g *globals, f deltaFiles) (err error) {
