@@ -176,6 +176,19 @@ func (b *blockWriter) align() {
 	}
 }
 
+// wholeByte ends a part of pigz's output at a whole byte: with an empty stored block after an odd number of bits, and otherwise with empty
+// blocks of the fixed code, of 10 bits each.
+func (b *blockWriter) wholeByte() {
+	if b.accBits%2 == 1 {
+		b.bits(0, 3)
+		b.align()
+		b.bytes([]byte{0, 0, 0xff, 0xff})
+	}
+	for b.accBits > 0 {
+		b.bits(1<<1, 10)
+	}
+}
+
 func (b *blockWriter) bytes(p []byte) {
 	_, err := b.out.Write(p)
 	b.keep(err)

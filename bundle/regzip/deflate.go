@@ -68,6 +68,7 @@ type deflater struct {
 	matchLen   int
 	prevLen    int
 	pending    bool // the byte before start has no token yet
+	unhashed   int  // strings at the end of the dictionary that are not in the table yet
 
 	blocks blockWriter
 }
@@ -98,11 +99,30 @@ func (d *deflater) Write(p []byte) (int, error) {
 func (d *deflater) Close() error {
 	d.final = true
 	d.run()
+	d.flush(true)
 	d.blocks.end()
 	return d.blocks.err
 }
 
-// run compresses until the input is too short to continue.
+// restart begins again with the last bytes before the input, at most a window, as dictionary. It keeps the output.
+func (d *deflater) restart(dict []byte) {
+	clear(d.head[:])
+	d.start, d.block, d.lookahead, d.hash, d.matchStart, d.unhashed = len(dict), len(dict), 0, 0, 0, 0
+	d.matchLen, d.prevLen = minMatch-1, minMatch-1
+	d.hashed, d.eof, d.pending = len(dict) >= minMatch, false, false
+	copy(d.win[:], dict)
+	if !d.hashed {
+		return
+	}
+	d.unhashed = minMatch - 1
+	d.update(dict[0])
+	d.update(dict[1])
+	for at := range len(dict) - d.unhashed {
+		d.insert(at)
+	}
+}
+
+// run compresses until the input is too short to continue, or to its end if it is final.
 func (d *deflater) run() {
 	for {
 		if d.lookahead < minLookahead && !d.eof {
@@ -124,7 +144,6 @@ func (d *deflater) run() {
 		d.literal(d.win[d.start-1])
 		d.pending = false
 	}
-	d.flush(true)
 }
 
 // fill moves the window if its upper half is used up, and fills it.
@@ -140,6 +159,10 @@ func (d *deflater) fill() {
 			d.hashed = true
 			d.update(d.win[0])
 			d.update(d.win[1])
+		}
+		for n > 0 && d.unhashed > 0 && d.lookahead+d.unhashed >= minMatch {
+			d.insert(d.start - d.unhashed)
+			d.unhashed--
 		}
 		if n == 0 {
 			if d.variant == variantGNU {

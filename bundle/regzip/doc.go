@@ -14,6 +14,7 @@
 //	pgzip1.17/1 … 9              klauspost/pgzip with that library: podman, buildah, skopeo before that
 //	zlib/1 … zlib/9              zlib's deflate at its usual window and memory level: Python, Java, bazel
 //	gnu/1 … gnu/9                GNU gzip
+//	pigz/1 … pigz/9              pigz with two threads or more: parts of 128 KiB; Debian's base images
 //
 // The library of klauspost1.17 is klauspost/compress 1.17.11 under another name (replace in go.mod): its package flate imports the standard
 // library only, so it can be linked beside the newer one.

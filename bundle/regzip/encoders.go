@@ -22,6 +22,7 @@ const (
 	oldPgzipEncoder     = "pgzip1.17"
 	zlibEncoder         = "zlib"
 	gnuEncoder          = "gnu"
+	pigzEncoder         = "pigz"
 )
 
 // An encoder makes one deflate stream.
@@ -33,13 +34,13 @@ type encoder struct {
 // encoders returns all encoders, those that header suggests first.
 func encoders(header []byte) []encoder {
 	klauspost := []string{pgzipEncoder, oldPgzipEncoder, klauspostEncoder, oldKlauspostEncoder}
-	families := slices.Concat([]string{goEncoder}, klauspost, []string{zlibEncoder, gnuEncoder})
+	families := slices.Concat([]string{goEncoder}, klauspost, []string{zlibEncoder, gnuEncoder, pigzEncoder})
 	const osUnix = 3
 	switch {
 	case header[9] == osUnix:
-		families = slices.Concat([]string{zlibEncoder, gnuEncoder, goEncoder}, klauspost)
+		families = slices.Concat([]string{zlibEncoder, gnuEncoder, pigzEncoder, goEncoder}, klauspost)
 	case header[4] != 0 || header[5] != 0: // a zero time.Time
-		families = slices.Concat(klauspost, []string{goEncoder, zlibEncoder, gnuEncoder})
+		families = slices.Concat(klauspost, []string{goEncoder, zlibEncoder, gnuEncoder, pigzEncoder})
 	}
 	levels := []int{6, 1, 9, 5, 4, 3, 2, 7, 8}
 	switch header[8] { // the level, as far as the header has it
@@ -81,6 +82,8 @@ func encoderOf(family string, level int) encoder {
 		e.new = func(w io.Writer) (io.WriteCloser, error) { return newDeflater(w, variantZlib, level), nil }
 	case gnuEncoder:
 		e.new = func(w io.Writer) (io.WriteCloser, error) { return newDeflater(w, variantGNU, level), nil }
+	case pigzEncoder:
+		e.new = func(w io.Writer) (io.WriteCloser, error) { return newPigzWriter(w, level), nil }
 	}
 	return e
 }
