@@ -37,7 +37,8 @@ chart or in YAML. Extra items are listed in the manifest and have no user. With 
 "platforms", "neededBy": [{"task", "program", "roles", "source", "file", "object", "path"}]}], "undecided"}.
 
 With --layers: the encoders that made the bundle's gzip streams, found by making each stream again. kkbundle delta works on the content
-of these; the others are carried whole. All content is read, and compressed again: this takes minutes for a large bundle. With --json:
+of these; the others are carried whole. All content is read, and compressed again: this takes minutes for a large bundle. The blobs of a
+published bundle are downloaded to the cache. With --json:
 {"version", "digest", "encoders": [{"encoder", "blobs", "size"}], "unknown": [{"digest", "size"}]}.
 
 With --listing: digest and size of each blob, as JSON. It stands for the bundle where kkbundle delta makes an update for a site whose
@@ -59,7 +60,7 @@ With --sbom: the bill of materials in the bundle, CycloneDX 1.6 as JSON.`,
 			case listing:
 				return runInspectListing(cmd.Context(), g, args[0], login)
 			case layers:
-				return runInspectLayers(cmd.Context(), g, args[0])
+				return runInspectLayers(cmd.Context(), g, args[0], login)
 			}
 			return runInspect(cmd.Context(), g, args[0], login)
 		},

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"sync"
 
@@ -37,12 +38,17 @@ type inspectedLayer struct {
 	Size   int64         `json:"size"`
 }
 
-// runInspectLayers finds the encoder of each gzip stream of a bundle.
-func runInspectLayers(ctx context.Context, g *globals, path string) error {
+// openLayers opens a bundle whose content is read. A published one comes to the cache.
+func (g *globals) openLayers(ctx context.Context, path string, login loginFlags) (*bundle.Reader, error) {
 	if usage.IsAddress(path) {
-		return usage.Errorf("--layers reads all content: pull the bundle first, then name the file")
+		return g.openPublished(ctx, published{address: path, scratch: os.TempDir()}, login)
 	}
-	r, err := g.openAny(ctx, path)
+	return g.openAny(ctx, path)
+}
+
+// runInspectLayers finds the encoder of each gzip stream of a bundle.
+func runInspectLayers(ctx context.Context, g *globals, path string, login loginFlags) error {
+	r, err := g.openLayers(ctx, path, login)
 	if err != nil {
 		return err
 	}
