@@ -98,5 +98,5 @@ func readOnly(h http.Handler) http.Handler {
 }
 
 func limits() httpd.Limits {
-	return httpd.Limits{Header: 10 * time.Second, Idle: 2 * time.Minute, Grace: 20 * time.Second, MaxHeader: 64 << 10}
+	return httpd.Limits{Idle: 2 * time.Minute, Grace: 20 * time.Second, MaxHeader: 64 << 10}
 }

@@ -207,5 +207,5 @@ func (h hook) Fire(e *logrus.Entry) error {
 const stallTimeout = time.Minute
 
 func limits() httpd.Limits {
-	return httpd.Limits{Header: 10 * time.Second, Idle: 2 * time.Minute, Grace: 20 * time.Second, MaxHeader: 64 << 10}
+	return httpd.Limits{Idle: 2 * time.Minute, Grace: 20 * time.Second, MaxHeader: 64 << 10}
 }

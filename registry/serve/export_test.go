@@ -8,5 +8,5 @@ import (
 
 // SetLimits makes all waits for clients end after d. It is to be called before the first request.
 func (s *Server) SetLimits(d time.Duration) {
-	s.limits = limits{httpd.Limits{Header: d, Write: d, Idle: d, Grace: d, MaxHeader: 32 << 10}, d}
+	s.limits = limits{httpd.Limits{Write: d, Idle: d, Grace: d, MaxHeader: 32 << 10}, d}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/kkbundle/kkbundle/registry/httpd"
 )
 
-// limits are the server's timeouts. Write is for each 64 KiB.
+// limits are the server's timeouts. Write is for each chunk of a blob.
 type limits struct {
 	httpd.Limits
 	body time.Duration // for a body, which is never read
@@ -19,7 +19,7 @@ type limits struct {
 
 func defaultLimits() limits {
 	return limits{
-		httpd.Limits{Header: 10 * time.Second, Write: 30 * time.Second, Idle: time.Minute, Grace: 20 * time.Second, MaxHeader: 32 << 10},
+		httpd.Limits{Write: 30 * time.Second, Idle: time.Minute, Grace: 20 * time.Second, MaxHeader: 32 << 10},
 		5 * time.Second,
 	}
 }

@@ -9,7 +9,9 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"runtime"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -126,7 +128,7 @@ func inFlight(t *testing.T, s *serve.Server) (n int) {
 	return 0
 }
 
-// TestSteadyReader holds that a client has time for each 64 KiB anew, so that a slow one that goes on reading gets everything.
+// TestSteadyReader holds that a client has time for each chunk anew, so that a slow one that goes on reading gets everything.
 func TestSteadyReader(t *testing.T) {
 	t.Parallel()
 	content := textBytes(1, 1<<20)
@@ -140,7 +142,7 @@ func TestSteadyReader(t *testing.T) {
 	if w.Code != http.StatusOK || w.Body.Len() != len(content) {
 		t.Fatalf("%d with %d bytes", w.Code, w.Body.Len())
 	}
-	if want := len(content) / (64 << 10); w.writes != want || len(w.set) < want || w.late {
+	if want := len(content) / (32 << 10); w.writes != want || len(w.set) < want || w.late {
 		t.Errorf("%d writes and %d deadlines, want %d; a write without a new one: %v", w.writes, len(w.set), want, w.late)
 	}
 }
@@ -163,4 +165,60 @@ func (d *deadlines) Write(b []byte) (int, error) {
 	d.late = d.late || len(d.set) == d.used || time.Until(d.set[len(d.set)-1]) < 10*time.Second
 	d.writes, d.used = d.writes+1, len(d.set)
 	return d.ResponseRecorder.Write(b)
+}
+
+// TestStalledReadersNeedLittleMemory has 100 clients stop reading in the middle of a range of a compressed blob, and measures the memory that
+// this takes on both sides, beyond the frames that one client takes. containerd has three such requests for each image that it pulls.
+func TestStalledReadersNeedLittleMemory(t *testing.T) {
+	const clients, each = 100, 90 << 10
+	content := textBytes(1, 4*frameSize)
+	path := blobPath("x", content)
+	_, address, stop := listen(t, time.Minute, fileBundle(t, map[string][]byte{"x": content}))
+	t.Cleanup(func() { // after the clients have ended
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	fixed := net.Dialer{Control: func(_, _ string, c syscall.RawConn) (err error) {
+		set := func(fd uintptr) { err = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUF, 128<<10) }
+		if refused := c.Control(set); refused != nil {
+			return refused
+		}
+		return err
+	}}
+	stall := func() {
+		c, err := fixed.DialContext(t.Context(), "tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		const status = "HTTP/1.1 206 Partial Content\r\n"
+		answer := make([]byte, len(status))
+		if _, err = fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: x\r\nRange: bytes=4-\r\n\r\n", path); err == nil {
+			_, err = io.ReadFull(c, answer)
+		}
+		if err != nil || string(answer) != status {
+			t.Fatalf("%q, %v", answer, err)
+		}
+	}
+	stall()
+	before := memory()
+	for range clients {
+		stall()
+	}
+	more := (int64(memory()) - int64(before)) / clients
+	t.Logf("%d bytes for each client", more)
+	if more > each {
+		t.Errorf("%d KiB for each client, at most %d are allowed", more>>10, each>>10)
+	}
+}
+
+// memory returns the bytes of the heap and of goroutines' stacks.
+func memory() uint64 {
+	for range 3 { // pools keep what they have for one more
+		runtime.GC()
+	}
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc + m.StackInuse
 }
