@@ -11,6 +11,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/installer/addon"
 	"github.com/kkbundle/kkbundle/installer/engine"
+	"github.com/kkbundle/kkbundle/installer/etcd"
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/node"
 	"github.com/kkbundle/kkbundle/installer/precheck"
@@ -107,6 +108,9 @@ func precheckHosts(ctx context.Context, r *engine.Run) error {
 	r.Recorder.RecordPrecheck(report)
 	if err := tellIgnored(ctx, r); err != nil {
 		return err
+	}
+	if text := etcd.QuotaWarning(r.Cluster); text != "" {
+		r.Tell(task.Event{Phase: "precheck", Task: "precheck", State: task.Warned, Message: text})
 	}
 	if r.Force {
 		return nil

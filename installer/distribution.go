@@ -57,6 +57,7 @@ func kubeadmTasks(c *manifest.Cluster) []task.Task {
 			kubeadm.JoinTask("join-control-plane", task.OneByOne, manifest.RoleControlPlane),
 			kubeadm.JoinTask("join-worker", task.Each, manifest.RoleWorker),
 		},
+		kubeadm.QuotaTasks(c),
 		endpoint.LocalEndpointTasks(c),
 		[]task.Task{
 			cluster.LabelTask(),

@@ -68,21 +68,8 @@ func answeringMember(ctx context.Context, r *engine.Run) (*task.Host, error) {
 	return nil, fmt.Errorf("no host has a working etcd: %w", errors.Join(errs...))
 }
 
-// fitDatabases returns the members' databases, or an error unless all members are healthy.
-func fitDatabases(ctx context.Context, t *task.Host) ([]etcd.Database, error) {
-	list, err := etcd.Databases(ctx, t, true)
-	if err != nil {
-		return nil, err
-	}
-	var errs []error
-	for _, d := range list {
-		errs = append(errs, d.Fault())
-	}
-	return list, errors.Join(errs...)
-}
-
 func defragMembers(ctx context.Context, r *engine.Run, t *task.Host, always bool) (done []EtcdDefragged, err error) {
-	list, err := fitDatabases(ctx, t)
+	list, err := etcd.FitDatabases(ctx, t)
 	if err != nil {
 		return nil, plain.Advise(fmt.Errorf("no member was defragmented, because another may have to serve meanwhile: %w", err),
 			"bring all members back first; kkbundle status names them")
@@ -122,7 +109,7 @@ func defragOne(ctx context.Context, t *task.Host, endpoint string) (after int64,
 		return 0, err
 	}
 	err = task.Eventually(ctx, etcd.LeaderTimeout, func(ctx context.Context) error {
-		list, err := fitDatabases(ctx, t)
+		list, err := etcd.FitDatabases(ctx, t)
 		for _, d := range list {
 			if d.Endpoint == endpoint {
 				after = d.Size
@@ -135,14 +122,14 @@ func defragOne(ctx context.Context, t *task.Host, endpoint string) (after int64,
 
 // disarm takes back the alarm NOSPACE if every member has room.
 func disarm(ctx context.Context, t *task.Host) error {
-	list, err := fitDatabases(ctx, t)
+	list, err := etcd.FitDatabases(ctx, t)
 	if err != nil {
 		return err
 	}
 	for _, d := range list {
 		if d.Size*percent >= d.Quota*warnPercent {
 			return plain.Advise(fmt.Errorf("the database of %s still has %s of its quota of %s: etcd takes no changes", d.Endpoint, plain.Size(d.Size), plain.Size(d.Quota)),
-				"delete objects that nobody needs with etcdctl, with the API servers stopped, or raise etcd's quota (--quota-backend-bytes), and run this command again")
+				"delete objects that nobody needs with etcdctl, with the API servers stopped, or raise etcd.quota in the cluster file (kkbundle install), and run this command again")
 		}
 	}
 	return etcd.Disarm(ctx, t)

@@ -58,9 +58,9 @@ func (p UpgradePlan) mustPass(s catalog.Step, c *manifest.Cluster) (bool, error)
 	return false, nil
 }
 
-// isOfRunningMinor reports whether a step is of the minor release that the oldest control plane has: it exists for its etcd alone.
+// isOfRunningMinor reports whether a step is of the minor release that the upgrade starts at: it exists for its etcd alone.
 func (p UpgradePlan) isOfRunningMinor(s catalog.Step) bool {
-	return s.Etcd != "" && majorMinor(s.Cluster.Kubernetes.Version) == majorMinor(p.oldest())
+	return s.Etcd != "" && majorMinor(s.Cluster.Kubernetes.Version) == majorMinor(p.start())
 }
 
 // externalEtcdVersion returns the version of the etcd program on a host, such as 3.6.5.

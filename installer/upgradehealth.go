@@ -23,6 +23,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/etcd"
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/kubeadm"
 	"github.com/kkbundle/kkbundle/installer/siteregistry"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -83,7 +84,7 @@ func (u *upgrade) health(ctx context.Context, t *task.Host, plan UpgradePlan) er
 	nodes := slices.Concat(u.controlPlanes(), u.workers())
 	found := make([][]error, len(nodes))
 	_ = u.OnAll(nodes, func(i int, t *task.Host) error {
-		found[i] = append(certificatesValid(ctx, t), u.roomFor(ctx, t, plan)...)
+		found[i] = slices.Concat(certificatesValid(ctx, t), u.roomFor(ctx, t, plan), quotaHolds(ctx, t))
 		return nil
 	})
 	reasons = append(reasons, slices.Concat(found...)...)
@@ -162,6 +163,17 @@ func (u *upgrade) etcdHealthy(ctx context.Context, t *task.Host, _ UpgradePlan) 
 		errs = append(errs, fmt.Errorf("etcd has %d members, and there are %d control planes", len(members), want))
 	}
 	return errs
+}
+
+// quotaHolds checks that the member of a control plane does not get a quota that a database has reached.
+func quotaHolds(ctx context.Context, t *task.Host) []error {
+	if !t.Is(manifest.RoleControlPlane) || t.Site.Cluster.Etcd.Type != manifest.EtcdInternal {
+		return nil
+	}
+	if err := kubeadm.CheckUpgradeQuota(ctx, t); err != nil {
+		return []error{err}
+	}
+	return nil
 }
 
 // noAlarm asks external etcd for alarms and for members that do not answer: API servers are ready with either.

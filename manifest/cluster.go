@@ -102,6 +102,8 @@ type Etcd struct {
 	Backup *Backup  `yaml:"backup,omitempty" doc:"Regular copies on the etcd hosts. Default every 6h, the newest 8; not for a provided etcd and k3s."`
 	// DataDir is /var/lib/etcd by default.
 	DataDir string `yaml:"dataDir,omitempty" doc:"Directory of the data. Default /var/lib/etcd."`
+	// Quota is etcd's --quota-backend-bytes. https://etcd.io/docs/v3.6/dev-guide/limit/#storage-size-limit
+	Quota Quantity `yaml:"quota,omitempty" doc:"Size of the database at which etcd takes no changes, for types internal and external. etcd suggests at most 8Gi. Default etcd's own, 2Gi."`
 	// Endpoints, CA, Cert and Key describe the user's own etcd: addresses, and paths of PEM files relative to the
 	// cluster file.
 	Endpoints []string `yaml:"endpoints,omitempty" doc:"Addresses of a provided etcd, such as https://10.0.0.1:2379."`

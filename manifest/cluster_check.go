@@ -25,6 +25,7 @@ func (c clusterChecker) check(k *Cluster) {
 	(&kubeadmChecker{checker: c.checker}).check(&k.Kubernetes)
 	c.endpoint(&k.ControlPlaneEndpoint)
 	c.etcd(&k.Etcd)
+	c.quota(k)
 	c.backup(k.Backup)
 	c.s3(k.Backup)
 	if k.Certificates.EtcdCA != nil && k.Etcd.Type != "" && k.Etcd.Type != EtcdInternal {
@@ -214,6 +215,39 @@ func (c *checker) s3(b BackupKeys) {
 	if path.Clean("/"+b.S3.Prefix) != "/"+strings.Trim(b.S3.Prefix, "/") {
 		c.add("backup.s3.prefix", "%q: want a path such as backups/site1", shorten(b.S3.Prefix))
 	}
+}
+
+// quota checks the size and the place of etcd's quota.
+func (c clusterChecker) quota(k *Cluster) {
+	const (
+		least    = 256 << 20 // a new cluster with addons has some 10 MB
+		argument = "quota-backend-bytes"
+	)
+	switch {
+	case c.src.node("etcd.quota") == nil:
+	case k.Etcd.Type == EtcdProvided:
+		c.addKey("etcd.quota", "belongs to an etcd that kkbundle installs; leave it out, and set --%s where etcd runs", argument)
+	case k.Etcd.Quota < least:
+		c.add("etcd.quota", "%s is too small for a cluster; write at least 256Mi, such as 8Gi", k.Etcd.Quota)
+	case k.Kubernetes.Kubeadm.hasEtcdArgument(argument):
+		c.addKey("etcd.quota", "kubernetes.kubeadm sets %s, too; leave it out there", argument)
+	}
+}
+
+// hasEtcdArgument reports whether a ClusterConfiguration, of either API version, sets an argument of etcd.
+func (c Config) hasEtcdArgument(name string) bool {
+	part, _ := c["etcd"].(map[string]any)
+	local, _ := part["local"].(map[string]any)
+	switch args := local["extraArgs"].(type) {
+	case map[string]any:
+		return args[name] != nil
+	case []any:
+		return slices.ContainsFunc(args, func(one any) bool {
+			m, _ := one.(map[string]any)
+			return m["name"] == name
+		})
+	}
+	return false
 }
 
 // etcd checks that the settings match the type.

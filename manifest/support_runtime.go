@@ -39,6 +39,8 @@ func runtimeGaps() []gap[*Cluster] {
 			func(c *Cluster) bool { return k3s(c) && c.Etcd.Type == EtcdExternal }),
 		with("saving k3s' etcd", "etcd.backup", "leave it out: k3s saves its etcd by itself, every 12 hours, below /var/lib/rancher/k3s/server/db/snapshots",
 			func(c *Cluster) bool { return k3s(c) && c.Etcd.Backup != nil }),
+		with("the quota of k3s' etcd", "etcd.quota", "leave it out, and write etcd-arg: [quota-backend-bytes=...] into /etc/rancher/k3s/config.yaml.d on the servers",
+			func(c *Cluster) bool { return k3s(c) && c.Etcd.Quota != 0 }),
 		with("hardening k3s", "kubernetes.security", "use baseline",
 			func(c *Cluster) bool { return k3s(c) && c.Kubernetes.Security == SecurityHardened }),
 		with("dual stack with k3s", "kubernetes.podCIDR", "use one network",

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// defaultQuota is etcd's own; members before 3.6 do not name theirs.
+	// defaultQuota is etcd's own.
 	defaultQuota = 2 << 30
 	// defragTimeout bounds the work on one member. It reads and writes the database, at most 8 GiB, at 15 MB/s.
 	defragTimeout = 10 * time.Minute
@@ -84,7 +84,8 @@ func Databases(ctx context.Context, t *task.Host, all bool) ([]Database, error) 
 		s := one.Status
 		d := Database{
 			Endpoint: one.Endpoint, Member: s.Header.Member, Leader: s.Leader, Learner: s.Learner, Version: s.Version, Revision: s.Header.Revision,
-			Size: s.Size, Used: s.Used, Quota: cmp.Or(s.Quota, defaultQuota),
+			Size: s.Size, Used: s.Used,
+			Quota: cmp.Or(s.Quota, t.Site.Cluster.Etcd.Quota.Bytes(), defaultQuota), // members before 3.6 do not name theirs
 		}
 		for _, text := range s.Errors {
 			if strings.Contains(text, "alarm:"+noSpace) {

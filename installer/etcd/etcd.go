@@ -7,6 +7,7 @@ import (
 	"net"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/kkbundle/kkbundle/hostfile"
@@ -71,13 +72,13 @@ func etcdTask(c *manifest.Cluster) task.Task {
 		if err != nil {
 			return task.Setting{}, err
 		}
-		env, err := settings(t)
+		env, err := Environment(ctx, t)
 		if err != nil {
 			return task.Setting{}, err
 		}
 		return task.Setting{
 			Files: append(files,
-				task.File{Path: etcdEnv, Mode: 0o600, Data: []byte(env)},
+				env,
 				task.File{Path: "/etc/systemd/system/" + Unit, Mode: 0o644, Data: []byte(etcdUnitFile)},
 			),
 			Apply: RunMember,
@@ -122,7 +123,16 @@ func etcdClientTask(files func(ctx context.Context, s *task.Site) ([]task.File, 
 	})
 }
 
-// settings returns etcd's environment file. InitialEnv has the settings that only members without data read.
+// Environment returns etcd's environment file, or an error if etcd would take no changes with its quota.
+func Environment(ctx context.Context, t *task.Host) (task.File, error) {
+	text, err := settings(t)
+	if err == nil {
+		err = checkEnvQuota(ctx, t, text)
+	}
+	return task.File{Path: etcdEnv, Mode: 0o600, Data: []byte(text)}, err
+}
+
+// settings returns the text of etcd's environment file. InitialEnv has the settings that only members without data read.
 func settings(t *task.Host) (string, error) {
 	dir, err := DataDir(t)
 	if err != nil {
@@ -132,10 +142,10 @@ func settings(t *task.Host) (string, error) {
 	client, peer := "https://"+net.JoinHostPort(ip, Port), "https://"+net.JoinHostPort(ip, etcdPeerPort)
 	local := "https://" + net.JoinHostPort(task.Loopback(ip), Port)
 	trusted, server, peerPair := AuthorityFiles().Cert, pairFiles("server"), pairFiles("peer")
-	return hostfile.Mark + "\n" + environment(
+	pairs := []string{
 		"ETCD_NAME", t.Name,
 		"ETCD_DATA_DIR", dir,
-		"ETCD_LISTEN_CLIENT_URLS", client+","+local,
+		"ETCD_LISTEN_CLIENT_URLS", client + "," + local,
 		"ETCD_ADVERTISE_CLIENT_URLS", client,
 		"ETCD_LISTEN_PEER_URLS", peer,
 		"ETCD_INITIAL_ADVERTISE_PEER_URLS", peer,
@@ -147,7 +157,11 @@ func settings(t *task.Host) (string, error) {
 		"ETCD_PEER_KEY_FILE", peerPair.Key,
 		"ETCD_PEER_TRUSTED_CA_FILE", trusted,
 		"ETCD_PEER_CLIENT_CERT_AUTH", "true",
-	), nil
+	}
+	if quota := t.Site.Cluster.Etcd.Quota; quota > 0 {
+		pairs = append(pairs, quotaEnv, strconv.FormatInt(quota.Bytes(), 10))
+	}
+	return hostfile.Mark + "\n" + environment(pairs...), nil
 }
 
 // environment renders pairs of name and value as an environment file.
@@ -204,10 +218,20 @@ func Part(r *task.Site) task.KubeadmPart {
 		return task.KubeadmPart{Cluster: kube.Document{"etcd": kube.Document{"external": kube.Document{
 			"endpoints": endpoints, "caFile": f.ca, "certFile": f.Cert, "keyFile": f.Key,
 		}}}}
-	case e.DataDir != "" && e.DataDir != DefaultDataDir:
-		return task.KubeadmPart{Cluster: kube.Document{"etcd": kube.Document{"local": kube.Document{"dataDir": e.DataDir}}}}
+	case e.Type == manifest.EtcdProvided || e.Type == manifest.EtcdExternal:
+		return task.KubeadmPart{}
 	}
-	return task.KubeadmPart{}
+	local := kube.Document{}
+	if e.DataDir != "" && e.DataDir != DefaultDataDir {
+		local["dataDir"] = e.DataDir
+	}
+	if e.Quota > 0 {
+		local["extraArgs"] = kube.Document{QuotaArgument: strconv.FormatInt(e.Quota.Bytes(), 10)}
+	}
+	if len(local) == 0 {
+		return task.KubeadmPart{}
+	}
+	return task.KubeadmPart{Cluster: kube.Document{"etcd": kube.Document{"local": local}}}
 }
 
 // etcdEndpoints returns the client URLs of an external etcd, none for kubeadm's.

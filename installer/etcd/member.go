@@ -212,7 +212,20 @@ func restart(ctx context.Context, t *task.Host, members []Member) error {
 	if findMember(t, members).Learner { // an interrupted run did not promote the member
 		return promote(ctx, t, members)
 	}
-	return task.Eventually(ctx, LeaderTimeout, func(ctx context.Context) error { return CheckHealth(ctx, t) })
+	return task.Eventually(ctx, LeaderTimeout, func(ctx context.Context) error { return serves(ctx, t) })
+}
+
+// serves returns nil if the host's member is healthy, or has only the alarm NOSPACE, which a restart does not take back. Restarts with a
+// larger quota precede that.
+func serves(ctx context.Context, t *task.Host) error {
+	ill := CheckHealth(ctx, t)
+	if ill == nil {
+		return nil
+	}
+	if list, err := Databases(ctx, t, false); err == nil && list[0].NoSpace {
+		return list[0].Fault()
+	}
+	return ill
 }
 
 // checkStop refuses to stop a healthy member whose stop would cost the quorum. A single member may stop: etcd pauses.

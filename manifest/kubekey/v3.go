@@ -223,8 +223,8 @@ func withPort(address, port *yaml.Node) *yaml.Node {
 }
 
 func (r v3Reader) etcd(o *object, t tree) {
-	external := o.sub("external")
-	if kind := o.scalar("type"); kind != nil {
+	external, kind := o.sub("external"), o.scalar("type")
+	if kind != nil {
 		switch kind.Value {
 		case "kubekey":
 			t.set("etcd.type", text(kind, "external"))
@@ -250,8 +250,11 @@ func (r v3Reader) etcd(o *object, t tree) {
 		t.set("etcd.backup.keep", first(keep, placed(at, "!!int", "5")))
 	}
 	o.drop("copies are kept where kkbundle keeps them", "backupDir", "backupScript", "backupScriptDir")
+	if quota := o.scalar("quotaBackendBytes"); quota != nil && quota.Value != "0" && (kind == nil || kind.Value != "external") {
+		t.set("etcd.quota", quota)
+	}
 	o.drop("etcd has its own defaults", "port", "peerPort", "extraArgs", "heartbeatInterval", "electionTimeout", "snapshotCount", "autoCompactionRetention",
-		"metrics", "quotaBackendBytes", "maxRequestBytes", "maxSnapshots", "maxWals", "logLevel")
+		"metrics", "maxRequestBytes", "maxSnapshots", "maxWals", "logLevel")
 	o.done()
 }
 

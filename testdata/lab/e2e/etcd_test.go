@@ -51,6 +51,33 @@ func TestEtcd(t *testing.T) {
 	t.Run("Defragmented", th.defragmented)
 	t.Run("Restored", th.restoreEtcd)
 	t.Run("CopiesInS3", th.copiesInS3)
+	t.Run("Quota", func(t *testing.T) {
+		th.raiseQuota(t, "tr '\\0' '\\n' </proc/$(pgrep --exact etcd)/environ | grep --line-regexp ETCD_QUOTA_BACKEND_BYTES=3221225472", 1, 2, 3)
+	})
+}
+
+// raiseQuota gives etcd another quota, and looks for it on the hosts of members with a command.
+func (th *thread) raiseQuota(t *testing.T, shows string, members ...int) {
+	t.Helper()
+	file := filepath.Join(th.dir, "cluster-quota.yaml")
+	text, err := os.ReadFile(filepath.Join(th.dir, "cluster.yaml"))
+	if err == nil {
+		err = os.WriteFile(file, bytes.Replace(text, []byte("etcd: {"), []byte("etcd: {quota: 3Gi, "), 1), 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := run(t, th.site(t, "install", "-c", file)).must(t, 0)
+	t.Logf("another quota: %s", r.took)
+	for _, number := range members {
+		th.on(t, number, shows)
+	}
+	if s := run(t, th.site(t, "status", "-c", file)).must(t, 0); strings.Count(s.stdout, "of 3.0 GiB") < len(members) {
+		t.Errorf("status does not show the quota:\n%s", s.stdout)
+	}
+	if r := run(t, th.site(t, "install", "-c", file)).must(t, 0); !strings.Contains(r.stderr, "0 changed") {
+		t.Errorf("a rerun changes something:\n%s", r.stderr)
+	}
 }
 
 // defragmented defragments all members, and looks at what status says of them.

@@ -28,6 +28,7 @@ func TestHA(t *testing.T) {
 	steps(t, []step{
 		{"three control planes and two workers", th.installHA},
 		{"a rerun changes nothing", th.rerunHA},
+		{"etcd gets another quota", th.quotaHA},
 		{"a control plane is lost, and nodes and kubectl go on", th.loseControlPlane},
 		{"another takes its place", th.replaceControlPlane},
 		{"etcd is restored from a backup", th.restoreEtcd},
@@ -56,6 +57,11 @@ func (th *thread) rerunHA(t *testing.T) {
 	if !strings.Contains(r.stderr, "0 changed") {
 		t.Errorf("want 0 changed, got\n%s", r.stderr)
 	}
+}
+
+// quotaHA raises the quota of kubeadm's etcd. The control plane that joins later gets it, too.
+func (th *thread) quotaHA(t *testing.T) {
+	th.raiseQuota(t, "pgrep --full '^etcd .*--quota-backend-bytes=3221225472'", 1, 2, 3)
 }
 
 // loseControlPlane pulls the plug of the first control plane, which made the cluster and which everything was joined through.
@@ -107,6 +113,7 @@ func (th *thread) replaceControlPlane(t *testing.T) {
 	if members := th.on(t, 2, etcdctl("member list")); strings.Count(members, "started") != 3 || strings.Count(members, "\n") != 3 {
 		t.Errorf("etcd's members:\n%s", members)
 	}
+	th.on(t, 6, "pgrep --full '^etcd .*--quota-backend-bytes=3221225472'")
 	th.admin = 6
 	th.nodesAre(t, 6, "host2", "host3", "host4", "host5", "host6")
 	for _, worker := range []int{4, 5} {
