@@ -63,6 +63,13 @@ func MoveEndpoint(ctx context.Context, o engine.Options, agree func([]string) er
 
 // checkMovable refuses a cluster that differs from the cluster file in other things than its endpoint.
 func checkMovable(ctx context.Context, r *engine.Run) error {
+	rotated, err := rotatedOn(ctx, r)
+	if err != nil {
+		return err
+	}
+	if rotated != nil {
+		return rotationRefusal(rotated)
+	}
 	first := r.FirstControlPlane()
 	id, settings, begun, err := member.Recorded(ctx, first)
 	if err != nil || !begun {

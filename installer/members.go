@@ -28,6 +28,15 @@ func checkMembers(ctx context.Context, r *engine.Run) error {
 	if !begun && !r.IsWanted(first) {
 		return fmt.Errorf("%s is the first control plane and not a node yet: the first install needs it in --limit", first.Name)
 	}
+	var rotated *task.Host
+	if begun {
+		if rotated, err = rotatedOn(ctx, r); err != nil {
+			return err
+		}
+	}
+	if rotated != nil && !r.Gone { // a rotation goes on only after lost nodes are deleted
+		return rotationRefusal(rotated)
+	}
 	want := fmt.Sprintf("%s, not yet installed on %s", member.Identity(r.Site), first.Name)
 	authority := ""
 	if begun {
@@ -50,7 +59,7 @@ func checkMembers(ctx context.Context, r *engine.Run) error {
 			return err
 		}
 		has, err := member.ClusterPin(ctx, t)
-		if err != nil || has == authority {
+		if err != nil || has == authority || rotated != nil {
 			return err
 		}
 		return &member.OtherClusterError{Host: t.Name, Is: fmt.Sprintf("%s with the authority %s", member.Identity(r.Site), has), Want: want}

@@ -187,3 +187,25 @@ func hostOf(address string) string {
 	}
 	return strings.Trim(address, "[]")
 }
+
+// RestartKubeVIP restarts kube-vip, if a control plane has it: kube-vip reads its kubeconfig at its start. Another control plane takes
+// the address over.
+func RestartKubeVIP(ctx context.Context, t *task.Host) error {
+	there, err := t.Test(ctx, "test", "-e", KubeVIPManifest)
+	if err != nil || !there {
+		return err
+	}
+	if _, err := t.Test(ctx, "pkill", "--exact", kubeVIPName); err != nil {
+		return err
+	}
+	ca, err := t.Read(ctx, kube.ClusterCA)
+	if err != nil {
+		return err
+	}
+	return task.Eventually(ctx, endpointWait, func(ctx context.Context) error {
+		if err := t.Run(ctx, "pgrep", "--exact", kubeVIPName); err != nil {
+			return fmt.Errorf("kube-vip on %s has not started again: %w", t.Name, err)
+		}
+		return APIAnswers(ctx, t, t.Site.Endpoint(), ca)
+	})
+}

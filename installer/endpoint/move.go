@@ -39,8 +39,8 @@ type Move struct {
 	From []Address
 }
 
-// moveStamp exists on control planes during a move, with a line for each endpoint that nodes may use.
-const moveStamp = task.StampDir + "/endpoint-move"
+// MoveStamp exists on control planes during a move, with a line for each endpoint that nodes may use.
+const MoveStamp = task.StampDir + "/endpoint-move"
 
 // FindMove returns the move from the endpoints that the connected nodes record to the cluster file's. It has no From if the
 // cluster is there.
@@ -54,7 +54,7 @@ func FindMove(ctx context.Context, s *task.Site) (Move, error) {
 			return err
 		}
 		found[i] = []string{member.Value(settings, member.EndpointTypeSetting) + " " + member.Value(settings, member.EndpointSetting)}
-		stamp, err := t.Read(ctx, moveStamp)
+		stamp, err := t.Read(ctx, MoveStamp)
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil
 		}
@@ -78,7 +78,7 @@ func BeginMoveTask(m Move) task.Task {
 		for _, a := range m.From {
 			text += a.String() + "\n"
 		}
-		return task.File{Path: moveStamp, Mode: 0o600, Data: []byte(text)}
+		return task.File{Path: MoveStamp, Mode: 0o600, Data: []byte(text)}
 	}
 	return task.Task{
 		Name: "endpoint-begin", Roles: []manifest.Role{manifest.RoleControlPlane}, AllOrNone: true,
@@ -92,10 +92,10 @@ func EndMoveTask() task.Task {
 	return task.Task{
 		Name: "endpoint-end", Roles: []manifest.Role{manifest.RoleControlPlane}, AllOrNone: true,
 		Done: func(ctx context.Context, t *task.Host) (bool, error) {
-			there, err := t.AnyExists(ctx, moveStamp)
+			there, err := t.AnyExists(ctx, MoveStamp)
 			return !there, err
 		},
-		Do: func(ctx context.Context, t *task.Host) error { return t.Run(ctx, "rm", "-f", moveStamp) },
+		Do: func(ctx context.Context, t *task.Host) error { return t.Run(ctx, "rm", "-f", MoveStamp) },
 	}
 }
 

@@ -37,15 +37,32 @@ const (
 	schedulerConf = "/etc/kubernetes/scheduler.conf"
 )
 
+// storedConfiguration returns kubeadm's configuration in the cluster.
+func storedConfiguration(ctx context.Context, t *task.Host) (d kube.Document, err error) {
+	config, err := t.Kube().ConfigMap(ctx, kube.SystemNamespace, configInCluster)
+	if err != nil {
+		return nil, fmt.Errorf("kubeadm's configuration in the cluster: %w", err)
+	}
+	if err := yaml.Unmarshal([]byte(config.Data[clusterPart]), &d); err != nil || d == nil {
+		return nil, fmt.Errorf("kubeadm's configuration in the cluster (ConfigMap %s/%s) cannot be read: %w", kube.SystemNamespace, configInCluster, err)
+	}
+	return d, nil
+}
+
+// storeConfiguration replaces kubeadm's configuration in the cluster.
+func storeConfiguration(ctx context.Context, t *task.Host, d kube.Document) error {
+	data, err := yaml.Marshal(d)
+	if err != nil {
+		return err
+	}
+	return t.Kube().PatchConfigMap(ctx, kube.SystemNamespace, configInCluster, clusterPart, string(data))
+}
+
 // clusterConfiguration returns kubeadm's configuration in the cluster with another endpoint and with more names in API servers'
 // certificates.
 func clusterConfiguration(ctx context.Context, t *task.Host, hostPort string, names []string) (d kube.Document, changed bool, err error) {
-	config, err := t.Kube().ConfigMap(ctx, kube.SystemNamespace, configInCluster)
-	if err != nil {
-		return nil, false, fmt.Errorf("kubeadm's configuration in the cluster: %w", err)
-	}
-	if err := yaml.Unmarshal([]byte(config.Data[clusterPart]), &d); err != nil || d == nil {
-		return nil, false, fmt.Errorf("kubeadm's configuration in the cluster (ConfigMap %s/%s) cannot be read: %w", kube.SystemNamespace, configInCluster, err)
+	if d, err = storedConfiguration(ctx, t); err != nil {
+		return nil, false, err
 	}
 	changed = d["controlPlaneEndpoint"] != hostPort
 	d["controlPlaneEndpoint"] = hostPort
@@ -82,11 +99,7 @@ func EndpointConfigTask(m endpoint.Move) task.Task {
 			if err != nil {
 				return err
 			}
-			data, err := yaml.Marshal(d)
-			if err != nil {
-				return err
-			}
-			return t.Kube().PatchConfigMap(ctx, kube.SystemNamespace, configInCluster, clusterPart, string(data))
+			return storeConfiguration(ctx, t, d)
 		},
 	}
 }
@@ -162,17 +175,22 @@ func hasServing(ctx context.Context, t *task.Host, names []string) (bool, error)
 	return true, nil
 }
 
-// newServingCertificate makes kubeadm issue a certificate in a directory of its own, and puts it into use with its key.
-func newServingCertificate(ctx context.Context, t *task.Host, hostPort string, names []string) error {
+// certificatesConfig returns a configuration with which kubeadm makes certificates of a control plane in another directory.
+func certificatesConfig(ctx context.Context, t *task.Host, dir, hostPort string, names []string) ([]byte, error) {
 	cluster, _, err := clusterConfiguration(ctx, t, hostPort, names)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	cluster["certificatesDir"] = newServing
-	data, err := kube.Documents(kube.Document{
+	cluster["certificatesDir"] = dir
+	return kube.Documents(kube.Document{
 		"apiVersion": cluster["apiVersion"], "kind": "InitConfiguration",
 		"localAPIEndpoint": LocalEndpoint(t.IP), "nodeRegistration": kube.Document{"name": t.Name},
 	}, cluster)
+}
+
+// newServingCertificate makes kubeadm issue a certificate in a directory of its own, and puts it into use with its key.
+func newServingCertificate(ctx context.Context, t *task.Host, hostPort string, names []string) error {
+	data, err := certificatesConfig(ctx, t, newServing, hostPort, names)
 	if err != nil {
 		return err
 	}
@@ -235,6 +253,18 @@ func moveNode(ctx context.Context, t *task.Host, m endpoint.Move) error {
 			return err
 		}
 	}
+	if err := restartKubelet(ctx, t); err != nil {
+		return err
+	}
+	_, record, err := movedRecord(ctx, t, m)
+	if err != nil {
+		return err
+	}
+	return t.Write(ctx, task.File{Path: member.Path, Mode: 0o600, Data: []byte(record)})
+}
+
+// restartKubelet restarts a node's kubelet and waits until it has reached the API server.
+func restartKubelet(ctx context.Context, t *task.Host) error {
 	if err := t.Systemctl(ctx, "restart", "kubelet.service"); err != nil {
 		return t.WithUnitLog(ctx, "kubelet.service", err)
 	}
@@ -246,11 +276,7 @@ func moveNode(ctx context.Context, t *task.Host, m endpoint.Move) error {
 	if err := task.Eventually(ctx, leaseWait, func(ctx context.Context) error { return renewedSince(ctx, t, restarted) }); err != nil {
 		return t.WithUnitLog(ctx, "kubelet.service", err)
 	}
-	_, record, err := movedRecord(ctx, t, m)
-	if err != nil {
-		return err
-	}
-	return t.Write(ctx, task.File{Path: member.Path, Mode: 0o600, Data: []byte(record)})
+	return nil
 }
 
 // A movedFile is a kubeconfig of a node. process is the one that reads it at its start, besides the kubelet.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -16,6 +17,7 @@ import (
 	"github.com/kkbundle/kkbundle/disk"
 	"github.com/kkbundle/kkbundle/installer"
 	"github.com/kkbundle/kkbundle/installer/engine"
+	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/installer/node"
 	"github.com/kkbundle/kkbundle/plain"
 )
@@ -23,14 +25,14 @@ import (
 func newCertsCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "certs",
-		Short: "List and renew a cluster's certificates, and save its keys",
+		Short: "List and renew a cluster's certificates, replace its authorities, and save its keys",
 		Long: `Certificates of control planes, of the site's registry and of external etcd are valid for a year. By default, timers on their hosts renew
 them 60 days before they end (certificates.renew: auto). These commands are for checks, for clusters with renew: manual, and for hosts
 that were switched off.`,
 		Args: takes(),
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newCertsCheckCmd(g), newCertsRenewCmd(g), newCertsBackupCmd(g))
+	cmd.AddCommand(newCertsCheckCmd(g), newCertsRenewCmd(g), newCertsRotateCmd(g), newCertsBackupCmd(g))
 	return cmd
 }
 
@@ -105,11 +107,19 @@ func printCertificates(g *globals, all []installer.Certificate, now time.Time) e
 		case c.Problem != "":
 			end, left, by = "unreadable", "", c.Problem
 		case c.CA:
-			by = "an authority: a new one is a new cluster's"
+			by = authorityRenewal(c.Path)
 		}
 		rows = append(rows, []string{end, left, c.Host, c.Path, by})
 	}
 	return g.PrintTable([]string{"ENDS", "LEFT", "HOST", "CERTIFICATE", "RENEWED BY"}, rows)
+}
+
+// authorityRenewal returns what replaces an authority.
+func authorityRenewal(path string) string {
+	if strings.HasPrefix(path, kube.PKIDir) {
+		return "kkbundle certs rotate-ca"
+	}
+	return "an authority: a new one is a new cluster's"
 }
 
 // remaining returns a duration in days, or in hours of the last days.
@@ -140,7 +150,7 @@ one control plane after the other: kubeadm certs renew all, then a restart of et
 next one follows when the API server is ready. Workloads keep running. admin.conf in the work directory is renewed too. With --days, only
 hosts with a certificate that ends within so many days are changed.
 
-Kubelets renew their own certificates; Harbor's is renewed by install. Authorities are not renewed.`,
+Kubelets renew their own certificates; Harbor's is renewed by install. kkbundle certs rotate-ca replaces authorities.`,
 		Example: "  kkbundle certs renew -i inventory.yaml site-1.4.0.kkb",
 		Args:    takes("[BUNDLE]"),
 		RunE:    func(cmd *cobra.Command, args []string) error { return runCertsRenew(cmd.Context(), g, first(args), o) },

@@ -102,7 +102,7 @@ func exitClasses() []exitClass {
 		{12, "precheck found something that blocks, or the cluster is not in a state for it", func(err error) bool {
 			return asError[*precheck.BlockedError](err) || asError[*member.OtherClusterError](err) || asError[*installer.ForeignError](err) || asError[*task.KeepError](err) ||
 				asError[*installer.NoClusterError](err) ||
-				asError[*installer.UnfitError](err) || asError[*installer.RefusedError](err) || asError[*installer.NoWayBackError](err) || asError[*installer.ChangesError](err) || asError[*installer.WithoutError](err) || asError[*installer.MoveError](err) || asError[*installer.NamelessError](err) || asError[*kubeadm.TakenError](err) || asError[*deploy.TakenError](err)
+				asError[*installer.UnfitError](err) || asError[*installer.RefusedError](err) || asError[*installer.NoWayBackError](err) || asError[*installer.ChangesError](err) || asError[*installer.WithoutError](err) || asError[*installer.MoveError](err) || asError[*installer.NamelessError](err) || asError[*kubeadm.TakenError](err) || asError[*kubeadm.RotationError](err) || asError[*deploy.TakenError](err)
 		}},
 		{13, "host or API server unreachable, or it refused us", func(err error) bool {
 			return asError[*deploy.UnreachableError](err) || asError[*precheck.UnreachableError](err) || asError[*host.UnreachableError](err) || asError[*host.SudoError](err) || asError[*host.SlowError](err) ||

@@ -384,7 +384,7 @@ func (s *source) literal(dir string, lit *ast.CompositeLit) []message {
 			}
 		}
 	}
-	if n := len(lit.Elts); m.text == "" && slices.Contains([]string{"RefusedError", "NoWayBackError", "MoveError", "WithoutError", "KeepError", "UnsupportedError"}, name[strings.LastIndexByte(name, '.')+1:]) {
+	if n := len(lit.Elts); m.text == "" && slices.Contains([]string{"RefusedError", "NoWayBackError", "MoveError", "RotationError", "WithoutError", "KeepError", "UnsupportedError"}, name[strings.LastIndexByte(name, '.')+1:]) {
 		if _, keyed := lit.Elts[0].(*ast.KeyValueExpr); !keyed {
 			m.text, m.remedy = s.text(dir, lit.Elts[n-2]), s.text(dir, lit.Elts[n-1])
 		}
