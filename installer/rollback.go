@@ -288,7 +288,10 @@ func (b *rollback) look(ctx context.Context) (UpgradePlan, error) {
 		return p, nil
 	}
 	p.Steps = []string{p.To}
-	p.Unknown, err = b.unknownObjects(ctx)
+	err = task.Eventually(ctx, apiWait, func(ctx context.Context) (err error) { // an API server that has just started knows no rights yet
+		p.Unknown, err = b.unknownObjects(ctx)
+		return err
+	})
 	if err == nil && len(p.Unknown) > 0 && !b.Force {
 		return p, b.refuse("delete these objects, or leave them to the next upgrade with --force: they stay in etcd",
 			"%s does not know %s, and cannot show or delete them", p.To, strings.Join(p.Unknown, ", "))

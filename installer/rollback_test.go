@@ -444,6 +444,26 @@ func TestUpgradeWaitsForARestartingAPIServer(t *testing.T) {
 	}
 }
 
+// An API server that has just started refuses requests until it knows the rights: a killed rollback goes on when it answers.
+func TestRollbackWaitsForAStartingAPIServer(t *testing.T) {
+	t.Parallel()
+	before, old, next := clustersOf(t)
+	s, f := rollbackSite(t, "cp1", "node1")
+	if err := s.upgraded(t, f, next); err != nil {
+		t.Fatal(err)
+	}
+	refused := false
+	f.fail = func(_ int, line string) (bool, bool) {
+		first := !refused && strings.HasPrefix(line, "api-resources")
+		refused = refused || first
+		return first, false
+	}
+	if _, err := s.rollbackTo(t, f, before, old).walkBack(t.Context()); err != nil || !refused {
+		t.Errorf("refused %v: %v", refused, err)
+	}
+	wantBack(t, s, f, "an API server that has just started")
+}
+
 // TestControlPlaneIsBackWithItsPods asserts that a control plane of which the API knows no pod of etcd is not taken for back: after a
 // restart, the kubelet reports its static pods one by one.
 func TestControlPlaneIsBackWithItsPods(t *testing.T) {

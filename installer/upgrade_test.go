@@ -184,7 +184,7 @@ func (f *fakeAPI) do(on *rooted, program string, words []string) (string, error)
 		if strings.HasSuffix(words[3], "-") {
 			delete(f.nodes[words[2]].Annotations, upgradeMark)
 		} else {
-			f.nodes[words[2]].Annotations[upgradeMark] = words[3]
+			f.nodes[words[2]].Annotations[upgradeMark] = strings.TrimPrefix(words[3], upgradeMark+"=")
 		}
 	case strings.Contains(line, "endpoint health"):
 		var members []map[string]any
@@ -491,6 +491,34 @@ func TestUpgradeOverReleasesBetween(t *testing.T) {
 	}
 	if diff := cmp.Diff(applied, plan.Steps); diff != "" {
 		t.Errorf("(-got +want):\n%s", diff)
+	}
+}
+
+// A run that ended in the first of two steps, on a worker, is continued there: the worker is unschedulable, so that nothing else can be
+// drained.
+func TestUpgradeCompletesAStepBeforeTheNext(t *testing.T) {
+	t.Parallel()
+	s, f := upgradeSite(t, "v1.34.3", "cp1", "node1")
+	plan, err := s.upgradeTo(t, "v1.36.3").look(t.Context())
+	if err != nil || len(plan.Steps) != 2 {
+		t.Fatalf("%+v, %v", plan, err)
+	}
+	way := plan.Steps
+	f.fail = func(_ int, line string) (bool, bool) { return false, strings.HasPrefix(line, "drain node1") }
+	if _, err := s.upgradeTo(t, way...).walkAll(t.Context()); err == nil {
+		t.Fatal("the drain did not fail")
+	}
+	f.fail = nil
+	f.steps()
+	if plan, err = s.upgradeTo(t, way...).walkAll(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(plan.Steps, way); diff != "" {
+		t.Errorf("steps (-got +want):\n%s", diff)
+	}
+	said := f.steps()
+	if back, next := slices.Index(said, "cp1: uncordon node1"), slices.Index(said, "cp1: drain cp1"); back < 0 || next < back {
+		t.Errorf("the worker is not completed first: %q", said)
 	}
 }
 

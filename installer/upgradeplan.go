@@ -62,7 +62,7 @@ type UpgradeNode struct {
 	// Current means that the node needs no upgrade, Cordoned that it is unschedulable, and Left that the upgrade leaves it as it is.
 	Current, Cordoned, Left bool
 
-	marked bool // an upgrade of the node is in progress
+	mark string // the release of the step in progress on the node, "" for none
 }
 
 // Empty reports whether nothing needs an upgrade.
@@ -162,7 +162,7 @@ func (u *upgrade) nodesOf(ctx context.Context, states []corev1.Node) ([]UpgradeN
 			}
 		}
 		current, err := isCurrent(ctx, t)
-		n.Current = current && !n.marked // a marked node still has to be uncordoned
+		n.Current = current && n.mark == "" // a marked node still has to be uncordoned
 		return err
 	})
 	for _, s := range states {
@@ -178,7 +178,7 @@ func (u *upgrade) nodesOf(ctx context.Context, states []corev1.Node) ([]UpgradeN
 
 // from reads the node's state in the API.
 func (n *UpgradeNode) from(s *corev1.Node) {
-	_, n.marked = s.Annotations[upgradeMark]
+	n.mark = s.Annotations[upgradeMark]
 	n.Kubelet, n.Cordoned = s.Status.NodeInfo.KubeletVersion, s.Spec.Unschedulable
 }
 
@@ -208,6 +208,23 @@ func (p UpgradePlan) oldest() string {
 		}
 	}
 	return oldest
+}
+
+// start returns the release that the first step begins at: that of the oldest control plane, or the minor release before an intermediate
+// step that an interrupted run has left on a node. Such a node is unschedulable: pods of the next node to be drained may have no other
+// place.
+func (p UpgradePlan) start() string {
+	start := p.oldest()
+	for _, n := range p.Nodes {
+		v, err := semver.NewVersion(n.mark)
+		if err != nil || n.Left || v.Minor() == 0 || !versionLess(n.Recorded, n.mark) || majorMinor(n.mark) == majorMinor(p.To) {
+			continue // a rollback's mark is the older release
+		}
+		if before := fmt.Sprintf("v%d.%d.0", v.Major(), v.Minor()-1); versionLess(before, majorMinor(start)+".0") {
+			start = before
+		}
+	}
+	return start
 }
 
 // steps returns the versions of the upgrade, or an error if the cluster cannot be upgraded to the bundle's version.
@@ -273,12 +290,12 @@ func (p UpgradePlan) newestServer() string {
 // way returns the releases from the running version to the bundle's, without the running one: the bundle's release of
 // each minor release between them, because control planes cannot skip a minor release.
 func (u *upgrade) way(p UpgradePlan, to *semver.Version) ([]string, error) {
-	from := semver.MustParse(p.oldest())
-	if from.Major() != to.Major() {
-		return nil, &RefusedError{p.Cluster, p.To, p.oldest() + " is another major release", ""}
+	start := p.start()
+	if semver.MustParse(start).Major() != to.Major() {
+		return nil, &RefusedError{p.Cluster, p.To, start + " is another major release", ""}
 	}
 	c := *u.Cluster
-	c.Kubernetes.UpgradeFrom = p.oldest()
+	c.Kubernetes.UpgradeFrom = start
 	between, err := catalog.Steps(&c, Needed(u.Cluster))
 	if err != nil {
 		return nil, err

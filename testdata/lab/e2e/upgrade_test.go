@@ -52,6 +52,8 @@ type moved struct {
 	endpoint string
 	// forth and back are the places where kkbundle is killed.
 	forth, back []kill
+	// everywhere kills it in each task on each host, besides.
+	everywhere bool
 }
 
 // An upgraded is the lab that the subtests of an upgrade share.
@@ -74,6 +76,13 @@ func TestUpgrade(t *testing.T) {
 	m := toNextMinor("1 control plane, 2 nodes", twoNodes())
 	m.forth = []kill{{"control-plane", 1, kubeadmBegan}, {"kubelet", 2, "true"}}
 	m.back = []kill{{"kubelet", 2, "true"}, {"control-plane", 1, etcdIsBack}}
+	upgradeAndBack(t, m)
+}
+
+// TestUpgradeKilled is TestUpgrade with kkbundle killed in each task on each host, up to two times in those that take long.
+func TestUpgradeKilled(t *testing.T) {
+	m := toNextMinor("1 control plane, 2 nodes; killed in every task", twoNodes())
+	m.everywhere = true
 	upgradeAndBack(t, m)
 }
 
@@ -356,6 +365,86 @@ func (th *upgraded) killRun(t *testing.T, cmd *exec.Cmd, at kill) {
 	t.Logf("killed in %s on %s after %s", at.task, h.Name, time.Since(begin).Round(time.Second))
 }
 
+// killEverywhere runs a command again and again, ends each run in a task and on a host where fewer have ended, and returns how many it
+// ended. The last run has completed.
+func (th *upgraded) killEverywhere(t *testing.T, command func(flags ...string) *exec.Cmd) (kills int) {
+	t.Helper()
+	const most = 200
+	for ended := map[string]int{}; kills < most; kills++ {
+		c := cutter{cmd: command("--yes", "--json"), ended: ended}
+		begin := time.Now()
+		at, out, err := c.run()
+		if at == "" {
+			if err != nil {
+				t.Fatalf("after %d kills: %v\n%s", kills, err, out)
+			}
+			return kills
+		}
+		ended[at]++
+		t.Logf("killed in %s after %s", at, time.Since(begin).Round(time.Second))
+	}
+	t.Fatalf("not complete after %d kills", most)
+	return 0
+}
+
+// A cutter ends a command once: some time after a task has begun, or when it has changed something sooner.
+type cutter struct {
+	cmd   *exec.Cmd
+	ended map[string]int // runs that were ended, by task and host
+
+	mu     sync.Mutex
+	watch  *time.Timer // of the task that is to be ended
+	task   string
+	killed bool
+}
+
+// run runs the command and returns the task that it was ended in, "" if it ended by itself.
+func (c *cutter) run() (at, out string, err error) {
+	var errs bytes.Buffer
+	c.cmd.Stderr = io.MultiWriter(&errs, lines(c.event))
+	err = c.cmd.Run()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.watch != nil {
+		c.watch.Stop()
+	}
+	if !c.killed || c.cmd.ProcessState.ExitCode() >= 0 {
+		return "", errs.String(), err
+	}
+	return c.task, "", nil
+}
+
+func (c *cutter) event(data []byte) {
+	var e struct{ Phase, Task, State, Host string }
+	if json.Unmarshal(data, &e) != nil || e.Task == "" {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delays := []time.Duration{time.Second, 10 * time.Second}
+	at := e.Phase + "/" + e.Task + "@" + e.Host
+	switch n := c.ended[at]; {
+	case c.killed || n == len(delays):
+	case e.State == "started" && c.watch == nil:
+		c.task, c.watch = at, time.AfterFunc(delays[n], func() { c.kill(at) })
+	case e.State == "changed" && n == 0:
+		c.task, c.killed = at, true
+		_ = c.cmd.Process.Kill()
+	case e.State != "started" && c.task == at && c.watch.Stop():
+		c.task, c.watch = "", nil
+	}
+}
+
+// kill ends the command in the task that is watched.
+func (c *cutter) kill(at string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.task == at && !c.killed {
+		c.killed = true
+		_ = c.cmd.Process.Kill()
+	}
+}
+
 // move kills a command at several places, runs it to its end, and keeps what clients noticed.
 func (th *upgraded) move(t *testing.T, m results.Move, kills []kill, command func(flags ...string) *exec.Cmd) {
 	t.Helper()
@@ -364,8 +453,12 @@ func (th *upgraded) move(t *testing.T, m results.Move, kills []kill, command fun
 	for _, at := range kills {
 		th.killRun(t, command("--yes", "--json"), at)
 	}
+	m.Kills = len(kills)
+	if th.everywhere {
+		m.Kills += th.killEverywhere(t, command)
+	}
 	r := run(t, command("--yes"))
-	m.Seconds, m.Kills, m.Topology = int(time.Since(begin).Seconds()), len(kills), th.name
+	m.Seconds, m.Topology = int(time.Since(begin).Seconds()), th.name
 	stop(&m)
 	r.must(t, 0)
 	t.Logf("the last run took %s, all %d s\n%s", r.took.Round(time.Second), m.Seconds, r.stderr)
