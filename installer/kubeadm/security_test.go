@@ -3,8 +3,12 @@
 package kubeadm
 
 import (
+	"context"
+	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/installer/tasktest"
@@ -40,5 +44,37 @@ func TestBoundTo(t *testing.T) {
 		if got := bindAddress(strings.Fields(args)); got != want {
 			t.Errorf("%s: %s, want %s", args, got, want)
 		}
+	}
+}
+
+// A component that restarts has no answer for a moment; what breaks a level of security is said at once.
+func TestSecurityChecksWaitForAnAnswer(t *testing.T) {
+	t.Parallel()
+	down := errors.New("kube-scheduler is not running")
+	for name, c := range map[string]struct {
+		answers []error // of one look after the other; the last one stays
+		want    error
+		most    time.Duration
+	}{
+		"a restart": {[]error{down, down, nil}, nil, 2 * time.Second},
+		"a breach":  {[]error{errors.Join(down, breachf("the kubelet accepts TLS 1.1"))}, breach{}, 0},
+		"gone":      {[]error{down}, down, answerWait},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				begin, looks := time.Now(), 0
+				err := answered(func(context.Context, *task.Host) error {
+					looks++
+					return c.answers[min(looks, len(c.answers))-1]
+				})(t.Context(), nil)
+				breaks := errors.As(c.want, new(breach))
+				if breaks && !errors.As(err, new(breach)) || !breaks && !errors.Is(err, c.want) {
+					t.Errorf("got %v, want %v", err, c.want)
+				}
+				if took := time.Since(begin); took > c.most {
+					t.Errorf("it took %s, want at most %s", took, c.most)
+				}
+			})
+		})
 	}
 }

@@ -29,8 +29,31 @@ import (
 // SecurityChecks returns the tasks that inspect running components and send requests that must be refused.
 func SecurityChecks() []task.Task {
 	return []task.Task{
-		{Name: "verify-hosts-security", Roles: []manifest.Role{manifest.RoleCluster}, Do: verifyHostSecurity},
-		{Name: "verify-security", Roles: []manifest.Role{manifest.RoleControlPlane}, Where: task.First, Do: verifyClusterSecurity},
+		{Name: "verify-hosts-security", Roles: []manifest.Role{manifest.RoleCluster}, Do: answered(verifyHostSecurity)},
+		{Name: "verify-security", Roles: []manifest.Role{manifest.RoleControlPlane}, Where: task.First, Do: answered(verifyClusterSecurity)},
+	}
+}
+
+// A breach is a component or a file that is not as the level of security has it.
+type breach struct{ error }
+
+func breachf(format string, args ...any) error { return breach{fmt.Errorf(format, args...)} }
+
+// answerWait bounds the wait for a component that restarts.
+const answerWait = time.Minute
+
+// answered repeats a check until it has an answer: a component that restarts has none for a moment. A breach is one.
+func answered(check func(ctx context.Context, t *task.Host) error) func(ctx context.Context, t *task.Host) error {
+	return func(ctx context.Context, t *task.Host) error {
+		var found error
+		err := task.Eventually(ctx, answerWait, func(ctx context.Context) error {
+			err := check(ctx, t)
+			if errors.As(err, new(breach)) {
+				found, err = err, nil
+			}
+			return err
+		})
+		return errors.Join(found, err)
 	}
 }
 
@@ -61,7 +84,7 @@ func verifyHostSecurity(ctx context.Context, t *task.Host) error {
 	}
 	var errs []error
 	if len(open) > 0 {
-		errs = append(errs, fmt.Errorf("readable by users other than root: %s", strings.Join(open, ", ")))
+		errs = append(errs, breachf("readable by users other than root: %s", strings.Join(open, ", ")))
 	}
 	errs = append(errs, checkAnonymous(ctx, t, net.JoinHostPort(t.IP.String(), "10250"), "/pods"), checkTLS(ctx, t, net.JoinHostPort(t.IP.String(), "10250"), "the kubelet"))
 	if t.Is(manifest.RoleControlPlane) {
@@ -134,7 +157,7 @@ func checkFlags(ctx context.Context, t *task.Host) error {
 		for flag := range securityPart(t.Site, guarded).Flags[name] {
 			for _, a := range wanted {
 				if want := fmt.Sprintf("--%s=%v", flag, a.value); a.name == flag && !slices.Contains(running, want) {
-					errs = append(errs, fmt.Errorf("%s runs without %s: its manifest was changed, or a patch overrides the flag", components()[name], want))
+					errs = append(errs, breachf("%s runs without %s: its manifest was changed, or a patch overrides the flag", components()[name], want))
 				}
 			}
 		}
@@ -184,7 +207,7 @@ func checkTLS(ctx context.Context, t *task.Host, address, what string) error {
 		return ctx.Err()
 	}
 	_ = conn.Close() // nothing was written
-	return fmt.Errorf("%s at %s accepts TLS 1.1", what, address)
+	return breachf("%s at %s accepts TLS 1.1", what, address)
 }
 
 // checkAnonymous returns an error if a server answers an unauthenticated request.
@@ -215,7 +238,7 @@ func checkAnonymous(ctx context.Context, t *task.Host, address, path string) err
 	if answer.StatusCode == http.StatusUnauthorized || answer.StatusCode == http.StatusForbidden {
 		return nil
 	}
-	return fmt.Errorf("%s answers unauthenticated requests for %s (%s)", address, path, answer.Status)
+	return breachf("%s answers unauthenticated requests for %s (%s)", address, path, answer.Status)
 }
 
 // verifyClusterSecurity checks access rights, encryption and audit log, and admission of a hardened cluster.
@@ -250,7 +273,7 @@ func checkAnonymousRights(ctx context.Context, t *task.Host) error {
 		for _, s := range b.Subjects {
 			open := s.Name == "system:anonymous" || s.Name == "system:unauthenticated"
 			if open && !slices.Contains(own, b.Name) {
-				errs = append(errs, fmt.Errorf("role binding %s grants rights to unauthenticated users (%s)", b.Name, s.Name))
+				errs = append(errs, breachf("role binding %s grants rights to unauthenticated users (%s)", b.Name, s.Name))
 			}
 		}
 	}
@@ -272,7 +295,7 @@ func checkPrivileged(ctx context.Context, t *task.Host) error {
 	var failed *host.ExitError
 	switch {
 	case err == nil:
-		return errors.New("namespace default allows privileged pods: its labels or the API server's admission configuration were changed")
+		return breachf("namespace default allows privileged pods: its labels or the API server's admission configuration were changed")
 	case errors.As(err, &failed) && strings.Contains(failed.Stderr, "PodSecurity"):
 		return nil
 	}
@@ -305,7 +328,7 @@ func checkEncrypted(ctx context.Context, t *task.Host, key string) error {
 		return fmt.Errorf("read a Secret from etcd: %w", err)
 	}
 	if !strings.HasPrefix(string(out), "k8s:enc:") {
-		return fmt.Errorf("etcd stores Secrets unencrypted: %s was changed", EncryptionOnHost)
+		return breachf("etcd stores Secrets unencrypted: %s was changed", EncryptionOnHost)
 	}
 	return nil
 }
