@@ -394,7 +394,7 @@ images in the registry stay too. An interrupted run is continued by the next.`,
 
 func runDeployRemove(ctx context.Context, g *globals, o kubeFlags, arg string, yes bool) error {
 	bundleName := arg
-	if exists(arg) {
+	if info, err := os.Stat(arg); err == nil && !info.IsDir() { // a directory may have the name of a deployment
 		r, err := g.openBundle(arg)
 		if err != nil {
 			return err

@@ -55,6 +55,15 @@ func TestUnfinishedDeployment(t *testing.T) {
 	}
 }
 
+// A directory does not hide the deployment of the same name.
+func TestRemoveBesideADirectory(t *testing.T) {
+	t.Parallel()
+	err := runDeployRemove(t.Context(), &globals{}, kubeFlags{kubeconfig: "none.conf"}, t.TempDir(), true)
+	if err == nil || !strings.Contains(err.Error(), "none.conf") {
+		t.Errorf("got %v, want the kubeconfig that is missing", err)
+	}
+}
+
 func TestSiteValues(t *testing.T) {
 	t.Parallel()
 	for _, o := range []deployOptions{{sets: []string{"web=password"}}, {sets: []string{"=a=b"}}, {values: []string{"web"}}, {values: []string{"=f"}}} {
