@@ -64,12 +64,16 @@ dist: helper $(NFPM) ## a release in dist/: programs, deb, rpm, image, formula, 
 		GOOS=$${p%-*} GOARCH=$${p#*-} go build $(GOFLAGS_STATIC) -ldflags "$(LDFLAGS)" -o dist/kkbundle-$$p ./cmd/kkbundle
 	done
 	go run ./cmd/internal/manpages dist/share "$(VERSION)" "$(DATE)"
+	printf -- '- {semver: "%s", date: %s, packager: %s, deb: {urgency: low, distributions: [unstable]}, changes: [{note: "%s"}]}\n' \
+		"$(PACKAGE_VERSION)" "$(DATE)" "The kkbundle project <kkbundle@users.noreply.github.com>" \
+		"https://github.com/kkbundle/kkbundle/blob/$(COMMIT)/CHANGELOG.md lists the changes." > dist/changelog.yaml
 	for p in $(filter linux-%,$(DIST)); do
 		for kind in deb rpm; do
 			ARCH=$${p#*-} VERSION="$(PACKAGE_VERSION)" SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) \
 				$(NFPM) package -f cmd/internal/release/nfpm.yaml -p $$kind -t dist/kkbundle-$$p.$$kind >/dev/null
 		done
 	done
+	rm dist/changelog.yaml
 	go run ./cmd/internal/release dist "$(VERSION)" "$(COMMIT)" "$(DATE)" $(RELEASE_KEY)
 	rm -rf dist/share
 
@@ -109,6 +113,7 @@ lint: $(LINT) helper ## the lint set, shell scripts, formatting, and the layers 
 	@testdata/needs.sh shellcheck:shellcheck
 	$(LINT) run ./... ./testdata/scale/... ./testdata/mutate/...
 	(cd testdata/lab && $(LINT) run --config ../../.golangci.yml ./...)
+	(cd testdata/containerd && $(LINT) run --config ../../.golangci.yml ./...)
 	shellcheck .ci/run $$(git ls-files '*.sh')
 	# The lab is built anew when its first process changes, so that a remark cannot be in it: mount points there have no blanks.
 	shellcheck --exclude=SC2013 testdata/lab/software/root/lab-init
@@ -172,11 +177,12 @@ demo: build ## a small real upstream, and the way of a byte through build, verif
 recording: build ## README's picture: builds and installs in the lab (root), and draws docs/recording.svg from what they print
 	@testdata/recording/record.sh
 
-clients: build ## crane, skopeo, helm, containerd, curl, apt, dnf and a browser against what kkbundle serves, requirement by requirement
+clients: build ## crane, skopeo, helm, containerd (also 500 at once), curl, apt, dnf and a browser against what kkbundle serves, requirement by requirement
 	@testdata/needs.sh chromium:chromium || true
 	testdata/clients/clients.sh
 	go test -count=1 -v -run 'TestBrowser|TestApt|TestDnf' ./registry/serve
 	go test -count=1 -v -run TestBrowser ./cmd/internal/manual
+	cd testdata/containerd && KKBUNDLE_PROGRAM=$(CURDIR)/bin/kkbundle go test -count=1 -timeout 30m -v .
 
 conformance: build ## the OCI conformance suite for distribution 1.1 against registry serve (from the module proxy)
 	@testdata/conformance.sh $(CONFORMANCE_VERSION)
@@ -215,7 +221,7 @@ e2e-all: build lab ## every lab test, one after the other (hours), and the page 
 	[ -z "$$failed" ] || { echo "failed:$$failed"; exit 1; }
 
 vm-e2e: build lab ## virtual machines with their own kernel (QEMU): RUN=TestVM selects; hours without KVM
-	@cd testdata/lab && KKBUNDLE_VM=1 go test -count=1 -timeout 4h -v -run '$(or $(RUN),TestVM)' ./e2e
+	@cd testdata/lab && KKBUNDLE_VM=1 KKBUNDLE_RESULTS=$(RESULTS) go test -count=1 -timeout 4h -v -run '$(or $(RUN),TestVM)' ./e2e
 
 clean: ## remove what make made here (the caches in $(CACHE) stay)
 	@rm -rf bin dist $(EMBEDDED)/kkbundle-*

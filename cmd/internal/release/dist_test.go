@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"debug/elf"
 	"encoding/json"
 	"os"
 	"os/exec"
@@ -93,6 +94,10 @@ func TestDistDeb(t *testing.T) {
 		t.Errorf("dpkg has it as %q", out)
 	}
 	checkInstalled(t, root)
+	log := filepath.Join(root, "usr/share/doc/kkbundle/changelog.Debian.gz")
+	if out := output(t, "gzip", "-dc", log); !strings.HasPrefix(out, "kkbundle (") || !strings.Contains(out, ") unstable; urgency=low\n") || !strings.Contains(out, "/CHANGELOG.md") {
+		t.Errorf("the changelog is\n%s", out)
+	}
 	output(t, "dpkg", "--root="+root, "--log=/dev/null", "--purge", "kkbundle")
 	if _, err := os.Stat(filepath.Join(root, "usr/bin/kkbundle")); err == nil {
 		t.Error("dpkg --purge leaves the program")
@@ -108,6 +113,9 @@ func TestDistRPM(t *testing.T) {
 			t.Errorf("the rpm lacks %s:\n%s", want, list)
 		}
 	}
+	if out := output(t, "rpm", "-qp", "--changelog", rpm); !strings.Contains(out, "/CHANGELOG.md") {
+		t.Errorf("the changelog is\n%s", out)
+	}
 	output(t, "rpm", "-K", "--nosignature", rpm)
 	root := t.TempDir()
 	output(t, "rpm", "--root", root, "--initdb")
@@ -117,6 +125,33 @@ func TestDistRPM(t *testing.T) {
 	output(t, "rpm", "--root", root, "-e", "kkbundle")
 	if _, err := os.Stat(filepath.Join(root, "usr/bin/kkbundle")); err == nil {
 		t.Error("rpm -e leaves the program")
+	}
+}
+
+// TestDistArm64 looks into the packages for arm64, which this machine cannot run: their architecture, and that of their program.
+func TestDistArm64(t *testing.T) {
+	deb, rpm := distFile(t, "kkbundle-linux-arm64.deb"), distFile(t, "kkbundle-linux-arm64.rpm")
+	if out := output(t, "dpkg-deb", "--field", deb, "Architecture"); out != "arm64\n" {
+		t.Errorf("the deb is for %s", out)
+	}
+	if out := output(t, "rpm", "-qp", "--queryformat=%{ARCH}", rpm); out != "aarch64" {
+		t.Errorf("the rpm is for %s", out)
+	}
+	fromDeb, fromRPM := t.TempDir(), t.TempDir()
+	output(t, "dpkg-deb", "--extract", deb, fromDeb)
+	output(t, "rpm", "--root", fromRPM, "--initdb")
+	output(t, "rpm", "--root", fromRPM, "-i", "--nodeps", "--ignorearch", rpm)
+	for _, root := range []string{fromDeb, fromRPM} {
+		f, err := elf.Open(filepath.Join(root, "usr/bin/kkbundle"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if f.Machine != elf.EM_AARCH64 {
+			t.Errorf("the program is for %s", f.Machine)
+		}
+		if err := f.Close(); err != nil {
+			t.Error(err)
+		}
 	}
 }
 
