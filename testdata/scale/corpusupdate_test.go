@@ -5,19 +5,50 @@ package scale
 import (
 	"bytes"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
 )
 
-// TestCorpusUpdate prints what an update of Debian images costs: the images before and after a round of security updates, as a delta,
-// and the later bundle as a pack. Sizes are exact; times depend on the machine.
+// updatedCorpus makes six images, or all if KKBUNDLE_CORPUS is "all". The suffix tells the places of both apart.
+func updatedCorpus(t *testing.T, place string, apt ...string) corpus {
+	t.Helper()
+	names, which := []string{"apache2", "haproxy", "nginx", "php-fpm", "postgresql", "redis-server"}, os.Getenv("KKBUNDLE_CORPUS")
+	if which == "all" {
+		names = corpusImages()
+	}
+	return loadCorpusOf(t, corpus{dir: corpusDir(t, place+which), names: names, apt: apt})
+}
+
+// buildCorpus builds a bundle of a corpus.
+func buildCorpus(t *testing.T, c corpus, path string) {
+	t.Helper()
+	must(t, "", program(t), "build", "--quiet", "--no-cache", "-o", path, c.manifest(t, c.serve(t)))
+}
+
+// A fileRow is a command that writes a file.
+type fileRow struct {
+	name, result string
+	args         []string
+}
+
+// measureFiles prints what commands cost. A result whose name is back must equal want.
+func measureFiles(t *testing.T, rows []fileRow, back, want string) {
+	t.Helper()
+	for _, row := range rows {
+		u := must(t, "", append([]string{program(t), row.args[0], "--quiet"}, row.args[1:]...)...)
+		t.Logf("%s: %d bytes, %.1f s, CPU %.1f s, %d MiB", row.name, size(t, row.result), u.Wall.Seconds(), u.CPU.Seconds(), u.Peak/mib)
+		if row.result == back {
+			compareFiles(t, back, want)
+		}
+	}
+}
+
+// TestCorpusUpdate prints what an update of Debian images costs: the images before and after a round of security updates, as a delta.
+// Sizes are exact; times depend on the machine.
 func TestCorpusUpdate(t *testing.T) {
 	if !big {
 		t.Skip("it only measures, for minutes; make bench-corpus runs it")
-	}
-	names := []string{"apache2", "haproxy", "nginx", "php-fpm", "postgresql", "redis-server"}
-	if os.Getenv("KKBUNDLE_CORPUS") == "all" {
-		names = corpusImages()
 	}
 	dir := t.TempDir()
 	preferences := filepath.Join(dir, "preferences")
@@ -25,37 +56,46 @@ func TestCorpusUpdate(t *testing.T) {
 	if err := os.WriteFile(preferences, []byte(pins), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	suffix := os.Getenv("KKBUNDLE_CORPUS")
-	before := loadCorpusOf(t, corpus{dir: corpusDir(t, "before"+suffix), names: names, apt: []string{"-o", "Dir::Etc::preferences=" + preferences}})
-	after := loadCorpusOf(t, corpus{dir: corpusDir(t, "after"+suffix), names: names})
+	before := updatedCorpus(t, "before", "-o", "Dir::Etc::preferences="+preferences)
+	after := updatedCorpus(t, "after")
 	one, two := filepath.Join(dir, "one.kkb"), filepath.Join(dir, "two.kkb")
-	host := before.serve(t)
-	must(t, "", program(t), "build", "--quiet", "--no-cache", "-o", one, before.manifest(t, host))
-	moved := after.serve(t)
-	must(t, "", program(t), "build", "--quiet", "--no-cache", "-o", two, after.manifest(t, moved))
+	buildCorpus(t, before, one)
+	buildCorpus(t, after, two)
 	changed := int64(0)
 	for _, b := range after.blobs() {
 		if _, err := os.Stat(before.blob(b.Digest)); err != nil {
 			changed += b.Size
 		}
 	}
-	t.Logf("the later bundle: %s in a file of %s; changed layers: %s", gb(size(t, two)), gb(size(t, two)), gb(changed))
-	update, packed, back := filepath.Join(dir, "x.kkd"), filepath.Join(dir, "x.kkp"), filepath.Join(dir, "back.kkb")
-	for _, row := range []struct {
-		name, result string
-		args         []string
-	}{
+	t.Logf("the later bundle: %s; changed layers: %s", gb(size(t, two)), gb(changed))
+	update, back := filepath.Join(dir, "x.kkd"), filepath.Join(dir, "back.kkb")
+	measureFiles(t, []fileRow{
 		{"delta", update, []string{"delta", one, two, "-o", update}},
 		{"patch", back, []string{"patch", one, update, "-o", back}},
-		{"pack", packed, []string{"pack", two, "-o", packed}},
-		{"unpack", back, []string{"unpack", packed, "-o", back}},
-	} {
-		u := must(t, "", append([]string{program(t), row.args[0], "--quiet"}, row.args[1:]...)...)
-		t.Logf("%s: %d bytes, %.1f s, CPU %.1f s, %d MiB", row.name, size(t, row.result), u.Wall.Seconds(), u.CPU.Seconds(), u.Peak/mib)
-		if row.result == back {
-			compareFiles(t, back, two)
-		}
+	}, back, two)
+}
+
+// TestCorpusPack prints what packs of Debian images cost. Sizes depend on the program zstd for --level max; times depend on the machine.
+func TestCorpusPack(t *testing.T) {
+	if !big {
+		t.Skip("it only measures, for minutes; make bench-corpus runs it")
 	}
+	dir := t.TempDir()
+	whole, packed, least := filepath.Join(dir, "whole.kkb"), filepath.Join(dir, "x.kkp"), filepath.Join(dir, "least.kkp")
+	back := filepath.Join(dir, "back.kkb")
+	buildCorpus(t, updatedCorpus(t, "after"), whole)
+	t.Logf("the bundle: %d bytes", size(t, whole))
+	rows := []fileRow{
+		{"pack", packed, []string{"pack", whole, "-o", packed}},
+		{"unpack", back, []string{"unpack", packed, "-o", back}},
+	}
+	if _, err := exec.LookPath("zstd"); err != nil {
+		t.Log("no program zstd here: --level max is not measured")
+	} else {
+		rows = append(rows, fileRow{"pack --level max", least, []string{"pack", "--level", "max", whole, "-o", least}},
+			fileRow{"unpack of --level max", back, []string{"unpack", least, "-o", back}})
+	}
+	measureFiles(t, rows, back, whole)
 }
 
 func compareFiles(t *testing.T, a, b string) {

@@ -46,7 +46,8 @@ type thread struct {
 	nodes     int      // of the cluster
 	admin     int      // the number of the host that kubectl runs on; 0 is the first
 	systems   []string // of the hosts, as debian/12
-	pristine  string   // the hosts' traces before anything was done
+	kind      results.Lab
+	pristine  string // the hosts' traces before anything was done
 	moves     []results.Move
 }
 
@@ -86,10 +87,16 @@ func start(t *testing.T, want scenario) *thread {
 			t.Errorf("the lab left something behind: %v", err)
 		}
 	})
-	for _, h := range lab.Hosts {
+	th.noteSystems(t)
+	return th
+}
+
+// noteSystems learns the distributions of the hosts. A test without them leaves no result.
+func (th *thread) noteSystems(t *testing.T) {
+	t.Helper()
+	for _, h := range th.lab.Hosts {
 		th.systems = append(th.systems, results.HostID(th.on(t, h.Number, "cat /etc/os-release")))
 	}
-	return th
 }
 
 // hostReleases returns the releases of the hosts: those of the scenario, or of $HOSTS_OS.
@@ -119,7 +126,7 @@ func connect(t *testing.T, want scenario) (*thread, *software.Software) {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	th := &thread{kkbundle: program, dir: dir, bin: made.Bin}
+	th := &thread{kkbundle: program, dir: dir, bin: made.Bin, kind: results.Namespaces}
 	th.keepResult(t, want.standIns)
 	th.env = append(os.Environ(), "DOCKER_CONFIG="+filepath.Join(dir, "docker"), "KKBUNDLE_CACHE="+filepath.Join(dir, "cache"))
 	th.upstream, err = upstream.Start(upstream.Options{Content: made.Upstream, Extra: made.Extra, State: dir})
@@ -142,7 +149,7 @@ func (th *thread) keepResult(t *testing.T, standIns []string) {
 			return
 		}
 		r := results.Result{
-			Test: t.Name(), Outcome: results.Passed, Lab: results.Namespaces, Hosts: th.systems, StandIns: standIns,
+			Test: t.Name(), Outcome: results.Passed, Lab: th.kind, Hosts: th.systems, StandIns: standIns,
 			Date: begin.UTC().Format(time.DateOnly), Seconds: int(time.Since(begin).Seconds()), Moves: th.moves,
 		}
 		if t.Failed() {

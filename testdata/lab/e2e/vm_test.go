@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/kkbundle/kkbundle/testdata/lab/hosts"
+	"github.com/kkbundle/kkbundle/testdata/lab/results"
 	"github.com/kkbundle/kkbundle/testdata/lab/vm"
 )
 
@@ -50,7 +51,8 @@ func startVM(t *testing.T, want scenario, memory int, kernelArgs string) *virtua
 			t.Errorf("the lab left something behind: %v", err)
 		}
 	})
-	th.lab, th.inventory = machines.Lab, machines.InventoryFile()
+	th.lab, th.inventory, th.kind = machines.Lab, machines.InventoryFile(), results.Machines
+	th.noteSystems(t)
 	return &virtual{th, machines}
 }
 
@@ -124,11 +126,12 @@ func (v *virtual) installMachine(t *testing.T) {
 	v.status(t)
 }
 
-// status asks until the cluster is healthy. Beside others on two processors, an emulated machine takes more than 15 minutes for it.
+// status asks until the cluster is healthy, seldom: each question takes an emulated machine half a minute of work. Beside others on two
+// processors it has needed more than 15 minutes.
 func (v *virtual) status(t *testing.T) {
 	t.Helper()
 	var r result
-	for deadline := time.Now().Add(30 * time.Minute); time.Now().Before(deadline); time.Sleep(5 * time.Second) {
+	for deadline := time.Now().Add(30 * time.Minute); time.Now().Before(deadline); time.Sleep(30 * time.Second) {
 		if r = run(t, v.site(t, "status")); r.code == 0 {
 			return
 		}
