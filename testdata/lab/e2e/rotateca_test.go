@@ -1,10 +1,8 @@
 package e2e
 
 import (
-	"bufio"
 	"context"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -100,42 +98,20 @@ func (th *thread) rotationBegins(t *testing.T) {
 // asked asks the application by both nodes, about ten times a second, until the function it returns is called.
 func (th *thread) asked(t *testing.T) (stop func()) {
 	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
-	args := []string{"-c", `while :; do for url; do
-		curl -sk -o /dev/null --fail --max-time 1 "$url"; code=$?; echo "$url $(date +%s%3N) $code"
-	done; sleep 0.1; done`, "sh"}
+	args := []string{"-c", askAgain, "sh"}
 	for _, h := range th.lab.Hosts {
 		args = append(args, "http://"+h.Address+":30080/")
 	}
-	cmd := th.lab.Command(ctx, "sh", args...)
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	seen, read := map[string]*gap{}, make(chan struct{})
-	go func() {
-		for s := bufio.NewScanner(out); s.Scan(); {
-			if fields := strings.Fields(s.Text()); len(fields) == 3 {
-				note(seen, fields)
-			}
-		}
-		_ = cmd.Wait() // it was told to end
-		close(read)
-	}()
+	ctx, cancel := context.WithCancel(t.Context())
+	answers := ask(t, th.lab.Command(ctx, "sh", args...))
 	return func() {
 		cancel()
-		<-read
-		for url, g := range seen {
-			t.Logf("%s: %d of %d questions were not answered (curl's exit codes: %v); no answer for %s", url, g.failed, g.asked, g.codes, g.times)
-			if len(g.times) > 0 && slices.Max(g.times) > 15*time.Second {
-				t.Errorf("by %s the application did not answer for %s", url, slices.Max(g.times))
-			}
-		}
+		seen := answers()
 		if len(seen) != len(th.lab.Hosts) {
 			t.Errorf("questions were asked by %d ways", len(seen))
+		}
+		for url, g := range seen {
+			g.bearable(t, url)
 		}
 	}
 }

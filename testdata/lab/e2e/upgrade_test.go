@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -10,7 +9,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -531,91 +529,35 @@ func (th *upgraded) noRollback(t *testing.T) {
 	}
 }
 
-// A gap is a client's view: its questions, and the longest times between two answers.
-type gap struct {
-	last          int64
-	asked, failed int
-	codes         map[string]int  // curl's, of questions without an answer: 7 refused, 28 no answer within a second
-	times         []time.Duration // longer than a second
-}
-
 // watch asks the application all the time, by both workers in turn and about ten times a second, and the API as often, by the way of
 // the last worker's kubelet, until stop is called. stop fails the test if the application did not answer for longer than a client that tries again bears.
 func (th *upgraded) watch(t *testing.T) (stop func(*results.Move)) {
-	ctx, cancel := context.WithCancel(t.Context())
-	const script = `while :; do for url; do
-		curl -sk -o /dev/null --fail --max-time 1 "$url"; code=$?; echo "$url $(date +%s%3N) $code"
-	done; sleep 0.1; done`
 	workers := th.groups["kube_worker"]
 	last := th.lab.Hosts[workers[len(workers)-1]-1]
 	api := strings.TrimSpace(th.on(t, last.Number, "sed -n 's/.*server: //p' /etc/kubernetes/kubelet.conf")) + "/readyz"
-	args := []string{"-c", script, "sh"}
+	args := []string{"-c", askAgain, "sh"}
 	for _, number := range workers {
 		args = append(args, "http://"+th.lab.Hosts[number-1].Address+":30081/")
 	}
-	seen, read := map[string]*gap{}, make(chan struct{}, 2)
-	var mu sync.Mutex
-	for _, cmd := range []*exec.Cmd{th.lab.Command(ctx, "sh", args...), th.lab.SSH(ctx, last, "set -- "+api+"; "+script)} {
-		out, err := cmd.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		go func() {
-			for s := bufio.NewScanner(out); s.Scan(); {
-				if fields := strings.Fields(s.Text()); len(fields) == 3 {
-					mu.Lock()
-					note(seen, fields)
-					mu.Unlock()
-				}
-			}
-			_ = cmd.Wait() // it was told to end
-			read <- struct{}{}
-		}()
-	}
+	ctx, cancel := context.WithCancel(t.Context())
+	answers := ask(t, th.lab.Command(ctx, "sh", args...), th.lab.SSH(ctx, last, "set -- "+api+"; "+askAgain))
 	return func(m *results.Move) {
 		cancel()
-		<-read
-		<-read
-		for url, g := range seen {
-			t.Logf("%s: %d of %d questions were not answered (curl's exit codes: %v); no answer for %s", url, g.failed, g.asked, g.codes, g.times)
-			if url == api {
-				for _, d := range g.times {
-					m.Away = append(m.Away, int(d.Milliseconds()))
-				}
-				continue
-			}
-			m.Asked, m.Missed = m.Asked+g.asked, m.Missed+g.failed
-			if len(g.times) > 0 && slices.Max(g.times) > 15*time.Second {
-				t.Errorf("by %s the application did not answer for %s", url, slices.Max(g.times))
-			}
-		}
+		seen := answers()
 		if len(seen) != 3 { // the application by two nodes, and the API
 			t.Errorf("questions were asked by %d ways, not 3", len(seen))
 		}
+		if g := seen[api]; g != nil {
+			for _, d := range g.times {
+				m.Away = append(m.Away, int(d.Milliseconds()))
+			}
+			delete(seen, api)
+		}
+		for url, g := range seen {
+			m.Asked, m.Missed = m.Asked+g.asked, m.Missed+g.failed
+			g.bearable(t, url)
+		}
 	}
-}
-
-// note adds a line of the watch's script: address, time in milliseconds, curl's exit code.
-func note(seen map[string]*gap, fields []string) {
-	now, _ := strconv.ParseInt(fields[1], 10, 64)
-	g := seen[fields[0]]
-	if g == nil {
-		g = &gap{last: now, codes: map[string]int{}}
-		seen[fields[0]] = g
-	}
-	g.asked++
-	if fields[2] != "0" {
-		g.failed++
-		g.codes[fields[2]]++
-		return
-	}
-	if d := time.Duration(now-g.last) * time.Millisecond; d > time.Second {
-		g.times = append(g.times, d)
-	}
-	g.last = now
 }
 
 func (th *upgraded) verify(t *testing.T) {
