@@ -102,7 +102,7 @@ test: helper ## unit and integration tests without the slow ones: what to run af
 	go test -short -vet=off -ldflags=-w -timeout 20m ./...
 
 test-full: helper ## all tests: also of size and of hostile input, kill loops, arm64 emulated, the race detector on what is concurrent, the lab's own
-	@testdata/needs.sh $(TEST_NEEDS) gcc:gcc qemu-aarch64-static:qemu-user-static
+	@testdata/needs.sh $(TEST_NEEDS) gcc:gcc qemu-aarch64-static:qemu-user-static rpmbuild:rpm dnf:dnf
 	go vet ./... ./testdata/scale ./testdata/mutate
 	go test -timeout 20m ./... ./testdata/scale ./testdata/mutate
 	GOARCH=arm64 go test -exec qemu-aarch64-static -run Golden ./bundle # the same bundle, byte for byte

@@ -40,6 +40,11 @@ func buildRPM(t *testing.T, name, version string, fields ...string) string {
 	if err := os.WriteFile(dir+"/one.spec", []byte(spec), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	for _, program := range []string{"dnf", "rpm", "rpmbuild"} {
+		if _, err := exec.LookPath(program); err != nil || os.Geteuid() != 0 {
+			t.Skip("a host with packages needs root and ", program)
+		}
+	}
 	runProgram(t, "rpmbuild", "-bb", "--define", "_topdir "+dir, "--define", "_rpmdir "+dir+"/out", dir+"/one.spec")
 	files, err := filepath.Glob(dir + "/out/noarch/*.rpm")
 	if err != nil || len(files) != 1 {
@@ -59,11 +64,6 @@ func runProgram(t *testing.T, args ...string) string {
 
 func newRPMHost(t *testing.T, h *rooted) *rpmHost {
 	t.Helper()
-	for _, program := range []string{"dnf", "rpm", "rpmbuild"} {
-		if _, err := exec.LookPath(program); err != nil || os.Geteuid() != 0 {
-			t.Skip("needs root and ", program)
-		}
-	}
 	r := &rpmHost{rooted: h, out: &bytes.Buffer{}}
 	h.mkdir(t, "var/log")
 	h.put(t, "/etc/dnf/dnf.conf", "[main]\ngpgcheck=1\n")
