@@ -181,7 +181,7 @@ func TestBundleOfEarlierRelease(t *testing.T) {
 		t.Errorf("got %q, %v; want %q", item.Ref, err, former)
 	}
 	_, err = r.Component(manifest.Need{Kind: manifest.ItemFile, Name: "containerd"}, "linux/arm64")
-	if err == nil || !strings.Contains(err.Error(), "containerd-static-2.1.9-linux-arm64.tar.gz") {
+	if err == nil || !strings.Contains(err.Error(), "containerd-static-2.3.7-linux-arm64.tar.gz") {
 		t.Errorf("an architecture that the bundle lacks: %v", err)
 	}
 }

@@ -166,7 +166,7 @@ type S3 struct {
 type CRI struct {
 	Type RuntimeType `yaml:"type,omitempty" enum:"containerd,docker,crio" doc:"Container runtime. Default containerd."`
 	// Version is the runtime's; empty is the catalog's default.
-	Version string `yaml:"version,omitempty" doc:"Version of the runtime, such as v2.1.9. Default the catalog's."`
+	Version string `yaml:"version,omitempty" doc:"Version of the runtime, such as v2.3.7. Default the catalog's."`
 	// TakeOver permits hosts with a running container runtime that kkbundle did not install.
 	TakeOver bool `yaml:"takeOver,omitempty" doc:"Install on hosts where a container runtime runs that kkbundle did not install. containerd's files are kept and restored by reset, its other containers go on running. Default false: such hosts are refused."`
 	// RuntimeClasses are containerd's runtimes beside runc.

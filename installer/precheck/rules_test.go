@@ -124,8 +124,8 @@ func TestLevels(t *testing.T) {
 	}{
 		{"another containerd", good, runtime("1.7.27", false), "runtime", precheck.Block},
 		{"another containerd to be taken over", good, runtime("1.7.27", true), "runtime", precheck.Warn},
-		{"a containerd of our release line to be taken over", good, runtime("2.1.99", true), "runtime", precheck.Warn},
-		{"a newer containerd to be taken over", good, runtime("2.2.0", true), "runtime", precheck.Block},
+		{"a containerd of our release line to be taken over", good, runtime("2.3.99", true), "runtime", precheck.Warn},
+		{"a newer containerd to be taken over", good, runtime("2.4.0", true), "runtime", precheck.Block},
 		{"a containerd without a version to be taken over", good, runtime("", true), "runtime", precheck.Block},
 		{"another containerd beside k3s", good, func(in *precheck.Input) {
 			runtime("1.7.27", false)(in)

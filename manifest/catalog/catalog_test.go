@@ -136,7 +136,7 @@ func TestRef(t *testing.T) {
 		{"file", "kubeadm", "https://dl.k8s.io/release/v1.34.3/bin/linux/arm64/kubeadm"},
 		{"file", "kubelet", "https://dl.k8s.io/release/v1.34.3/bin/linux/arm64/kubelet"},
 		{"file", "kubectl", "https://dl.k8s.io/release/v1.34.3/bin/linux/arm64/kubectl"},
-		{"file", "containerd", "https://github.com/containerd/containerd/releases/download/v2.1.9/containerd-static-2.1.9-linux-arm64.tar.gz"},
+		{"file", "containerd", "https://github.com/containerd/containerd/releases/download/v2.3.7/containerd-static-2.3.7-linux-arm64.tar.gz"},
 		{"file", "runc", "https://github.com/opencontainers/runc/releases/download/v1.3.6/runc.arm64"},
 		{"file", "cni-plugins", "https://github.com/containernetworking/plugins/releases/download/v1.9.1/cni-plugins-linux-arm64-v1.9.1.tgz"},
 		{"file", "registry", "https://github.com/distribution/distribution/releases/download/v3.1.2/registry_3.1.2_linux_arm64.tar.gz"},

@@ -26,7 +26,7 @@ func TestCheck(t *testing.T) {
 		"without v":         {version: "v1.33.7", more: "components: {cilium: {version: 1.16.19}}\n", problems: []string{"cluster.yaml:5:32: components[cilium].version: write v1.16.19"}},
 		"behind multus":     {version: "v1.34.3", more: "cni: {type: multus, with: kube-ovn}\ncomponents: {kube-ovn: {version: v1.13.15}}\n", problems: []string{"kube-ovn v1.13.15 does not go with Kubernetes v1.34.3"}},
 		"containerd":        {version: "v1.36.1", more: "cri: {version: v1.7.30}\n", problems: []string{"cri.version: containerd v1.7.30 does not go with Kubernetes v1.36.1: it is for v1.24 to v1.35; take v2.3.7"}},
-		"containerd's fix":  {version: "v1.32.11", more: "cri: {version: v1.6.30}\n", problems: []string{"cri.version: containerd v1.6.30 is too old for Kubernetes v1.32.11, which needs v1.6.36 or newer; take v2.1.9"}},
+		"containerd's fix":  {version: "v1.32.11", more: "cri: {version: v1.6.30}\n", problems: []string{"cri.version: containerd v1.6.30 is too old for Kubernetes v1.32.11, which needs v1.6.36 or newer; take v2.3.7"}},
 		"containerd 2.9":    {version: "v1.36.1", more: "cri: {version: v2.9.0}\n"},
 		"cri-o":             {version: "v1.34.3", more: "cri: {type: crio, version: v1.33.5}\n", problems: []string{"cri.version: crio v1.33.5 does not go with Kubernetes v1.34.3: its minor release has to be v1.34; take v1.34.5"}},
 		"kubelet newer":     {version: "v1.34.3", more: "components: {kubelet: {version: v1.35.4}}\n", problems: []string{"components[kubelet].version: kubelet v1.35.4 does not go with Kubernetes v1.34.3: its minor release has to be from v1.31 to v1.34; take v1.34.3"}},

@@ -108,8 +108,8 @@ func TestUpgradeExternalEtcd(t *testing.T) {
 // TestUpgradeRuntime is TestUpgrade with the next lines of containerd and flannel at the same time, under running pods.
 func TestUpgradeRuntime(t *testing.T) {
 	m := toNextMinor("1 control plane, 2 nodes; containerd 2.1 to 2.3", twoNodes())
-	m.with = append(m.with, software.Containerd23, software.FlannelNext)
-	m.to.containerd, m.to.flannel = software.Containerd23Version, software.FlannelNextVersion
+	m.with = append(m.with, software.Containerd21, software.FlannelNext)
+	m.from.containerd, m.to.flannel = software.Containerd21Version, software.FlannelNextVersion
 	m.forth = []kill{{"containerd", 2, "true"}}
 	m.back = []kill{{"containerd", 1, "true"}}
 	upgradeAndBack(t, m)
@@ -121,9 +121,9 @@ func TestUpgradeOld(t *testing.T) {
 	from := software.KubernetesReleases()[software.Kubernetes133]
 	upgradeAndBack(t, moved{
 		name: "1 control plane, 2 nodes; etcd 3.5.24 to 3.5.32 to 3.6.5, containerd 1.7 to 2.3", hosts: 2, groups: twoNodes(), etcdType: manifest.EtcdInternal,
-		with: []software.Extra{software.Kubernetes133, software.Containerd1, software.Containerd23, software.FlannelNext},
+		with: []software.Extra{software.Kubernetes133, software.Containerd1, software.FlannelNext},
 		from: side{from, software.Containerd1Version, software.FlannelVersion},
-		to:   side{software.OwnRelease(), software.Containerd23Version, software.FlannelNextVersion},
+		to:   side{software.OwnRelease(), software.ContainerdVersion, software.FlannelNextVersion},
 		over: []string{from.Version},
 		plan: []string{
 			from.Version + " takes etcd 3.5.32-0", "step " + from.Version + ": etcd 3.5.24 -> 3.5.32;",
@@ -141,9 +141,9 @@ func TestUpgradeNew(t *testing.T) {
 	upgradeAndBack(t, moved{
 		name: "1 control plane, 2 nodes; over " + over + ", etcd 3.6.6 to 3.6.8 to 3.7.0, containerd 2.1 to 2.3", hosts: 2, groups: twoNodes(),
 		etcdType: manifest.EtcdInternal,
-		with:     []software.Extra{software.Kubernetes135, software.Kubernetes136, software.Kubernetes137, software.Containerd23, software.FlannelNext},
-		from:     side{from, software.ContainerdVersion, software.FlannelVersion},
-		to:       side{to, software.Containerd23Version, software.FlannelNextVersion},
+		with:     []software.Extra{software.Kubernetes135, software.Kubernetes136, software.Kubernetes137, software.Containerd21, software.FlannelNext},
+		from:     side{from, software.Containerd21Version, software.FlannelVersion},
+		to:       side{to, software.ContainerdVersion, software.FlannelNextVersion},
 		over:     []string{over},
 		plan: []string{
 			"step " + over + ": etcd 3.6.6 -> 3.6.8, coredns v1.13.1 -> v1.14.2;", "step " + to.Version + ": etcd 3.6.8 -> 3.7.0, coredns v1.14.2 -> v1.14.6;",

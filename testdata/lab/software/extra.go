@@ -29,7 +29,7 @@ const (
 	Docker        Extra = "docker"         // Docker's archive of static programs
 	DockerCompose Extra = "docker-compose" // the program, which is a plugin of Docker's too
 	Containerd1   Extra = "containerd-1"   // containerd of the 1.7 line
-	Containerd23  Extra = "containerd-2.3" // containerd of the long-term release
+	Containerd21  Extra = "containerd-2.1" // containerd of a line that has ended
 	Harbor        Extra = "harbor"         // an installer of Harbor's shape, with a stand-in for Harbor in its images
 	Addons        Extra = "addons"         // metrics-server, multus and local-path-provisioner: images and charts
 	LocalPV       Extra = "localpv"        // images of OpenEBS's local volumes; its program and chart have to be given
@@ -41,13 +41,13 @@ const (
 	DockerVersion        = "v28.5.2"
 	DockerComposeVersion = "v2.40.3"
 	Containerd1Version   = "v1.7.35"
-	Containerd23Version  = "v2.3.7" // the catalog's from Kubernetes 1.36 on
+	Containerd21Version  = "v2.1.9" // the catalog's before Kubernetes 1.32
 	HarborVersion        = "v2.14.2"
 )
 
 // Extras lists all extras.
 func Extras() []Extra {
-	return []Extra{Docker, DockerCompose, Containerd1, Harbor, Addons, LocalPV, KubeVIP, Containerd23, FlannelNext, Kubernetes133, Kubernetes135, Kubernetes136, Kubernetes137}
+	return []Extra{Docker, DockerCompose, Containerd1, Harbor, Addons, LocalPV, KubeVIP, Containerd21, FlannelNext, Kubernetes133, Kubernetes135, Kubernetes136, Kubernetes137}
 }
 
 // What an extra is made of besides is part of its key.
@@ -99,7 +99,7 @@ func (b *builder) extra(ctx context.Context, e Extra) (string, error) {
 		Docker:        {dockerd(), dockerCLI(), containerd1(), runc()},
 		DockerCompose: {dockerCompose()},
 		Containerd1:   {containerd1()},
-		Containerd23:  {containerd("containerd-2.3", Containerd23Version)},
+		Containerd21:  {containerd("containerd-2.1", Containerd21Version)},
 		FlannelNext:   nextFlannel().recipes(),
 		Harbor:        {own("harbor"), registry()},
 		Addons:        {metricsServer(), multusPlugin(), localPath()},
@@ -138,8 +138,8 @@ func (b *builder) extra(ctx context.Context, e Extra) (string, error) {
 			return files.addons(ctx)
 		case FlannelNext:
 			return nextFlannel().publish(ctx, files)
-		case Containerd23:
-			return files.containerd(arch, "containerd-2.3", Containerd23Version)
+		case Containerd21:
+			return files.containerd(arch, "containerd-2.1", Containerd21Version)
 		}
 		return files.containerd(arch, "containerd-1", Containerd1Version)
 	})

@@ -9,7 +9,7 @@ import (
 // that the catalog names; all but pause (built here) are modules of the Go proxy at the tag of the same name.
 const (
 	KubernetesVersion   = "v1.34.3"
-	ContainerdVersion   = "v2.1.9"
+	ContainerdVersion   = "v2.3.7"
 	RuncVersion         = "v1.3.6"
 	EtcdVersion         = "v3.6.5"
 	EtcdImageTag        = "3.6.5-0"
