@@ -205,8 +205,8 @@ e2e: build lab ## the whole thread on lab hosts: build, push, install, verify, r
 e2e-ha: build lab ## three control planes and two workers: one lost, one replaced; a cluster behind a shared address
 	@cd testdata/lab && go test -count=1 -timeout 25m -v -run TestHA ./e2e/...
 
-e2e-upgrade: build lab ## two lab nodes to the next minor release and back: refused, killed, continued, with an application that answers
-	@cd testdata/lab && go test -count=1 -timeout 40m -v -run 'TestUpgrade$$' ./e2e
+e2e-upgrade: build lab ## two lab nodes, then five, to the next minor release and back: refused, killed, continued, with an application that answers
+	@cd testdata/lab && go test -count=1 -timeout 90m -v -run 'TestUpgrade$$|TestUpgradeHA$$' ./e2e
 
 e2e-one: build lab ## one lab test, TEST=TestAges, and its result in testdata/lab/results; HOSTS_OS=bullseye for other hosts
 	@cd testdata/lab && KKBUNDLE_RESULTS=$(RESULTS) HOSTS_OS="$(HOSTS_OS)" go test -count=1 -timeout 80m -v -run '^$(or $(TEST),$(error TEST=NAME is missing))$$' ./e2e
