@@ -43,8 +43,8 @@ type answer struct {
 	generation uint32
 }
 
-// Open reads the record of a cache directory. A file that is missing, damaged or too large is read as far as it is good; no answer is
-// an error.
+// Open reads the record of a cache directory. Damaged answers are left out. A file that is missing or too large has none; so has one that
+// cannot be read, see Err.
 func Open(cache string) *Record {
 	r := &Record{path: filepath.Join(cache, fileName)}
 	data, err := read(r.path)
@@ -57,7 +57,7 @@ func Open(cache string) *Record {
 
 // read returns the content of the file, or nothing if it is too large.
 func read(path string) ([]byte, error) {
-	f, err := open(path, os.O_RDONLY)
+	f, err := openFile(path, os.O_RDONLY)
 	if err != nil {
 		return nil, err
 	}
@@ -69,8 +69,8 @@ func read(path string) ([]byte, error) {
 	return data, err
 }
 
-// open opens a regular file.
-func open(path string, flag int) (*os.File, error) {
+// openFile opens a regular file.
+func openFile(path string, flag int) (*os.File, error) {
 	f, err := os.OpenFile(path, flag|unix.O_NONBLOCK, 0o600)
 	if err != nil {
 		return nil, err
@@ -192,7 +192,7 @@ func write(path string, record []byte) (err error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err
 	}
-	f, err := open(path, os.O_RDWR|os.O_CREATE|os.O_APPEND)
+	f, err := openFile(path, os.O_RDWR|os.O_CREATE|os.O_APPEND)
 	if err != nil {
 		return err
 	}
@@ -232,13 +232,6 @@ func (r *Record) Err() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.err
-}
-
-// Empty reports whether there is no answer at all.
-func (r *Record) Empty() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return len(r.known) == 0
 }
 
 // A Coverage counts the bytes of gzip streams.
