@@ -25,6 +25,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/encoders"
 	"github.com/kkbundle/kkbundle/fetch"
 	"github.com/kkbundle/kkbundle/manifest"
 )
@@ -37,6 +38,8 @@ type Result struct {
 	Fetched    int64  // bytes that were not in the cache
 	Cached     int64  // bytes that were
 	Provenance []byte // an in-toto statement, with Options.Provenance
+	// Layers counts the gzip layers of images by the encoders in the cache; nil with Options.NoCache.
+	Layers *encoders.Coverage
 }
 
 // Build downloads everything that the manifest names and writes the bundle to o.Output or o.Stream.
@@ -174,6 +177,11 @@ func (b *builder) build(ctx context.Context) (Result, error) {
 	r := Result{Summary: sum, Index: index, Lock: b.lock, Fetched: estimate.Download, Cached: estimate.Cached}
 	if err == nil && b.Provenance {
 		r.Provenance, err = b.provenance(ctx, sum)
+	}
+	if err == nil && !b.NoCache {
+		if c, err := b.coverage(ctx, index); err == nil { // the bundle is whole without it
+			r.Layers = &c
+		}
 	}
 	return r, err
 }

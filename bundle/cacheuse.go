@@ -18,6 +18,9 @@ import (
 //	<encoder>/encoder           the encoder's name; <encoder> is the beginning of its sha256
 //	<encoder>/sha256/ab/<hex>   an entry
 //	<encoder>/part/<name>       a part: an incomplete blob
+//	encoders                    which encoder made a gzip stream, see package encoders
+//
+// A GC removes only what is below <encoder>.
 //
 // An entry's modification time is the time of its last use. A Cache sets it once, when it is first asked for the entry.
 // A GC keeps everything used since the oldest open Cache was opened. So a build keeps the entries it relies on, however

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/encoders"
 	"github.com/kkbundle/kkbundle/bundle/format"
 	"github.com/kkbundle/kkbundle/bundle/regzip"
 	"github.com/kkbundle/kkbundle/disk"
@@ -32,6 +33,8 @@ type Options struct {
 	Output string       // the file to write; Open has none
 	// Zstd, if not "", is the path of the program zstd, which Create uses for entries without a dictionary. Readers need no program.
 	Zstd string
+	// Encoders, if not nil, remembers the encoders of layers for the next Create.
+	Encoders *encoders.Record
 	// Scratch is the directory for temporary files; "" for that of the output.
 	Scratch string
 	// Progress, if not nil, receives the phase, and the bytes done and in total.

@@ -23,8 +23,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/encoders"
 	"github.com/kkbundle/kkbundle/bundle/format"
-	"github.com/kkbundle/kkbundle/bundle/regzip"
 	"github.com/kkbundle/kkbundle/disk"
 )
 
@@ -240,6 +240,7 @@ func (c *creator) scanNew(ctx context.Context) (err error) {
 // identify finds the encoders of gzip streams, several at a time.
 func (c *creator) identify(ctx context.Context, layers []*layer) error {
 	done := newTally(func(n int64) { c.o.progress("identify encoders", n, c.Content) })
+	record := cmp.Or(c.o.Encoders, &encoders.Record{})
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(jobs())
 	for _, l := range layers {
@@ -249,7 +250,7 @@ func (c *creator) identify(ctx context.Context, layers []*layer) error {
 			if l.gzip, err = gzipped(ctx, c.next.Reader, l.Digest); err != nil || !l.gzip {
 				return err
 			}
-			l.recipe, _, l.unzip, err = regzip.Identify(ctx, func() (io.ReadCloser, error) { return c.next.Unhashed(ctx, l.Digest, 0) })
+			l.recipe, l.unzip, err = record.Identify(ctx, l.Digest, func() (io.ReadCloser, error) { return c.next.Unhashed(ctx, l.Digest, 0) })
 			return err
 		})
 	}

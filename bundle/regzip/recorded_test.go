@@ -1,6 +1,30 @@
 package regzip_test
 
-import "github.com/kkbundle/kkbundle/bundle/regzip"
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+
+	"github.com/kkbundle/kkbundle/bundle/regzip"
+)
+
+// TestGenerationGrowsWithTheEncoders compares the list of encoders with that of its generation.
+func TestGenerationGrowsWithTheEncoders(t *testing.T) {
+	lists := map[uint32]string{1: "b0e84883f1d202d2"}
+	ids := slices.Sorted(maps.Keys(recorded()))
+	sum := sha256.Sum256(fmt.Append(nil, ids))
+	if got := hex.EncodeToString(sum[:8]); got != lists[regzip.Generation] {
+		t.Errorf("generation %d has the encoders %v, %s; for others raise Generation and add the new list here", regzip.Generation, ids, got)
+	}
+	for _, id := range ids {
+		if len(id) > 24 || !id.Known() {
+			t.Errorf("%s: the record of package encoders has 24 bytes for known encoders", id)
+		}
+	}
+}
 
 // recorded returns the beginning of the digest of each encoder's output for the samples text, mixed and noise.
 func recorded() map[regzip.ID]string {

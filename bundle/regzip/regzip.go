@@ -53,6 +53,29 @@ func Identify(ctx context.Context, open func() (io.ReadCloser, error)) (r Recipe
 	return Recipe{}, 0, false, nil
 }
 
+// Confirm is Identify for a stream whose encoder is supposed to be id. It returns false if that encoder makes other bytes, or is unknown.
+func Confirm(ctx context.Context, id ID, open func() (io.ReadCloser, error)) (r Recipe, ok bool, err error) {
+	e, ok := find(id)
+	if !ok {
+		return Recipe{}, false, nil
+	}
+	src, err := open()
+	if err != nil {
+		return Recipe{}, false, err
+	}
+	header, err := readHeader(bufio.NewReader(src))
+	if err = errors.Join(err, src.Close()); err == nil {
+		_, err = prove(ctx, open, e, header)
+	}
+	switch {
+	case err == nil:
+		return Recipe{Encoder: id, Header: header}, true, nil
+	case errors.Is(err, errDiffers), isFormat(err):
+		return Recipe{}, false, nil
+	}
+	return Recipe{}, false, err
+}
+
 // IsGzip reports whether the stream that open returns begins like a gzip stream.
 func IsGzip(open func() (io.ReadCloser, error)) (bool, error) {
 	src, err := open()

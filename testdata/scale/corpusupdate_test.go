@@ -98,6 +98,33 @@ func TestCorpusPack(t *testing.T) {
 	measureFiles(t, rows, back, whole)
 }
 
+// TestCorpusLayers prints what it costs to find the encoders of Debian images, to look them up again, and to count them in builds from the
+// cache. Times depend on the machine.
+func TestCorpusLayers(t *testing.T) {
+	if !big {
+		t.Skip("it only measures, for minutes; make bench-corpus runs it")
+	}
+	dir := t.TempDir()
+	t.Setenv("KKBUNDLE_CACHE", filepath.Join(dir, "cache"))
+	c := updatedCorpus(t, "after")
+	path, manifest := filepath.Join(dir, "x.kkb"), c.manifest(t, c.serve(t))
+	build, inspect := []string{program(t), "build", "-o", path, manifest}, []string{program(t), "inspect", "--layers", path}
+	for _, row := range []struct {
+		name string
+		args []string
+	}{
+		{"build", build}, {"build from the cache", build}, {"build from the cache", build}, {"build from the cache", build},
+		{"inspect --layers", inspect}, {"inspect --layers, again", inspect},
+		{"build, layers known", build}, {"build, layers known", build}, {"build, layers known", build},
+	} {
+		u, out := measure(t, "", row.args...)
+		if !u.ok() {
+			t.Fatalf("%q: %s\n%s", row.args, u.Status, out)
+		}
+		t.Logf("%s: %.2f s, CPU %.2f s, %d MiB\n%s", row.name, u.Wall.Seconds(), u.CPU.Seconds(), u.Peak/mib, out)
+	}
+}
+
 func compareFiles(t *testing.T, a, b string) {
 	t.Helper()
 	one, err := os.ReadFile(a)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/build"
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/encoders"
 	"github.com/kkbundle/kkbundle/bundle/parts"
 	"github.com/kkbundle/kkbundle/cmd/internal/terminal"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
@@ -60,6 +61,9 @@ signatures; the file differs in each run. The cache and the lock file are not en
 With --provenance, NAME.kkb.provenance.json describes the build: an in-toto statement with SLSA provenance, the digests of manifest
 and lock, the source of each item, and the time. It is not part of the bundle, which has no times; see kkbundle sign --provenance.
 
+If inspect --layers, delta or pack examined layers of its images before, build prints how many bytes of the gzip layers can be made again
+from their content, so that delta and pack compare their files. It examines none itself.
+
 A bundle of the same name is replaced. Any other existing file needs --force.
 
 Everything that the installation, charts and YAML need must be in the bundle for every platform. A missing item is an error that
@@ -101,7 +105,9 @@ type buildResult struct {
 	Fetched  int64          `json:"fetched"` // downloaded
 	Cached   int64          `json:"cached"`  // found in the cache
 	Duration plain.Duration `json:"duration"`
-	Warnings []string       `json:"warnings,omitempty"`
+	// Layers counts the bytes of the images' gzip layers: made again by a known encoder, kept as they are, not examined.
+	Layers   *encoders.Coverage `json:"layers,omitempty"`
+	Warnings []string           `json:"warnings,omitempty"`
 	// Undecided lists texts that may be images and are not in the bundle.
 	Undecided []string `json:"undecided,omitempty"`
 	// Assumed lists assumptions of the catalog.
@@ -146,8 +152,8 @@ func runBuild(ctx context.Context, g *globals, file string, o buildOptions) erro
 	r := buildResult{
 		Version: 1, Path: o.output, Digest: built.Digest.String(), Size: built.Size, Parts: built.Parts, Items: len(built.Index.Items), Blobs: built.Blobs,
 		Content: built.Content, Fetched: built.Fetched, Cached: built.Cached, Duration: plain.Duration(time.Since(start)),
-		Warnings:  slices.Concat(warnings(shortfallsOf(built.Index.Items)), staleSignatures(o.output, built.Index), staleProvenance(o.output, built.Digest)),
-		Undecided: built.Lock.Undecided, Assumed: p.Assumptions, Replaced: replaced.String(),
+		Warnings: slices.Concat(warnings(shortfallsOf(built.Index.Items)), staleSignatures(o.output, built.Index), staleProvenance(o.output, built.Digest)),
+		Layers:   built.Layers, Undecided: built.Lock.Undecided, Assumed: p.Assumptions, Replaced: replaced.String(),
 	}
 	return g.printBuild(r)
 }
@@ -183,7 +189,25 @@ func (g *globals) printBuild(r buildResult) error {
 	if r.Replaced != "" && r.Replaced != r.Digest {
 		g.Note("replaced %s", r.Replaced)
 	}
+	if text := layersText(r.Layers); text != "" {
+		g.Note("%s", text)
+	}
 	return g.Result("%s", r.Digest)
+}
+
+// layersText says how much of the layers delta and pack can unpack; "" if no layer was examined.
+func layersText(c *encoders.Coverage) string {
+	if c == nil || c.Rebuilt+c.Kept == 0 {
+		return ""
+	}
+	text := fmt.Sprintf("gzip layers: %s can be made again", plain.Size(c.Rebuilt))
+	if c.Kept > 0 {
+		text += fmt.Sprintf(", %s cannot", plain.Size(c.Kept))
+	}
+	if c.Unexamined > 0 {
+		text += fmt.Sprintf(", %s not examined (see kkbundle inspect --layers)", plain.Size(c.Unexamined))
+	}
+	return text
 }
 
 // replaced returns the digest of the bundle that the new one replaces, or "". Without --force, only a bundle of the same name is

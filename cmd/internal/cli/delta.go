@@ -157,9 +157,11 @@ func runDelta(ctx context.Context, g *globals, f deltaFiles) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, closeBundles(old, next)) }()
+	record := openEncoders()
 	progress, stop := g.Phases()
-	c, err := delta.Create(ctx, *next, delta.Options{Old: old, Listed: listed, Output: f.output, Zstd: f.zstd, Progress: progress})
+	c, err := delta.Create(ctx, *next, delta.Options{Old: old, Listed: listed, Output: f.output, Zstd: f.zstd, Encoders: record, Progress: progress})
 	stop()
+	g.noteUnrecorded(record)
 	if err != nil {
 		return err
 	}

@@ -37,8 +37,9 @@ chart or in YAML. Extra items are listed in the manifest and have no user. With 
 "platforms", "neededBy": [{"task", "program", "roles", "source", "file", "object", "path"}]}], "undecided"}.
 
 With --layers: the encoders that made the bundle's gzip streams, found by making each stream again. kkbundle delta works on the content
-of these; the others are carried whole. All content is read, and compressed again: this takes minutes for a large bundle. The blobs of a
-published bundle are downloaded to the cache. With --json:
+of these; the others are carried whole. Layers are read, and compressed again: this takes minutes for a large bundle. The answers are kept
+in the cache directory, also those of delta and pack: each layer is examined once. A layer without a known encoder is examined again by a
+kkbundle that knows more encoders. The blobs of a published bundle are downloaded to the cache. With --json:
 {"version", "digest", "encoders": [{"encoder", "blobs", "size"}], "unknown": [{"digest", "size"}]}.
 
 With --listing: digest and size of each blob, as JSON. It stands for the bundle where kkbundle delta makes an update for a site whose

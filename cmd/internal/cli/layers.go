@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/encoders"
 	"github.com/kkbundle/kkbundle/bundle/regzip"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/plain"
@@ -53,7 +54,9 @@ func runInspectLayers(ctx context.Context, g *globals, path string, login loginF
 		return err
 	}
 	defer r.Close()
-	found, err := g.identifyLayers(ctx, r)
+	record := openEncoders()
+	found, err := g.identifyLayers(ctx, r, record)
+	g.noteUnrecorded(record)
 	if err != nil {
 		return err
 	}
@@ -108,8 +111,24 @@ type identifiedLayer struct {
 	encoder regzip.ID
 }
 
-// identifyLayers returns the gzip streams of a bundle with their encoders.
-func (g *globals) identifyLayers(ctx context.Context, r *bundle.Reader) ([]identifiedLayer, error) {
+// openEncoders opens the record of encoders in the cache.
+func openEncoders() *encoders.Record {
+	dir, err := cacheDir("")
+	if err != nil {
+		return &encoders.Record{} // no home directory; the record only saves time
+	}
+	return encoders.Open(dir)
+}
+
+// noteUnrecorded warns if the record could not be read or written.
+func (g *globals) noteUnrecorded(r *encoders.Record) {
+	if err := r.Err(); err != nil {
+		g.Note("warning: the encoders of layers are not remembered: %s", plain.Line(err.Error()))
+	}
+}
+
+// identifyLayers returns the gzip streams of a bundle with their encoders. Streams in the record are not read.
+func (g *globals) identifyLayers(ctx context.Context, r *bundle.Reader, record *encoders.Record) ([]identifiedLayer, error) {
 	blobs := r.Blobs()
 	all := make([]identifiedLayer, len(blobs))
 	var total int64
@@ -132,11 +151,14 @@ func (g *globals) identifyLayers(ctx context.Context, r *bundle.Reader) ([]ident
 				done += l.Size
 				m.Set(done, total)
 			}()
+			if l.encoder, l.gzip = record.Lookup(l.Digest); l.gzip {
+				return nil
+			}
 			open := func() (io.ReadCloser, error) { return r.Unhashed(ctx, l.Digest, 0) }
 			if l.gzip, err = regzip.IsGzip(open); err != nil || !l.gzip {
 				return err
 			}
-			recipe, _, _, err := regzip.Identify(ctx, open)
+			recipe, _, err := record.Identify(ctx, l.Digest, open)
 			l.encoder = recipe.Encoder
 			return err
 		})

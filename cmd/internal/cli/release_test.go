@@ -4,7 +4,11 @@ import (
 	"math/rand"
 
 	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/static"
+	"github.com/google/go-containerregistry/pkg/v1/types"
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
@@ -50,4 +54,27 @@ func tags(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Check(err)
 		ts.Check(remote.Write(ref, img, remote.WithAuthFromKeychain(u.source.Keychain()), remote.WithTransport(u.source.Transport())))
 	}
+}
+
+// layers IMAGE:TAG FILE... publishes an image in the source registry, below hub, that has these gzip layers.
+func layers(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: layers IMAGE:TAG FILE...")
+	}
+	u := of(ts)
+	img := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
+	for _, file := range args[1:] {
+		var err error
+		img, err = mutate.AppendLayers(img, static.NewLayer([]byte(ts.ReadFile(file)), types.OCILayer))
+		ts.Check(err)
+	}
+	config, err := img.ConfigFile()
+	ts.Check(err)
+	config = config.DeepCopy()
+	config.OS, config.Architecture = "linux", "amd64"
+	img, err = mutate.ConfigFile(img, config)
+	ts.Check(err)
+	ref, err := name.ParseReference(u.source.Host + "/hub/" + args[0])
+	ts.Check(err)
+	ts.Check(remote.Write(ref, img, remote.WithAuthFromKeychain(u.source.Keychain()), remote.WithTransport(u.source.Transport())))
 }

@@ -85,6 +85,7 @@ func TestScripts(t *testing.T) {
 			"release":      release,
 			"put":          put,
 			"tags":         tags,
+			"layers":       layers,
 			"web":          web,
 		},
 	})
