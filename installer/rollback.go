@@ -77,8 +77,11 @@ func Rollback(ctx context.Context, o UpgradeOptions) (engine.Report, error) {
 	return r.Start(ctx, b.work)
 }
 
-func (b *rollback) work(ctx context.Context) error {
+func (b *rollback) work(ctx context.Context) (err error) {
 	ctx = task.InTask(ctx, "look")
+	if err := b.checkWithout(); err != nil {
+		return err
+	}
 	if err := checkMembers(ctx, b.Run); err != nil {
 		return err
 	}
@@ -104,6 +107,11 @@ func (b *rollback) work(ctx context.Context) error {
 		}
 	}
 	before, after := around(b.Cluster)
+	defer func() {
+		if err == nil {
+			tellLeft(b.Run, plan.Left())
+		}
+	}()
 	if plan.Empty() {
 		return b.Phases(ctx, []task.Phase{before, after, b.forgetPhase()})
 	}
@@ -284,7 +292,7 @@ func (b *rollback) look(ctx context.Context) (UpgradePlan, error) {
 	if err := b.possible(ctx, p); err != nil {
 		return p, err
 	}
-	if !slices.ContainsFunc(p.Nodes, func(n UpgradeNode) bool { return !n.Current }) {
+	if !slices.ContainsFunc(p.Nodes, func(n UpgradeNode) bool { return !n.Current && !n.Left }) {
 		return p, nil
 	}
 	p.Steps = []string{p.To}
@@ -324,6 +332,12 @@ func (b *rollback) possible(ctx context.Context, p UpgradePlan) error {
 	}
 	if from.Major() != to.Major() || from.Minor() > to.Minor()+1 {
 		return b.refuse("go back one release at a time, each with its bundle", "the cluster runs %s, and only one minor release can be rolled back", p.From)
+	}
+	for _, n := range p.Nodes {
+		if n.Left && versionLess(p.To, n.Kubelet) {
+			return b.refuse("bring that node back and run the command without --without "+n.Name+", or delete it for good: kkbundle nodes delete --unreachable "+n.Name,
+				"the kubelet of %s is %s, and would be newer than every API server", n.Name, n.Kubelet)
+		}
 	}
 	for _, t := range b.controlPlanes() {
 		if err := b.etcdAllows(ctx, t); err != nil {

@@ -16,6 +16,7 @@ import (
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/health"
+	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/installer/kubeadm"
 	"github.com/kkbundle/kkbundle/installer/member"
@@ -223,6 +224,89 @@ func TestRollbackContinuesAfterEachCommand(t *testing.T) {
 			t.Fatalf("command %d failed with %v, and then: %v", n, first, err)
 		}
 		wantBack(t, s, f, "the rollback's command failed")
+	}
+}
+
+// A worker that is left as it is must not be newer than the API servers after a rollback; an older one is no reason to go back.
+func TestRollbackWithoutAWorker(t *testing.T) {
+	t.Parallel()
+	before, old, next := clustersOf(t)
+	for name, c := range map[string]struct {
+		left bool // also by the upgrade
+		want string
+	}{
+		"upgraded":     {false, "the kubelet of node2 is " + releaseAfter + ", and would be newer than every API server"},
+		"not upgraded": {true, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, f := rollbackSite(t, "cp1", "node1", "node2")
+			s.options.Cluster = tasktest.Cluster(t, "kubernetes: {version: "+releaseAfter+"}")
+			u := s.upgradeWith(t, next)
+			if c.left {
+				leave(u.Run, "node2")
+			}
+			if _, err := u.walkAll(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			f.steps()
+			var plan UpgradePlan
+			var err error
+			for range 2 { // the second run finds the first one's
+				b := s.rollbackTo(t, f, before, old)
+				leave(b.Run, "node2")
+				if plan, err = b.walkBack(t.Context()); err != nil {
+					break
+				}
+			}
+			steps := f.steps()
+			refused, isRefused := errors.AsType[*NoWayBackError](err)
+			switch {
+			case c.want == "" && (err != nil || !plan.Empty()):
+				t.Errorf("a rerun plans %+v, %v", plan, err)
+			case c.want == "":
+				wantBack(t, s, f, "without node2")
+			case !isRefused || !strings.Contains(err.Error(), c.want) || !strings.Contains(refused.Hint(), "nodes delete --unreachable node2") || len(steps) > 0:
+				t.Errorf("got %v after %q", err, steps)
+			}
+		})
+	}
+}
+
+// A rollback needs all control planes, and needs no connection to hosts that are left as they are.
+func TestRollbackWithoutAControlPlane(t *testing.T) {
+	t.Parallel()
+	before, old, next := clustersOf(t)
+	s, f := rollbackSite(t, "cp1", "cp2", "cp3")
+	if err := s.upgraded(t, f, next); err != nil {
+		t.Fatal(err)
+	}
+	b := s.rollbackTo(t, f, before, old)
+	leave(b.Run, "cp2")
+	if err := b.work(t.Context()); !errors.As(err, new(*WithoutError)) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// The copies are removed from the other hosts.
+func TestForgetRollbackWithout(t *testing.T) {
+	t.Parallel()
+	_, _, next := clustersOf(t)
+	s, f := rollbackSite(t, "cp1", "node1", "node2")
+	if err := s.upgraded(t, f, next); err != nil {
+		t.Fatal(err)
+	}
+	s.options.Without = []string{"node2"}
+	s.options.Helper = func(string) ([]byte, error) { return []byte("#!/bin/sh\n"), nil }
+	s.options.Dial = func(_ context.Context, h manifest.Host) (host.Host, error) { return s.hosts[h.Name], nil }
+	if _, err := ForgetRollback(t.Context(), s.options); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]bool{"cp1": false, "node1": false, "node2": true} {
+		_, err := os.Stat(filepath.Join(s.hosts[name].root, kubeadm.UpgradeBackupDir))
+		if (err == nil) != want {
+			t.Errorf("copies of %s: %v", name, err)
+		}
 	}
 }
 

@@ -195,7 +195,10 @@ func ForgetRollback(ctx context.Context, o engine.Options) (engine.Report, error
 		return engine.Report{}, err
 	}
 	return r.Start(ctx, func(ctx context.Context) error {
-		for _, t := range r.WithRole(manifest.RoleCluster) {
+		if err := (&upgrade{Run: r}).checkWithout(); err != nil {
+			return err
+		}
+		for _, t := range r.Connected(manifest.RoleCluster) {
 			kept, there, err := copiesOf(task.InTask(ctx, "look"), t)
 			if err != nil {
 				return err
@@ -207,7 +210,11 @@ func ForgetRollback(ctx context.Context, o engine.Options) (engine.Report, error
 				}
 			}
 		}
-		return r.Phases(ctx, []task.Phase{{Name: "forget", Tasks: []task.Task{forgetTask()}}})
+		err := r.Phases(ctx, []task.Phase{{Name: "forget", Tasks: []task.Task{forgetTask()}}})
+		if err == nil {
+			tellLeft(r, hostNamesOf(r.Without()))
+		}
+		return err
 	})
 }
 

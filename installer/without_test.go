@@ -132,8 +132,8 @@ func TestWithoutRefuses(t *testing.T) {
 		install, upgrade string // what the error says; "" for none
 	}{
 		"a worker":                 {[]string{"node2"}, "", ""},
-		"one of three members":     {[]string{"cp1"}, "", "--without cp1: an upgrade needs all control planes and members of etcd"},
-		"two of three members":     {[]string{"cp1", "cp2"}, "etcd has 3 members, and the remaining 1 are not more than half of them", "an upgrade needs all"},
+		"one of three members":     {[]string{"cp1"}, "", "--without cp1: upgrades and rollbacks need all control planes and members of etcd"},
+		"two of three members":     {[]string{"cp1", "cp2"}, "etcd has 3 members, and the remaining 1 are not more than half of them", "upgrades and rollbacks need all"},
 		"the host of the registry": {[]string{"node1"}, "--without node1: the other hosts pull their images from it", "pull their images"},
 	} {
 		t.Run(name, func(t *testing.T) {
