@@ -113,6 +113,9 @@ func (b *rollback) work(ctx context.Context) (err error) {
 		}
 	}()
 	if plan.Empty() {
+		if err := b.saved(); err != nil { // a run may have been killed just before
+			return err
+		}
 		return b.Phases(ctx, []task.Phase{before, after, b.forgetPhase()})
 	}
 	if err := b.Phases(ctx, []task.Phase{{Name: "save", Tasks: []task.Task{b.saveTask(plan)}}, before}); err != nil {

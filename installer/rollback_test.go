@@ -310,6 +310,57 @@ func TestForgetRollbackWithout(t *testing.T) {
 	}
 }
 
+// A run that was killed after its last node leaves the record of an upgrade under way. The next one finds nothing to do and ends it, so that
+// a later upgrade or rollback to the same release saves etcd anew.
+func TestCompleteUpgradeIsNotUnderWay(t *testing.T) {
+	t.Parallel()
+	before, old, next := clustersOf(t)
+	s, f := rollbackSite(t, "cp1", "node1")
+	if err := s.upgraded(t, f, next); err != nil {
+		t.Fatal(err)
+	}
+	after := s.options.Cluster
+	run := func(what string, dry, want bool, work func() (*engine.Run, func(context.Context) error)) {
+		t.Helper()
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		s.options.DryRun = dry
+		s.options.Progress = func(e task.Event) {
+			if e.Phase == "prepare" { // the tasks of an install are not played here
+				cancel()
+			}
+		}
+		r, do := work()
+		if err := r.Dir.Write(upgradeNow, []byte(r.Cluster.Kubernetes.Version+" upgrade/x\n")); err != nil {
+			t.Fatal(err)
+		}
+		err := do(ctx)
+		if ctx.Err() == nil && !dry {
+			t.Errorf("%s: did not begin to prepare: %v", what, err)
+		}
+		if _, err := r.Dir.Read(upgradeNow); (err == nil) != want {
+			t.Errorf("%s: %s: %v", what, upgradeNow, err)
+		}
+		if err := r.Dir.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	upgrade := func() (*engine.Run, func(context.Context) error) {
+		s.options.Cluster = after
+		u := s.upgradeWith(t, next)
+		return u.Run, u.work
+	}
+	run("a dry run", true, true, upgrade)
+	run("an upgrade", false, false, upgrade)
+	if _, err := s.rollbackTo(t, f, before, old).walkBack(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	run("a rollback", false, false, func() (*engine.Run, func(context.Context) error) {
+		b := s.rollbackTo(t, f, before, old)
+		return b.Run, b.work
+	})
+}
+
 func TestRollbackRefuses(t *testing.T) {
 	t.Parallel()
 	before, old, next := clustersOf(t)

@@ -147,6 +147,11 @@ func (u *upgrade) work(ctx context.Context) (err error) {
 		u.worked = true
 		return u.phase(ctx, after)
 	}
+	if !u.DryRun {
+		if err := u.saved(); err != nil { // a run may have been killed just before
+			return err
+		}
+	}
 	return u.Phases(ctx, []task.Phase{before, after})
 }
 
