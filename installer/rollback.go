@@ -65,7 +65,8 @@ func newRollback(r *engine.Run, o UpgradeOptions) *rollback {
 // stopped anywhere or be complete. The data of etcd stay: an API server reads what its successor of one minor release has
 // written (https://kubernetes.io/docs/reference/using-api/deprecation-policy/, rule 4b). kubelets go back first, because none may be
 // newer than an API server, then control planes one by one. The work follows from running versions and from the copies on
-// nodes, so the same call continues a stopped rollback. Before any change it refuses what is impossible with a *NoWayBackError.
+// nodes, so the same call continues a stopped rollback, and Upgrade completes the upgrade instead. Before any change it refuses what is
+// impossible with a *NoWayBackError.
 func Rollback(ctx context.Context, o UpgradeOptions) (engine.Report, error) {
 	r, err := upgradeRun(&o)
 	if err != nil {
@@ -153,8 +154,8 @@ func (b *rollback) forgetPhase() task.Phase {
 func (b *rollback) back(ctx context.Context, phase string, plan UpgradePlan) error {
 	planes := slices.Clone(b.controlPlanes())
 	slices.Reverse(planes)
-	for _, t := range planes { // a kubeadm that lost its session would write manifests
-		if _, err := kubeadm.Stop(ctx, t, upgradeBegun); err != nil {
+	for _, t := range planes {
+		if err := b.TaskOn(ctx, phase, b.beginTask(), t); err != nil {
 			return err
 		}
 	}
@@ -177,6 +178,26 @@ func (b *rollback) back(ctx context.Context, phase string, plan UpgradePlan) err
 		}
 	}
 	return nil
+}
+
+// beginTask makes a node one that has not completed its upgrade, before anything is put back: if the rollback stops, an upgrade does all its
+// work on the node again and keeps the copies.
+func (b *rollback) beginTask() task.Task {
+	return task.Task{Name: "begin", Done: never, Do: func(ctx context.Context, t *task.Host) error {
+		if _, err := kubeadm.Stop(ctx, t, upgradeBegun); err != nil { // a kubeadm that lost its session would write manifests
+			return err
+		}
+		if err := t.Write(ctx, task.File{Path: upgradeBegun, Mode: 0o600}); err != nil {
+			return err
+		}
+		if err := markKept(ctx, t, finishedMark, keptMark); err != nil {
+			return err
+		}
+		if err := t.Write(ctx, member.File(t.Site)); err != nil {
+			return err
+		}
+		return t.Run(ctx, "rm", "-f", serverMark)
+	}}
 }
 
 // find reads which copies nodes have, and checks that they lead to the bundle's release and settings.
@@ -251,11 +272,10 @@ func (b *rollback) rescue(ctx context.Context) error {
 		if err := b.etcdAllows(ctx, t); err != nil {
 			return err
 		}
-		if _, err := kubeadm.Stop(ctx, t, upgradeBegun); err != nil {
-			return err
-		}
-		if err := b.TaskOn(ctx, "rescue", task.Task{Name: "control-plane", Done: never, Do: b.putManifests}, t); err != nil {
-			return err
+		for _, step := range []task.Task{b.beginTask(), {Name: "control-plane", Done: never, Do: b.putManifests}} {
+			if err := b.TaskOn(ctx, "rescue", step, t); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
@@ -455,6 +475,9 @@ func (b *rollback) kubelet(ctx context.Context, phase string, t *task.Host) erro
 		return b.uncordoned(ctx, phase, t)
 	}
 	tasks := append([]task.Task{b.drainTask(), b.settingsTask(t)}, containerTasks(b.Cluster)...)
+	if !t.Is(manifest.RoleControlPlane) {
+		tasks = append([]task.Task{b.beginTask()}, tasks...)
+	}
 	tasks = append(tasks, restarted(kubeadm.KubeletTask(b.Cluster)), task.Task{Name: "ready", Do: func(ctx context.Context, t *task.Host) error {
 		return b.settled(ctx, t, b.kubeletIsBack)
 	}})
@@ -507,7 +530,7 @@ func (b *rollback) kubeletIsOld(ctx context.Context, t *task.Host) (bool, error)
 		}
 	}
 	if !t.Is(manifest.RoleControlPlane) {
-		if ok, err := member.Records(ctx, t, member.Path); err != nil || !ok {
+		if ok, err := isRecorded(ctx, t); err != nil || !ok {
 			return false, err
 		}
 	}
@@ -534,15 +557,19 @@ func (b *rollback) isBack(ctx context.Context, t *task.Host) (bool, error) {
 	if ok, err := b.hasKept(ctx, t, slices.Concat(memberManifest(), serverManifests())...); err != nil || !ok {
 		return false, err
 	}
+	if ok, err := isRecorded(ctx, t); err != nil || !ok {
+		return false, err
+	}
+	return serverIsReady(ctx, t) == nil, nil
+}
+
+// isRecorded reports whether a node has the bundle's release and settings, without an unfinished upgrade or rollback.
+func isRecorded(ctx context.Context, t *task.Host) (bool, error) {
 	if ok, err := member.Records(ctx, t, member.Path); err != nil || !ok {
 		return false, err
 	}
-	for _, mark := range []string{serverMark, upgradeBegun} {
-		if there, err := t.Test(ctx, "test", "-e", mark); err != nil || there {
-			return false, err
-		}
-	}
-	return serverIsReady(ctx, t) == nil, nil
+	unfinished, err := isUnfinished(ctx, t)
+	return !unfinished, err
 }
 
 func memberManifest() []string { return []string{kube.ManifestsDir + "/etcd.yaml"} }

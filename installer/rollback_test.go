@@ -7,6 +7,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -359,6 +360,87 @@ func TestCompleteUpgradeIsNotUnderWay(t *testing.T) {
 		b := s.rollbackTo(t, f, before, old)
 		return b.Run, b.work
 	})
+}
+
+// walkBackFor is walkBack by a kkbundle that is killed after a number of commands. It returns how many were left.
+func (b *rollback) walkBackFor(ctx context.Context, commands int) (left int, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	life := &lifetime{left: commands, end: cancel}
+	for _, target := range b.Hosts {
+		target.Conn = &mortalHost{target.Conn, life}
+	}
+	_, err = b.walkBack(ctx)
+	return life.left, err
+}
+
+// A rollback that was killed after any command (without KKBUNDLE_BIG=1, after some) leaves both ways open: the next upgrade completes,
+// with kubeadm where its objects or manifests were put back, and the cluster can be rolled back once more.
+func TestUpgradeAfterAKilledRollback(t *testing.T) {
+	t.Parallel()
+	before, old, next := clustersOf(t)
+	whole, all := rollbackSite(t, "cp1", "cp2", "node1")
+	if err := whole.upgraded(t, all, next); err != nil {
+		t.Fatal(err)
+	}
+	const many = 10000
+	left, err := whole.rollbackTo(t, all, before, old).walkBackFor(t.Context(), many)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := 1; n < many-left; n += oneOf(9) {
+		s, f := rollbackSite(t, "cp1", "cp2", "node1")
+		if err := s.upgraded(t, f, next); err != nil {
+			t.Fatal(err)
+		}
+		f.said = nil
+		if _, err := s.rollbackTo(t, f, before, old).walkBackFor(t.Context(), n); err == nil {
+			t.Fatalf("killed after %d commands: it says that it is complete", n)
+		}
+		undone := slices.ContainsFunc(f.said, func(line string) bool { return strings.Contains(line, "replace --filename") })
+		f.said, f.target = nil, releaseAfter // the kubelets of the next bundle
+		if err := s.upgraded(t, f, next); err != nil {
+			t.Fatalf("killed after %d commands: the upgrade does not continue: %v", n, err)
+		}
+		if applied := strings.Contains(strings.Join(f.steps(), "\n"), "kubeadm upgrade apply"); undone && !applied {
+			t.Fatalf("killed after %d commands: the objects of %s were put back, and kubeadm does not upgrade them again", n, releaseBefore)
+		}
+		wantForward(t, s, f, n)
+		if _, err := s.rollbackTo(t, f, before, old).walkBack(t.Context()); err != nil {
+			t.Fatalf("killed after %d commands, then upgraded: %v", n, err)
+		}
+		wantBack(t, s, f, "killed, upgraded, and rolled back")
+		for name := range f.nodes {
+			if got := s.hosts[name].content("/var/lib/kubelet/config.yaml"); got != "before" {
+				t.Fatalf("killed after %d commands: in the end the kubelet of %s has the settings of %s", n, name, got)
+			}
+		}
+	}
+}
+
+// wantForward checks that all nodes have the release after, and copies of the one before.
+func wantForward(t *testing.T, s *site, f *fakeAPI, n int) {
+	t.Helper()
+	for name, node := range f.nodes {
+		h := s.hosts[name]
+		if node.Status.NodeInfo.KubeletVersion != releaseAfter || node.Spec.Unschedulable || len(node.Annotations) > 0 {
+			t.Fatalf("killed after %d commands: node %s is %+v", n, name, node)
+		}
+		if f.servers[name] != "" && f.serverOf(name) != releaseAfter {
+			t.Fatalf("killed after %d commands: the API server of %s is %s", n, name, f.serverOf(name))
+		}
+		if !strings.HasPrefix(h.content(member.Path), "site "+releaseAfter+"\n") {
+			t.Fatalf("killed after %d commands: %s is recorded as %q", n, name, h.content(member.Path))
+		}
+		if kept := h.content(kubeadm.UpgradeBackupDir + "/" + releaseBefore + member.Path); !strings.HasPrefix(kept, "site "+releaseBefore+"\n") {
+			t.Fatalf("killed after %d commands: the way back of %s is gone: %q", n, name, kept)
+		}
+		for _, mark := range []string{serverMark, upgradeBegun} {
+			if _, err := os.Stat(filepath.Join(h.root, mark)); err == nil {
+				t.Fatalf("killed after %d commands: %s still has %s", n, name, mark)
+			}
+		}
+	}
 }
 
 func TestRollbackRefuses(t *testing.T) {

@@ -25,7 +25,8 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// upgradeBegun exists while kubeadm upgrades a control plane; serverMark records the version of the last success.
+// upgradeBegun exists while kubeadm upgrades a control plane, and while a rollback changes a node; serverMark records the version of the
+// last success.
 const (
 	upgradeBegun = task.StampDir + "/upgrade-begun"
 	serverMark   = task.StampDir + "/upgrade-control-plane"
@@ -82,6 +83,11 @@ func keepTask(c *manifest.Cluster) task.Task {
 			return t.Write(ctx, task.File{Path: path.Join(to, keptMark), Mode: 0o600})
 		},
 	}
+}
+
+// isUnfinished reports whether an upgrade or a rollback has begun on a node and is not complete there.
+func isUnfinished(ctx context.Context, t *task.Host) (bool, error) {
+	return t.AnyExists(ctx, serverMark, upgradeBegun)
 }
 
 // nodePrograms returns the tasks that install a node's own programs.
@@ -255,7 +261,7 @@ func (u *upgrade) node(ctx context.Context, phase string, t *task.Host) error {
 		return &engine.TaskError{Phase: phase, Task: "node", Host: t.Name, Err: err}
 	}
 	if current {
-		if err := finishKept(task.InTask(ctx, phase+"/record"), t); err != nil { // a run may have been killed just before
+		if err := finish(task.InTask(ctx, phase+"/record"), t); err != nil { // a run may have been killed just before
 			return &engine.TaskError{Phase: phase, Task: "record", Host: t.Name, Err: err}
 		}
 		if err := uncordon(task.InTask(ctx, phase+"/uncordon"), t); err != nil {
@@ -291,13 +297,18 @@ func (u *upgrade) nodeTasks(t *task.Host) []task.Task {
 			if err := t.Write(ctx, member.File(t.Site)); err != nil {
 				return err
 			}
-			if err := t.Run(ctx, "rm", "-f", serverMark); err != nil {
-				return err
-			}
-			return finishKept(ctx, t)
+			return finish(ctx, t)
 		}},
 		task.Task{Name: "uncordon", Done: never, Do: uncordon},
 	)
+}
+
+// finish marks the copies of a node, so that the next upgrade keeps anew, and removes the stamps of unfinished work.
+func finish(ctx context.Context, t *task.Host) error {
+	if err := markKept(ctx, t, keptMark, finishedMark); err != nil {
+		return err
+	}
+	return t.Run(ctx, "rm", "-f", serverMark, upgradeBegun)
 }
 
 // restarted makes the kubelet's task restart it even if the programs exist: its settings are new.

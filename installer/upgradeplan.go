@@ -162,7 +162,11 @@ func (u *upgrade) nodesOf(ctx context.Context, states []corev1.Node) ([]UpgradeN
 			}
 		}
 		current, err := isCurrent(ctx, t)
-		n.Current = current && n.mark == "" // a marked node still has to be uncordoned
+		if err != nil || !current {
+			return err
+		}
+		unfinished, err := isUnfinished(ctx, t)
+		n.Current = !unfinished && n.mark == "" // a marked node still has to be uncordoned
 		return err
 	})
 	for _, s := range states {
