@@ -443,6 +443,43 @@ func wantForward(t *testing.T, s *site, f *fakeAPI, n int) {
 	}
 }
 
+// Copies of an upgrade that has changed no control plane yet are made anew: it may have stopped weeks ago. Later they stay.
+func TestUpgradeKeepsAnewUntilItChanges(t *testing.T) {
+	t.Parallel()
+	_, _, next := clustersOf(t)
+	s, f := rollbackSite(t, "cp1", "cp2")
+	s.options.Cluster = tasktest.Cluster(t, "kubernetes: {version: "+releaseAfter+"}")
+	u := s.upgradeWith(t, next)
+	for _, cp := range u.controlPlanes() { // the run ends here
+		if err := u.TaskOn(t.Context(), "upgrade", keepTask(u.Cluster), cp); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const file, since = kube.ManifestsDir + "/etcd.yaml", "# changed since\n"
+	s.hosts["cp1"].put(t, file, s.hosts["cp1"].content(file)+since)
+	f.fail = func(_ int, line string) (bool, bool) { return strings.HasPrefix(line, "kubeadm upgrade node"), false }
+	if err := s.upgraded(t, f, next); err == nil {
+		t.Fatal("the upgrade of cp2 did not fail")
+	}
+	dir := kubeadm.UpgradeBackupDir + "/" + releaseBefore
+	if got := s.hosts["cp1"].content(dir + file); !strings.HasSuffix(got, since) {
+		t.Errorf("the copy is of the first run:\n%s", got)
+	}
+	f.fail = nil
+	f.objects["configmap coredns"] = `{"kind":"ConfigMap","data":{"of":"the release after"}}`
+	if err := s.upgraded(t, f, next); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"cp1", "cp2"} {
+		if got := s.hosts[name].content(dir + "/" + keptObjects); got == "" || strings.Contains(got, "the release after") {
+			t.Errorf("the objects of %s are\n%s", name, got)
+		}
+	}
+	if got := s.hosts["cp1"].content(dir + file); !strings.HasPrefix(got, "version: "+releaseBefore+"\n") {
+		t.Errorf("the copy of cp1 is of the new manifest:\n%s", got)
+	}
+}
+
 func TestRollbackRefuses(t *testing.T) {
 	t.Parallel()
 	before, old, next := clustersOf(t)

@@ -36,7 +36,8 @@ const (
 var keepFilesScript string
 
 // keepTask copies the files that an upgrade replaces on a node: the programs, and on a control plane all of
-// /etc/kubernetes and the cluster's objects. It runs once for a node and a version, however often the upgrade is continued.
+// /etc/kubernetes and the cluster's objects. Copies of a node stay when the upgrade is continued, those of control planes once kubeadm has
+// begun to change one: before, they may be of a run that stopped long ago.
 func keepTask(c *manifest.Cluster) task.Task {
 	dir := func(ctx context.Context, t *task.Host) (string, error) {
 		id, _, _, err := member.Recorded(ctx, t)
@@ -51,6 +52,11 @@ func keepTask(c *manifest.Cluster) task.Task {
 			to, err := dir(ctx, t)
 			if err != nil {
 				return false, err
+			}
+			if t.Is(manifest.RoleControlPlane) {
+				if begun, err := hasBegun(ctx, t.Site); err != nil || !begun {
+					return false, err
+				}
 			}
 			return t.Test(ctx, "test", "-e", path.Join(to, keptMark))
 		},
@@ -83,6 +89,19 @@ func keepTask(c *manifest.Cluster) task.Task {
 			return t.Write(ctx, task.File{Path: path.Join(to, keptMark), Mode: 0o600})
 		},
 	}
+}
+
+// hasBegun reports whether the upgrade or a rollback of it has begun to change a control plane, and with it the cluster's objects.
+func hasBegun(ctx context.Context, s *task.Site) (bool, error) {
+	for _, t := range s.WithRole(manifest.RoleControlPlane) {
+		if begun, err := isUnfinished(ctx, t); err != nil || begun {
+			return begun, err
+		}
+		if done, err := member.Records(ctx, t, member.Path); err != nil || done {
+			return done, err
+		}
+	}
+	return false, nil
 }
 
 // isUnfinished reports whether an upgrade or a rollback has begun on a node and is not complete there.
