@@ -23,6 +23,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 // shortAPIWait bounds the wait for an API server before a rollback, which can bring a dead one back itself.
@@ -155,7 +156,7 @@ func (b *rollback) back(ctx context.Context, phase string, plan UpgradePlan) err
 	planes := slices.Clone(b.controlPlanes())
 	slices.Reverse(planes)
 	for _, t := range planes {
-		if err := b.TaskOn(ctx, phase, b.beginTask(), t); err != nil {
+		if err := b.TaskOn(ctx, phase, b.beginTask(phase), t); err != nil {
 			return err
 		}
 	}
@@ -182,7 +183,7 @@ func (b *rollback) back(ctx context.Context, phase string, plan UpgradePlan) err
 
 // beginTask makes a node one that has not completed its upgrade, before anything is put back: if the rollback stops, an upgrade does all its
 // work on the node again and keeps the copies.
-func (b *rollback) beginTask() task.Task {
+func (b *rollback) beginTask(phase string) task.Task {
 	return task.Task{Name: "begin", Done: never, Do: func(ctx context.Context, t *task.Host) error {
 		if _, err := kubeadm.Stop(ctx, t, upgradeBegun); err != nil { // a kubeadm that lost its session would write manifests
 			return err
@@ -193,11 +194,31 @@ func (b *rollback) beginTask() task.Task {
 		if err := markKept(ctx, t, finishedMark, keptMark); err != nil {
 			return err
 		}
+		if err := b.keepQuota(ctx, phase, t); err != nil {
+			return err
+		}
 		if err := t.Write(ctx, member.File(t.Site)); err != nil {
 			return err
 		}
 		return t.Run(ctx, "rm", "-f", serverMark)
 	}}
+}
+
+// keepQuota keeps the quota of etcd where it has grown since the upgrade: the database may have outgrown the former one, and etcd would take
+// no changes.
+func (b *rollback) keepQuota(ctx context.Context, phase string, t *task.Host) error {
+	kept, ok := b.kept[t.Name]
+	if !ok || !t.Is(manifest.RoleControlPlane) || b.Cluster.Etcd.Type != manifest.EtcdInternal {
+		return nil
+	}
+	quota, err := kubeadm.KeepQuota(ctx, t, kept.dir+kube.ManifestsDir+"/etcd.yaml")
+	if err == nil && quota > 0 && b.Cluster.Etcd.Quota == 0 {
+		b.Tell(task.Event{
+			Phase: phase, Task: "begin", Host: t.Name, State: task.Warned,
+			Message: fmt.Sprintf("etcd keeps its quota of %s, and the cluster file has none: write etcd.quota there for control planes that join later", plain.Size(quota)),
+		})
+	}
+	return err
 }
 
 // find reads which copies nodes have, and checks that they lead to the bundle's release and settings.
@@ -272,7 +293,7 @@ func (b *rollback) rescue(ctx context.Context) error {
 		if err := b.etcdAllows(ctx, t); err != nil {
 			return err
 		}
-		for _, step := range []task.Task{b.beginTask(), {Name: "control-plane", Done: never, Do: b.putManifests}} {
+		for _, step := range []task.Task{b.beginTask("rescue"), {Name: "control-plane", Done: never, Do: b.putManifests}} {
 			if err := b.TaskOn(ctx, "rescue", step, t); err != nil {
 				return err
 			}
@@ -476,7 +497,7 @@ func (b *rollback) kubelet(ctx context.Context, phase string, t *task.Host) erro
 	}
 	tasks := append([]task.Task{b.drainTask(), b.settingsTask(t)}, containerTasks(b.Cluster)...)
 	if !t.Is(manifest.RoleControlPlane) {
-		tasks = append([]task.Task{b.beginTask()}, tasks...)
+		tasks = append([]task.Task{b.beginTask(phase)}, tasks...)
 	}
 	tasks = append(tasks, restarted(kubeadm.KubeletTask(b.Cluster)), task.Task{Name: "ready", Do: func(ctx context.Context, t *task.Host) error {
 		return b.settled(ctx, t, b.kubeletIsBack)
