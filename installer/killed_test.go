@@ -29,6 +29,8 @@ import (
 type lifetime struct {
 	mu   sync.Mutex
 	left int
+	// end, if set, ends the context of the killed run, which would wait for answers.
+	end func()
 }
 
 var errKilled = errors.New("kkbundle was killed")
@@ -49,14 +51,17 @@ type mortalHost struct {
 
 func (h *mortalHost) Run(ctx context.Context, cmd host.Cmd) error {
 	alive, last := h.life.spend()
-	if !alive {
-		return errKilled
+	var err error
+	if alive {
+		err = h.Host.Run(ctx, cmd)
 	}
-	err := h.Host.Run(ctx, cmd)
-	if last {
-		return errKilled // the host has done it, and nobody knows
+	if alive && !last {
+		return err
 	}
-	return err
+	if h.life.end != nil {
+		h.life.end()
+	}
+	return errKilled // after the last command, too: the host has done it, and nobody knows
 }
 
 // killedPhases are tasks of every kind, as far as they need no program that cannot run here: kubeadm and kubectl are played.

@@ -23,6 +23,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 // shortAPIWait bounds the wait for an API server before a rollback, which can bring a dead one back itself.
@@ -65,7 +66,8 @@ func newRollback(r *engine.Run, o UpgradeOptions) *rollback {
 // stopped anywhere or be complete. The data of etcd stay: an API server reads what its successor of one minor release has
 // written (https://kubernetes.io/docs/reference/using-api/deprecation-policy/, rule 4b). kubelets go back first, because none may be
 // newer than an API server, then control planes one by one. The work follows from running versions and from the copies on
-// nodes, so the same call continues a stopped rollback. Before any change it refuses what is impossible with a *NoWayBackError.
+// nodes, so the same call continues a stopped rollback, and Upgrade completes the upgrade instead. Before any change it refuses what is
+// impossible with a *NoWayBackError.
 func Rollback(ctx context.Context, o UpgradeOptions) (engine.Report, error) {
 	r, err := upgradeRun(&o)
 	if err != nil {
@@ -77,8 +79,11 @@ func Rollback(ctx context.Context, o UpgradeOptions) (engine.Report, error) {
 	return r.Start(ctx, b.work)
 }
 
-func (b *rollback) work(ctx context.Context) error {
+func (b *rollback) work(ctx context.Context) (err error) {
 	ctx = task.InTask(ctx, "look")
+	if err := b.checkWithout(); err != nil {
+		return err
+	}
 	if err := checkMembers(ctx, b.Run); err != nil {
 		return err
 	}
@@ -104,7 +109,15 @@ func (b *rollback) work(ctx context.Context) error {
 		}
 	}
 	before, after := around(b.Cluster)
+	defer func() {
+		if err == nil {
+			tellLeft(b.Run, plan.Left())
+		}
+	}()
 	if plan.Empty() {
+		if err := b.saved(); err != nil { // a run may have been killed just before
+			return err
+		}
 		return b.Phases(ctx, []task.Phase{before, after, b.forgetPhase()})
 	}
 	if err := b.Phases(ctx, []task.Phase{{Name: "save", Tasks: []task.Task{b.saveTask(plan)}}, before}); err != nil {
@@ -142,8 +155,8 @@ func (b *rollback) forgetPhase() task.Phase {
 func (b *rollback) back(ctx context.Context, phase string, plan UpgradePlan) error {
 	planes := slices.Clone(b.controlPlanes())
 	slices.Reverse(planes)
-	for _, t := range planes { // a kubeadm that lost its session would write manifests
-		if _, err := kubeadm.Stop(ctx, t, upgradeBegun); err != nil {
+	for _, t := range planes {
+		if err := b.TaskOn(ctx, phase, b.beginTask(phase), t); err != nil {
 			return err
 		}
 	}
@@ -166,6 +179,46 @@ func (b *rollback) back(ctx context.Context, phase string, plan UpgradePlan) err
 		}
 	}
 	return nil
+}
+
+// beginTask makes a node one that has not completed its upgrade, before anything is put back: if the rollback stops, an upgrade does all its
+// work on the node again and keeps the copies.
+func (b *rollback) beginTask(phase string) task.Task {
+	return task.Task{Name: "begin", Done: never, Do: func(ctx context.Context, t *task.Host) error {
+		if _, err := kubeadm.Stop(ctx, t, upgradeBegun); err != nil { // a kubeadm that lost its session would write manifests
+			return err
+		}
+		if err := t.Write(ctx, task.File{Path: upgradeBegun, Mode: 0o600}); err != nil {
+			return err
+		}
+		if err := markKept(ctx, t, finishedMark, keptMark); err != nil {
+			return err
+		}
+		if err := b.keepQuota(ctx, phase, t); err != nil {
+			return err
+		}
+		if err := t.Write(ctx, member.File(t.Site)); err != nil {
+			return err
+		}
+		return t.Run(ctx, "rm", "-f", serverMark)
+	}}
+}
+
+// keepQuota keeps the quota of etcd where it has grown since the upgrade: the database may have outgrown the former one, and etcd would take
+// no changes.
+func (b *rollback) keepQuota(ctx context.Context, phase string, t *task.Host) error {
+	kept, ok := b.kept[t.Name]
+	if !ok || !t.Is(manifest.RoleControlPlane) || b.Cluster.Etcd.Type != manifest.EtcdInternal {
+		return nil
+	}
+	quota, err := kubeadm.KeepQuota(ctx, t, kept.dir+kube.ManifestsDir+"/etcd.yaml")
+	if err == nil && quota > 0 && b.Cluster.Etcd.Quota == 0 {
+		b.Tell(task.Event{
+			Phase: phase, Task: "begin", Host: t.Name, State: task.Warned,
+			Message: fmt.Sprintf("etcd keeps its quota of %s, and the cluster file has none: write etcd.quota there for control planes that join later", plain.Size(quota)),
+		})
+	}
+	return err
 }
 
 // find reads which copies nodes have, and checks that they lead to the bundle's release and settings.
@@ -240,11 +293,10 @@ func (b *rollback) rescue(ctx context.Context) error {
 		if err := b.etcdAllows(ctx, t); err != nil {
 			return err
 		}
-		if _, err := kubeadm.Stop(ctx, t, upgradeBegun); err != nil {
-			return err
-		}
-		if err := b.TaskOn(ctx, "rescue", task.Task{Name: "control-plane", Done: never, Do: b.putManifests}, t); err != nil {
-			return err
+		for _, step := range []task.Task{b.beginTask("rescue"), {Name: "control-plane", Done: never, Do: b.putManifests}} {
+			if err := b.TaskOn(ctx, "rescue", step, t); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
@@ -284,7 +336,7 @@ func (b *rollback) look(ctx context.Context) (UpgradePlan, error) {
 	if err := b.possible(ctx, p); err != nil {
 		return p, err
 	}
-	if !slices.ContainsFunc(p.Nodes, func(n UpgradeNode) bool { return !n.Current }) {
+	if !slices.ContainsFunc(p.Nodes, func(n UpgradeNode) bool { return !n.Current && !n.Left }) {
 		return p, nil
 	}
 	p.Steps = []string{p.To}
@@ -324,6 +376,12 @@ func (b *rollback) possible(ctx context.Context, p UpgradePlan) error {
 	}
 	if from.Major() != to.Major() || from.Minor() > to.Minor()+1 {
 		return b.refuse("go back one release at a time, each with its bundle", "the cluster runs %s, and only one minor release can be rolled back", p.From)
+	}
+	for _, n := range p.Nodes {
+		if n.Left && versionLess(p.To, n.Kubelet) {
+			return b.refuse("bring that node back and run the command without --without "+n.Name+", or delete it for good: kkbundle nodes delete --unreachable "+n.Name,
+				"the kubelet of %s is %s, and would be newer than every API server", n.Name, n.Kubelet)
+		}
 	}
 	for _, t := range b.controlPlanes() {
 		if err := b.etcdAllows(ctx, t); err != nil {
@@ -438,6 +496,9 @@ func (b *rollback) kubelet(ctx context.Context, phase string, t *task.Host) erro
 		return b.uncordoned(ctx, phase, t)
 	}
 	tasks := append([]task.Task{b.drainTask(), b.settingsTask(t)}, containerTasks(b.Cluster)...)
+	if !t.Is(manifest.RoleControlPlane) {
+		tasks = append([]task.Task{b.beginTask(phase)}, tasks...)
+	}
 	tasks = append(tasks, restarted(kubeadm.KubeletTask(b.Cluster)), task.Task{Name: "ready", Do: func(ctx context.Context, t *task.Host) error {
 		return b.settled(ctx, t, b.kubeletIsBack)
 	}})
@@ -490,7 +551,7 @@ func (b *rollback) kubeletIsOld(ctx context.Context, t *task.Host) (bool, error)
 		}
 	}
 	if !t.Is(manifest.RoleControlPlane) {
-		if ok, err := member.Records(ctx, t, member.Path); err != nil || !ok {
+		if ok, err := isRecorded(ctx, t); err != nil || !ok {
 			return false, err
 		}
 	}
@@ -517,15 +578,19 @@ func (b *rollback) isBack(ctx context.Context, t *task.Host) (bool, error) {
 	if ok, err := b.hasKept(ctx, t, slices.Concat(memberManifest(), serverManifests())...); err != nil || !ok {
 		return false, err
 	}
+	if ok, err := isRecorded(ctx, t); err != nil || !ok {
+		return false, err
+	}
+	return serverIsReady(ctx, t) == nil, nil
+}
+
+// isRecorded reports whether a node has the bundle's release and settings, without an unfinished upgrade or rollback.
+func isRecorded(ctx context.Context, t *task.Host) (bool, error) {
 	if ok, err := member.Records(ctx, t, member.Path); err != nil || !ok {
 		return false, err
 	}
-	for _, mark := range []string{serverMark, upgradeBegun} {
-		if there, err := t.Test(ctx, "test", "-e", mark); err != nil || there {
-			return false, err
-		}
-	}
-	return serverIsReady(ctx, t) == nil, nil
+	unfinished, err := isUnfinished(ctx, t)
+	return !unfinished, err
 }
 
 func memberManifest() []string { return []string{kube.ManifestsDir + "/etcd.yaml"} }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -16,6 +17,7 @@ import (
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/health"
+	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/installer/kubeadm"
 	"github.com/kkbundle/kkbundle/installer/member"
@@ -224,6 +226,283 @@ func TestRollbackContinuesAfterEachCommand(t *testing.T) {
 		}
 		wantBack(t, s, f, "the rollback's command failed")
 	}
+}
+
+// walkBackFor is walkBack by a kkbundle that is killed after a number of commands. It returns how many were left.
+func (b *rollback) walkBackFor(ctx context.Context, commands int) (left int, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	life := &lifetime{left: commands, end: cancel}
+	for _, target := range b.Hosts {
+		target.Conn = &mortalHost{target.Conn, life}
+	}
+	_, err = b.walkBack(ctx)
+	return life.left, err
+}
+
+// A rollback that was killed after any command (without KKBUNDLE_BIG=1, after some) leaves both ways open: the next upgrade completes,
+// with kubeadm where its objects or manifests were put back, and the cluster can be rolled back once more.
+func TestUpgradeAfterAKilledRollback(t *testing.T) {
+	t.Parallel()
+	before, old, next := clustersOf(t)
+	whole, all := rollbackSite(t, "cp1", "cp2", "node1")
+	if err := whole.upgraded(t, all, next); err != nil {
+		t.Fatal(err)
+	}
+	const many = 10000
+	left, err := whole.rollbackTo(t, all, before, old).walkBackFor(t.Context(), many)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := 1; n < many-left; n += oneOf(9) {
+		s, f := rollbackSite(t, "cp1", "cp2", "node1")
+		if err := s.upgraded(t, f, next); err != nil {
+			t.Fatal(err)
+		}
+		f.said = nil
+		if _, err := s.rollbackTo(t, f, before, old).walkBackFor(t.Context(), n); err == nil {
+			t.Fatalf("killed after %d commands: it says that it is complete", n)
+		}
+		undone := slices.ContainsFunc(f.said, func(line string) bool { return strings.Contains(line, "replace --filename") })
+		f.said, f.target = nil, releaseAfter // the kubelets of the next bundle
+		if err := s.upgraded(t, f, next); err != nil {
+			t.Fatalf("killed after %d commands: the upgrade does not continue: %v", n, err)
+		}
+		if applied := strings.Contains(strings.Join(f.steps(), "\n"), "kubeadm upgrade apply"); undone && !applied {
+			t.Fatalf("killed after %d commands: the objects of %s were put back, and kubeadm does not upgrade them again", n, releaseBefore)
+		}
+		wantForward(t, s, f, n)
+		if _, err := s.rollbackTo(t, f, before, old).walkBack(t.Context()); err != nil {
+			t.Fatalf("killed after %d commands, then upgraded: %v", n, err)
+		}
+		wantBack(t, s, f, "killed, upgraded, and rolled back")
+		for name := range f.nodes {
+			if got := s.hosts[name].content("/var/lib/kubelet/config.yaml"); got != "before" {
+				t.Fatalf("killed after %d commands: in the end the kubelet of %s has the settings of %s", n, name, got)
+			}
+		}
+	}
+}
+
+// wantForward checks that all nodes have the release after, and copies of the one before.
+func wantForward(t *testing.T, s *site, f *fakeAPI, n int) {
+	t.Helper()
+	for name, node := range f.nodes {
+		h := s.hosts[name]
+		if node.Status.NodeInfo.KubeletVersion != releaseAfter || node.Spec.Unschedulable || len(node.Annotations) > 0 {
+			t.Fatalf("killed after %d commands: node %s is %+v", n, name, node)
+		}
+		if f.servers[name] != "" && f.serverOf(name) != releaseAfter {
+			t.Fatalf("killed after %d commands: the API server of %s is %s", n, name, f.serverOf(name))
+		}
+		if !strings.HasPrefix(h.content(member.Path), "site "+releaseAfter+"\n") {
+			t.Fatalf("killed after %d commands: %s is recorded as %q", n, name, h.content(member.Path))
+		}
+		if kept := h.content(kubeadm.UpgradeBackupDir + "/" + releaseBefore + member.Path); !strings.HasPrefix(kept, "site "+releaseBefore+"\n") {
+			t.Fatalf("killed after %d commands: the way back of %s is gone: %q", n, name, kept)
+		}
+		for _, mark := range []string{serverMark, upgradeBegun} {
+			if _, err := os.Stat(filepath.Join(h.root, mark)); err == nil {
+				t.Fatalf("killed after %d commands: %s still has %s", n, name, mark)
+			}
+		}
+	}
+}
+
+// A worker that is left as it is must not be newer than the API servers after a rollback; an older one is no reason to go back.
+func TestRollbackWithoutAWorker(t *testing.T) {
+	t.Parallel()
+	before, old, next := clustersOf(t)
+	for name, c := range map[string]struct {
+		left bool // also by the upgrade
+		want string
+	}{
+		"upgraded":     {false, "the kubelet of node2 is " + releaseAfter + ", and would be newer than every API server"},
+		"not upgraded": {true, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, f := rollbackSite(t, "cp1", "node1", "node2")
+			s.options.Cluster = tasktest.Cluster(t, "kubernetes: {version: "+releaseAfter+"}")
+			u := s.upgradeWith(t, next)
+			if c.left {
+				leave(u.Run, "node2")
+			}
+			if _, err := u.walkAll(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			f.steps()
+			var plan UpgradePlan
+			var err error
+			for range 2 { // the second run finds the first one's
+				b := s.rollbackTo(t, f, before, old)
+				leave(b.Run, "node2")
+				if plan, err = b.walkBack(t.Context()); err != nil {
+					break
+				}
+			}
+			steps := f.steps()
+			refused, isRefused := errors.AsType[*NoWayBackError](err)
+			switch {
+			case c.want == "" && (err != nil || !plan.Empty()):
+				t.Errorf("a rerun plans %+v, %v", plan, err)
+			case c.want == "":
+				wantBack(t, s, f, "without node2")
+			case !isRefused || !strings.Contains(err.Error(), c.want) || !strings.Contains(refused.Hint(), "nodes delete --unreachable node2") || len(steps) > 0:
+				t.Errorf("got %v after %q", err, steps)
+			}
+		})
+	}
+}
+
+// A rollback needs all control planes, and needs no connection to hosts that are left as they are.
+func TestRollbackWithoutAControlPlane(t *testing.T) {
+	t.Parallel()
+	before, old, next := clustersOf(t)
+	s, f := rollbackSite(t, "cp1", "cp2", "cp3")
+	if err := s.upgraded(t, f, next); err != nil {
+		t.Fatal(err)
+	}
+	b := s.rollbackTo(t, f, before, old)
+	leave(b.Run, "cp2")
+	if err := b.work(t.Context()); !errors.As(err, new(*WithoutError)) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// The copies are removed from the other hosts.
+func TestForgetRollbackWithout(t *testing.T) {
+	t.Parallel()
+	_, _, next := clustersOf(t)
+	s, f := rollbackSite(t, "cp1", "node1", "node2")
+	if err := s.upgraded(t, f, next); err != nil {
+		t.Fatal(err)
+	}
+	s.options.Without = []string{"node2"}
+	s.options.Helper = func(string) ([]byte, error) { return []byte("#!/bin/sh\n"), nil }
+	s.options.Dial = func(_ context.Context, h manifest.Host) (host.Host, error) { return s.hosts[h.Name], nil }
+	if _, err := ForgetRollback(t.Context(), s.options); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]bool{"cp1": false, "node1": false, "node2": true} {
+		_, err := os.Stat(filepath.Join(s.hosts[name].root, kubeadm.UpgradeBackupDir))
+		if (err == nil) != want {
+			t.Errorf("copies of %s: %v", name, err)
+		}
+	}
+}
+
+// The quota of etcd may have grown since the upgrade, and the database with it: the member keeps the larger quota.
+func TestRollbackKeepsEtcdQuota(t *testing.T) {
+	t.Parallel()
+	before, old, next := clustersOf(t)
+	const four, eight = "    - --quota-backend-bytes=4294967296\n", "    - --quota-backend-bytes=8589934592\n"
+	for _, c := range []struct{ was, is, want string }{
+		{"", eight, eight}, {four, eight, eight}, {eight, four, eight}, {eight, "", eight}, {"", "", ""},
+	} {
+		s, f := rollbackSite(t, "cp1")
+		const file = kube.ManifestsDir + "/etcd.yaml"
+		s.hosts["cp1"].put(t, file, "    - etcd\n"+c.was+"    image: registry.k8s.io/etcd:3.6.2-0\n")
+		if err := s.upgraded(t, f, next); err != nil {
+			t.Fatal(err)
+		}
+		s.hosts["cp1"].put(t, file, "    - etcd\n"+c.is+"    image: registry.k8s.io/etcd:3.6.3-0\n")
+		if _, err := s.rollbackTo(t, f, before, old).walkBack(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		wantBack(t, s, f, "another quota")
+		if got, want := s.hosts["cp1"].content(file), "    - etcd\n"+c.want+"    image: registry.k8s.io/etcd:3.6.2-0\n"; got != want {
+			t.Errorf("from %q, now %q: the manifest is\n%s", c.was, c.is, got)
+		}
+	}
+}
+
+// Copies of an upgrade that has changed no control plane yet are made anew: it may have stopped weeks ago. Later they stay.
+func TestUpgradeKeepsAnewUntilItChanges(t *testing.T) {
+	t.Parallel()
+	_, _, next := clustersOf(t)
+	s, f := rollbackSite(t, "cp1", "cp2")
+	s.options.Cluster = tasktest.Cluster(t, "kubernetes: {version: "+releaseAfter+"}")
+	u := s.upgradeWith(t, next)
+	for _, cp := range u.controlPlanes() { // the run ends here
+		if err := u.TaskOn(t.Context(), "upgrade", keepTask(u.Cluster), cp); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const file, since = kube.ManifestsDir + "/etcd.yaml", "# changed since\n"
+	s.hosts["cp1"].put(t, file, s.hosts["cp1"].content(file)+since)
+	f.fail = func(_ int, line string) (bool, bool) { return strings.HasPrefix(line, "kubeadm upgrade node"), false }
+	if err := s.upgraded(t, f, next); err == nil {
+		t.Fatal("the upgrade of cp2 did not fail")
+	}
+	dir := kubeadm.UpgradeBackupDir + "/" + releaseBefore
+	if got := s.hosts["cp1"].content(dir + file); !strings.HasSuffix(got, since) {
+		t.Errorf("the copy is of the first run:\n%s", got)
+	}
+	f.fail = nil
+	f.objects["configmap coredns"] = `{"kind":"ConfigMap","data":{"of":"the release after"}}`
+	if err := s.upgraded(t, f, next); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"cp1", "cp2"} {
+		if got := s.hosts[name].content(dir + "/" + keptObjects); got == "" || strings.Contains(got, "the release after") {
+			t.Errorf("the objects of %s are\n%s", name, got)
+		}
+	}
+	if got := s.hosts["cp1"].content(dir + file); !strings.HasPrefix(got, "version: "+releaseBefore+"\n") {
+		t.Errorf("the copy of cp1 is of the new manifest:\n%s", got)
+	}
+}
+
+// A run that was killed after its last node leaves the record of an upgrade under way. The next one finds nothing to do and ends it, so that
+// a later upgrade or rollback to the same release saves etcd anew.
+func TestCompleteUpgradeIsNotUnderWay(t *testing.T) {
+	t.Parallel()
+	before, old, next := clustersOf(t)
+	s, f := rollbackSite(t, "cp1", "node1")
+	if err := s.upgraded(t, f, next); err != nil {
+		t.Fatal(err)
+	}
+	after := s.options.Cluster
+	run := func(what string, dry, want bool, work func() (*engine.Run, func(context.Context) error)) {
+		t.Helper()
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		s.options.DryRun = dry
+		s.options.Progress = func(e task.Event) {
+			if e.Phase == "prepare" { // the tasks of an install are not played here
+				cancel()
+			}
+		}
+		r, do := work()
+		if err := r.Dir.Write(upgradeNow, []byte(r.Cluster.Kubernetes.Version+" upgrade/x\n")); err != nil {
+			t.Fatal(err)
+		}
+		err := do(ctx)
+		if ctx.Err() == nil && !dry {
+			t.Errorf("%s: did not begin to prepare: %v", what, err)
+		}
+		if _, err := r.Dir.Read(upgradeNow); (err == nil) != want {
+			t.Errorf("%s: %s: %v", what, upgradeNow, err)
+		}
+		if err := r.Dir.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	upgrade := func() (*engine.Run, func(context.Context) error) {
+		s.options.Cluster = after
+		u := s.upgradeWith(t, next)
+		return u.Run, u.work
+	}
+	run("a dry run", true, true, upgrade)
+	run("an upgrade", false, false, upgrade)
+	if _, err := s.rollbackTo(t, f, before, old).walkBack(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	run("a rollback", false, false, func() (*engine.Run, func(context.Context) error) {
+		b := s.rollbackTo(t, f, before, old)
+		return b.Run, b.work
+	})
 }
 
 func TestRollbackRefuses(t *testing.T) {

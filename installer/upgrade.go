@@ -147,6 +147,11 @@ func (u *upgrade) work(ctx context.Context) (err error) {
 		u.worked = true
 		return u.phase(ctx, after)
 	}
+	if !u.DryRun {
+		if err := u.saved(); err != nil { // a run may have been killed just before
+			return err
+		}
+	}
 	return u.Phases(ctx, []task.Phase{before, after})
 }
 
@@ -260,7 +265,7 @@ func (e *StoppedError) Unwrap() error { return e.Err }
 // Hint returns the remedy.
 func (e *StoppedError) Hint() string {
 	if e.Back {
-		return "remove the cause and run the same command again: it continues there"
+		return "remove the cause and run the same command again: it continues there; kkbundle upgrade with the later bundle completes the upgrade instead"
 	}
 	return "remove the cause and run the same command again: it continues there; kkbundle upgrade --rollback with the bundle before goes back instead"
 }
@@ -285,6 +290,9 @@ func stateText(ctx context.Context, t *task.Host, states []corev1.Node, apiErr e
 	var parts []string
 	if id, _, member, err := member.Recorded(ctx, t); err == nil && member {
 		parts = append(parts, "complete at "+id.Version)
+	}
+	if begun, err := t.Test(ctx, "test", "-e", upgradeBegun); err == nil && begun {
+		parts = []string{"not complete"}
 	}
 	if apiErr != nil {
 		return strings.Join(append(parts, "the API server does not answer"), ", ")

@@ -25,7 +25,8 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// upgradeBegun exists while kubeadm upgrades a control plane; serverMark records the version of the last success.
+// upgradeBegun exists while kubeadm upgrades a control plane, and while a rollback changes a node; serverMark records the version of the
+// last success.
 const (
 	upgradeBegun = task.StampDir + "/upgrade-begun"
 	serverMark   = task.StampDir + "/upgrade-control-plane"
@@ -35,7 +36,8 @@ const (
 var keepFilesScript string
 
 // keepTask copies the files that an upgrade replaces on a node: the programs, and on a control plane all of
-// /etc/kubernetes and the cluster's objects. It runs once for a node and a version, however often the upgrade is continued.
+// /etc/kubernetes and the cluster's objects. Copies of a node stay when the upgrade is continued, those of control planes once kubeadm has
+// begun to change one: before, they may be of a run that stopped long ago.
 func keepTask(c *manifest.Cluster) task.Task {
 	dir := func(ctx context.Context, t *task.Host) (string, error) {
 		id, _, _, err := member.Recorded(ctx, t)
@@ -50,6 +52,11 @@ func keepTask(c *manifest.Cluster) task.Task {
 			to, err := dir(ctx, t)
 			if err != nil {
 				return false, err
+			}
+			if t.Is(manifest.RoleControlPlane) {
+				if begun, err := hasBegun(ctx, t.Site); err != nil || !begun {
+					return false, err
+				}
 			}
 			return t.Test(ctx, "test", "-e", path.Join(to, keptMark))
 		},
@@ -82,6 +89,24 @@ func keepTask(c *manifest.Cluster) task.Task {
 			return t.Write(ctx, task.File{Path: path.Join(to, keptMark), Mode: 0o600})
 		},
 	}
+}
+
+// hasBegun reports whether the upgrade or a rollback of it has begun to change a control plane, and with it the cluster's objects.
+func hasBegun(ctx context.Context, s *task.Site) (bool, error) {
+	for _, t := range s.WithRole(manifest.RoleControlPlane) {
+		if begun, err := isUnfinished(ctx, t); err != nil || begun {
+			return begun, err
+		}
+		if done, err := member.Records(ctx, t, member.Path); err != nil || done {
+			return done, err
+		}
+	}
+	return false, nil
+}
+
+// isUnfinished reports whether an upgrade or a rollback has begun on a node and is not complete there.
+func isUnfinished(ctx context.Context, t *task.Host) (bool, error) {
+	return t.AnyExists(ctx, serverMark, upgradeBegun)
 }
 
 // nodePrograms returns the tasks that install a node's own programs.
@@ -255,7 +280,7 @@ func (u *upgrade) node(ctx context.Context, phase string, t *task.Host) error {
 		return &engine.TaskError{Phase: phase, Task: "node", Host: t.Name, Err: err}
 	}
 	if current {
-		if err := finishKept(task.InTask(ctx, phase+"/record"), t); err != nil { // a run may have been killed just before
+		if err := finish(task.InTask(ctx, phase+"/record"), t); err != nil { // a run may have been killed just before
 			return &engine.TaskError{Phase: phase, Task: "record", Host: t.Name, Err: err}
 		}
 		if err := uncordon(task.InTask(ctx, phase+"/uncordon"), t); err != nil {
@@ -291,13 +316,18 @@ func (u *upgrade) nodeTasks(t *task.Host) []task.Task {
 			if err := t.Write(ctx, member.File(t.Site)); err != nil {
 				return err
 			}
-			if err := t.Run(ctx, "rm", "-f", serverMark); err != nil {
-				return err
-			}
-			return finishKept(ctx, t)
+			return finish(ctx, t)
 		}},
 		task.Task{Name: "uncordon", Done: never, Do: uncordon},
 	)
+}
+
+// finish marks the copies of a node, so that the next upgrade keeps anew, and removes the stamps of unfinished work.
+func finish(ctx context.Context, t *task.Host) error {
+	if err := markKept(ctx, t, keptMark, finishedMark); err != nil {
+		return err
+	}
+	return t.Run(ctx, "rm", "-f", serverMark, upgradeBegun)
 }
 
 // restarted makes the kubelet's task restart it even if the programs exist: its settings are new.

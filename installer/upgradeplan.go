@@ -162,7 +162,11 @@ func (u *upgrade) nodesOf(ctx context.Context, states []corev1.Node) ([]UpgradeN
 			}
 		}
 		current, err := isCurrent(ctx, t)
-		n.Current = current && n.mark == "" // a marked node still has to be uncordoned
+		if err != nil || !current {
+			return err
+		}
+		unfinished, err := isUnfinished(ctx, t)
+		n.Current = !unfinished && n.mark == "" // a marked node still has to be uncordoned
 		return err
 	})
 	for _, s := range states {
@@ -212,13 +216,16 @@ func (p UpgradePlan) oldest() string {
 
 // start returns the release that the first step begins at: that of the oldest control plane, or the minor release before an intermediate
 // step that an interrupted run has left on a node. Such a node is unschedulable: pods of the next node to be drained may have no other
-// place.
+// place. A node that was left out since then goes to a later release directly: control planes do not go back.
 func (p UpgradePlan) start() string {
 	start := p.oldest()
 	for _, n := range p.Nodes {
 		v, err := semver.NewVersion(n.mark)
 		if err != nil || n.Left || v.Minor() == 0 || !versionLess(n.Recorded, n.mark) || majorMinor(n.mark) == majorMinor(p.To) {
 			continue // a rollback's mark is the older release
+		}
+		if versionLess(majorMinor(n.mark)+".0", majorMinor(p.newestServer())+".0") {
+			continue
 		}
 		if before := fmt.Sprintf("v%d.%d.0", v.Major(), v.Minor()-1); versionLess(before, majorMinor(start)+".0") {
 			start = before

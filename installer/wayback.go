@@ -21,7 +21,7 @@ import (
 
 // The copies of a node are in a directory of kubeadm.UpgradeBackupDir, which is named after the release before.
 const (
-	// keptMark is the file that completes the copies of an upgrade in progress. Its name is finishedMark after it.
+	// keptMark is the file that completes the copies of an upgrade in progress. Its name is finishedMark after it, until a rollback begins.
 	keptMark     = "complete"
 	finishedMark = "finished"
 	// keptObjects has the objects that kubeadm changes, and keptTypes the names of the API's types, one per line.
@@ -35,8 +35,8 @@ const kubeadmTemporary = "/etc/kubernetes/tmp"
 //go:embed scripts/tidy-upgrade.sh
 var tidyUpgradeScript string
 
-//go:embed scripts/finish-kept.sh
-var finishKeptScript string
+//go:embed scripts/mark-kept.sh
+var markKeptScript string
 
 // A keptCopy is the copies of a node: the directory, which is named after the release before, and whether the upgrade of the
 // node is complete.
@@ -129,9 +129,9 @@ func apiTypes(ctx context.Context, t *task.Host) ([]string, error) {
 	return list, nil
 }
 
-// finishKept marks the copies of a node whose upgrade is complete: the next upgrade keeps anew.
-func finishKept(ctx context.Context, t *task.Host) error {
-	return t.Run(ctx, host.Script("finish-kept.sh", finishKeptScript, kubeadm.UpgradeBackupDir, keptMark, finishedMark)...)
+// markKept replaces a mark of a node's copies by another, if they have it.
+func markKept(ctx context.Context, t *task.Host, from, to string) error {
+	return t.Run(ctx, host.Script("mark-kept.sh", markKeptScript, kubeadm.UpgradeBackupDir, from, to)...)
 }
 
 // tidyTask removes what a finished upgrade leaves on nodes and no rollback needs.
@@ -195,7 +195,10 @@ func ForgetRollback(ctx context.Context, o engine.Options) (engine.Report, error
 		return engine.Report{}, err
 	}
 	return r.Start(ctx, func(ctx context.Context) error {
-		for _, t := range r.WithRole(manifest.RoleCluster) {
+		if err := (&upgrade{Run: r}).checkWithout(); err != nil {
+			return err
+		}
+		for _, t := range r.Connected(manifest.RoleCluster) {
 			kept, there, err := copiesOf(task.InTask(ctx, "look"), t)
 			if err != nil {
 				return err
@@ -207,7 +210,11 @@ func ForgetRollback(ctx context.Context, o engine.Options) (engine.Report, error
 				}
 			}
 		}
-		return r.Phases(ctx, []task.Phase{{Name: "forget", Tasks: []task.Task{forgetTask()}}})
+		err := r.Phases(ctx, []task.Phase{{Name: "forget", Tasks: []task.Task{forgetTask()}}})
+		if err == nil {
+			tellLeft(r, hostNamesOf(r.Without()))
+		}
+		return err
 	})
 }
 

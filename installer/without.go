@@ -56,14 +56,14 @@ func etcdRole(c *manifest.Cluster) manifest.Role {
 	return manifest.RoleControlPlane
 }
 
-// checkWithout refuses to upgrade without a control plane or a member of etcd: API servers may differ by one minor release only,
-// kubelets must not be newer than one of them, and etcd needs the member while another one restarts.
+// checkWithout refuses an upgrade and a rollback without a control plane or a member of etcd: API servers may differ by one minor release
+// only, kubelets must not be newer than one of them, and etcd needs the member while another one restarts.
 func (u *upgrade) checkWithout() error {
 	errs := []error{checkWithout(u.Run)}
 	for _, t := range u.Without() {
 		if t.Is(manifest.RoleControlPlane) || t.Is(manifest.RoleEtcd) {
 			errs = append(errs, &WithoutError{
-				t.Name, "an upgrade needs all control planes and members of etcd",
+				t.Name, "upgrades and rollbacks need all control planes and members of etcd",
 				"bring it back, or delete it for good: kkbundle nodes delete --unreachable " + t.Name,
 			})
 		}

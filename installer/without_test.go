@@ -76,6 +76,38 @@ func TestUpgradeWithoutAWorker(t *testing.T) {
 	}
 }
 
+// A worker that was lost in the first of two steps returns when the control planes have made both: it goes to the last release directly.
+func TestUpgradeOfAWorkerLostInAStep(t *testing.T) {
+	t.Parallel()
+	s, f := upgradeSite(t, "v1.34.3", "cp1", "node1", "node2")
+	plan, err := s.upgradeTo(t, "v1.36.3").look(t.Context())
+	if err != nil || len(plan.Steps) != 2 {
+		t.Fatalf("%+v, %v", plan, err)
+	}
+	way := plan.Steps
+	f.fail = func(_ int, line string) (bool, bool) { return false, strings.HasPrefix(line, "drain node2") }
+	if _, err := s.upgradeTo(t, way...).walkAll(t.Context()); err == nil {
+		t.Fatal("the drain did not fail")
+	}
+	f.fail = nil
+	u := s.upgradeTo(t, way...)
+	leave(u.Run, "node2")
+	if _, err := u.walkAll(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	f.steps()
+	if plan, err = s.upgradeTo(t, way...).walkAll(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(plan.Steps, way[1:]); diff != "" {
+		t.Errorf("steps (-got +want):\n%s", diff)
+	}
+	want := []string{"cp1: drain node2", "node2: kubeadm upgrade node", "node2: systemctl try-restart kubelet.service", "cp1: uncordon node2"}
+	if diff := cmp.Diff(f.steps(), want); diff != "" {
+		t.Errorf("when it is back (-got +want):\n%s", diff)
+	}
+}
+
 // A node that is left may be three minor releases behind the end of the upgrade.
 func TestUpgradeWithoutAnOldWorker(t *testing.T) {
 	t.Parallel()
@@ -100,8 +132,8 @@ func TestWithoutRefuses(t *testing.T) {
 		install, upgrade string // what the error says; "" for none
 	}{
 		"a worker":                 {[]string{"node2"}, "", ""},
-		"one of three members":     {[]string{"cp1"}, "", "--without cp1: an upgrade needs all control planes and members of etcd"},
-		"two of three members":     {[]string{"cp1", "cp2"}, "etcd has 3 members, and the remaining 1 are not more than half of them", "an upgrade needs all"},
+		"one of three members":     {[]string{"cp1"}, "", "--without cp1: upgrades and rollbacks need all control planes and members of etcd"},
+		"two of three members":     {[]string{"cp1", "cp2"}, "etcd has 3 members, and the remaining 1 are not more than half of them", "upgrades and rollbacks need all"},
 		"the host of the registry": {[]string{"node1"}, "--without node1: the other hosts pull their images from it", "pull their images"},
 	} {
 		t.Run(name, func(t *testing.T) {

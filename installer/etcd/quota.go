@@ -44,10 +44,13 @@ func QuotaWarning(c *manifest.Cluster) string {
 	return fmt.Sprintf("etcd.quota is %s, and etcd suggests at most 8Gi: larger databases start, defragment and restore slowly; remove unneeded objects instead", c.Etcd.Quota)
 }
 
+// EffectiveQuota returns the quota of a member in bytes: etcd's default for a quota of 0.
+func EffectiveQuota(quota int64) int64 { return cmp.Or(quota, defaultQuota) }
+
 // CheckQuota refuses to replace a quota by a smaller one that a member's database has reached: etcd would take no changes. A quota of 0 is
 // etcd's default.
 func CheckQuota(ctx context.Context, t *task.Host, from, to int64) error {
-	from, to = cmp.Or(from, defaultQuota), cmp.Or(to, defaultQuota)
+	from, to = EffectiveQuota(from), EffectiveQuota(to)
 	if to >= from {
 		return nil
 	}

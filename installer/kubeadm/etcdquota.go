@@ -119,6 +119,34 @@ func withQuota(text string, quota int64) (changed string, former int64, err erro
 	return command.ReplaceAllString(text, "${0}\n${1}--"+etcd.QuotaArgument+"="+value), 0, nil
 }
 
+// KeepQuota writes the quota of a control plane's member of etcd into the kept manifest of the member, if the quota there is smaller. It
+// returns the quota in bytes, 0 if the kept manifest stays as it is.
+func KeepQuota(ctx context.Context, t *task.Host, kept string) (int64, error) {
+	var quotas [2]int64
+	var text string
+	for i, file := range []string{etcdManifest, kept} {
+		data, err := t.Read(ctx, file)
+		if err != nil {
+			return 0, err
+		}
+		text = string(data)
+		quota, err := manifestQuota(text)
+		if err != nil {
+			return 0, fmt.Errorf("%s on %s: %w", file, t.Name, err)
+		}
+		quotas[i] = etcd.EffectiveQuota(quota)
+	}
+	now, former := quotas[0], quotas[1]
+	if now <= former {
+		return 0, nil
+	}
+	text, _, err := withQuota(text, now)
+	if err != nil {
+		return 0, fmt.Errorf("%s on %s: %w", kept, t.Name, err)
+	}
+	return now, t.Edit(ctx, kept, []byte(text))
+}
+
 // CheckUpgradeQuota refuses an upgrade of a control plane that would give its member a smaller quota which a database has reached. kubeadm
 // makes the manifest of an upgraded member from the cluster file, and a file without a quota means etcd's default.
 func CheckUpgradeQuota(ctx context.Context, t *task.Host) error {
