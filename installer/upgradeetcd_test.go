@@ -41,6 +41,16 @@ func TestEtcdIsPassedWhereItRunsOld(t *testing.T) {
 	}
 }
 
+// runsEtcd gives a host the program of external etcd.
+func runsEtcd(t *testing.T, h *rooted, version string) {
+	t.Helper()
+	h.put(t, "/usr/local/bin/etcd", version)
+	h.answer("etcd", func(_ context.Context, cmd host.Cmd) error {
+		_, err := cmd.Stdout.Write([]byte("etcd Version: " + version + "\nGit SHA: 1\n"))
+		return err
+	})
+}
+
 // TestExternalEtcdIsNotSkipped: etcd beside the cluster goes to the bundle's version in one step, so an old one is refused with the way
 // around.
 func TestExternalEtcdIsNotSkipped(t *testing.T) {
@@ -50,12 +60,9 @@ func TestExternalEtcdIsNotSkipped(t *testing.T) {
 	for version, refused := range map[string]bool{"3.5.24": true, "3.5.26": false, "3.6.5": false} {
 		u := s.upgradeWith(t, nil)
 		for _, h := range u.WithRole("etcd") {
-			s.hosts[h.Name].answer("etcd", func(_ context.Context, cmd host.Cmd) error {
-				_, err := cmd.Stdout.Write([]byte("etcd Version: " + version + "\nGit SHA: 1\n"))
-				return err
-			})
+			runsEtcd(t, s.hosts[h.Name], version)
 		}
-		err := u.checkExternalEtcd(t.Context(), UpgradePlan{Cluster: "site", To: "v1.34.4"})
+		err := checkExternalEtcd(t.Context(), u.Run)
 		var e *RefusedError
 		if errors.As(err, &e) != refused || !refused && err != nil {
 			t.Errorf("%s: %v", version, err)

@@ -41,7 +41,7 @@ type UpgradePlan struct {
 	Settings []string
 	// Etcd has the versions of etcd that steps take because a later one must not be reached directly, by step.
 	Etcd map[string]string
-	// Changes are those of runtimes, of the kubelets' configuration and of the pod network.
+	// Changes are those of runtimes, of the kubelets' configuration, of the pod network and of external etcd.
 	Changes []Change
 	// Back means that the plan is of a rollback. Unknown are then objects of types that the release before does not have, each as
 	// a number and a type.
@@ -110,7 +110,7 @@ func (u *upgrade) look(ctx context.Context) (UpgradePlan, error) {
 		return p, err
 	}
 	p.Batch = u.how.Batch.of(len(u.workers()))
-	if err := u.checkExternalEtcd(ctx, p); err != nil {
+	if err := checkExternalEtcd(ctx, u.Run); err != nil {
 		return p, err
 	}
 	if u.Cluster.Etcd.Type == manifest.EtcdInternal {
