@@ -15,6 +15,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -48,6 +49,10 @@ type fakeAPI struct {
 	manifests bool
 	// dead is a version whose API servers do not start.
 	dead string
+	// silent is how often an API server does not answer for its version.
+	silent map[string]int
+	// alarm is what etcdctl says about members of etcd that are not healthy, "" if they are.
+	alarm string
 	// fail, if set, decides for each command whether it fails, and whether it does so before anything is done.
 	fail func(n int, line string) (before, after bool)
 }
@@ -59,7 +64,7 @@ func newFakeAPI(t *testing.T, s *site, version string) *fakeAPI {
 		t.Fatal(err)
 	}
 	f := &fakeAPI{
-		hosts: s.hosts, servers: map[string]string{}, nodes: map[string]*corev1.Node{}, address: map[string]string{},
+		hosts: s.hosts, silent: map[string]int{}, servers: map[string]string{}, nodes: map[string]*corev1.Node{}, address: map[string]string{},
 		target: version, objects: map[string]string{
 			"configmap kubeadm-config": `{"data":{"ClusterConfiguration":"apiVersion: kubeadm.k8s.io/v1beta4\n"}}`,
 			"poddisruptionbudgets":     `{"items":[]}`,
@@ -163,6 +168,10 @@ func (f *fakeAPI) do(on *rooted, program string, words []string) (string, error)
 		}
 	case strings.HasSuffix(line, "--raw=/version"):
 		address, _, _ := strings.Cut(strings.TrimPrefix(words[0], "--server=https://"), ":")
+		if name := f.address[address]; f.silent[name] > 0 {
+			f.silent[name]--
+			return "", &host.ExitError{Host: on.name, Args: words, Code: 1, Stderr: "connection refused"}
+		}
 		return `{"gitVersion":"` + f.serverOf(f.address[address]) + `"}`, nil
 	case words[0] == "api-resources":
 		return "pods\n" + f.objects["types"], nil
@@ -189,7 +198,7 @@ func (f *fakeAPI) do(on *rooted, program string, words []string) (string, error)
 	case strings.Contains(line, "endpoint health"):
 		var members []map[string]any
 		for name := range f.servers {
-			members = append(members, map[string]any{"endpoint": name, "health": true})
+			members = append(members, map[string]any{"endpoint": name, "health": f.alarm == "", "error": f.alarm})
 		}
 		data, err := json.Marshal(members)
 		return string(data), err
@@ -662,6 +671,32 @@ func TestUpgradeHealth(t *testing.T) {
 	}
 }
 
+// etcd that is full takes no changes, so an upgrade is refused with the command that makes room.
+func TestUpgradeOfFullEtcd(t *testing.T) {
+	t.Parallel()
+	s, f := upgradeSite(t, "v1.34.2", "cp1")
+	u := s.upgradeTo(t, "v1.34.3")
+	for alarm, defrag := range map[string]bool{"Active Alarm(s): NOSPACE ": true, "context deadline exceeded": false} {
+		f.alarm = alarm
+		errs := u.etcdHealthy(t.Context(), u.Hosts[0], UpgradePlan{})
+		if len(errs) != 1 || !strings.Contains(errs[0].Error(), alarm) || strings.Contains(errs[0].Error(), "kkbundle etcd defrag") != defrag {
+			t.Errorf("%q: %v", alarm, errs)
+		}
+	}
+}
+
+// The remedy of an expired certificate is kkbundle's, which restarts what uses it.
+func TestExpiredCertificateNamesTheRemedy(t *testing.T) {
+	t.Parallel()
+	ca, err := os.ReadFile("testdata/ca.crt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := validAt(ca, time.Now().AddDate(1000, 0, 0)); err == nil || !strings.Contains(err.Error(), "kkbundle certs renew") {
+		t.Errorf("got %v", err)
+	}
+}
+
 func TestUpgradeSaves(t *testing.T) {
 	t.Parallel()
 	s, f := upgradeSite(t, "v1.34.2", "cp1")
@@ -699,6 +734,16 @@ func TestUpgradeSaves(t *testing.T) {
 	}
 	if err := u.saveTask(UpgradePlan{From: "v1.34.2", To: "v1.34.3"}).Do(t.Context(), u.Hosts[0]); err == nil {
 		t.Error("an etcd that cannot be saved is upgraded")
+	}
+}
+
+// An API server that a kubeadm without its session is still replacing answers a moment later.
+func TestUpgradeWaitsForEachAPIServer(t *testing.T) {
+	t.Parallel()
+	s, f := upgradeSite(t, "v1.34.2", "cp1", "cp2", "node1")
+	f.silent["cp2"] = 2
+	if _, err := s.upgradeTo(t, "v1.34.3").look(t.Context()); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -155,7 +155,11 @@ func (u *upgrade) etcdHealthy(ctx context.Context, t *task.Host, _ UpgradePlan) 
 	}
 	var errs []error
 	for _, m := range members {
-		if !m.Health {
+		switch {
+		case m.Health:
+		case strings.Contains(m.Error, etcd.NoSpace):
+			errs = append(errs, fmt.Errorf("etcd's member %s takes no changes (%s): run kkbundle etcd defrag", m.Endpoint, m.Error))
+		default:
 			errs = append(errs, fmt.Errorf("etcd's member %s is not healthy: %s", m.Endpoint, m.Error))
 		}
 	}
@@ -324,7 +328,7 @@ func validAt(data []byte, now time.Time) error {
 		case err != nil:
 			return fmt.Errorf("cannot be read: %w", err)
 		case now.After(c.NotAfter):
-			return fmt.Errorf("has expired on %s: renew it (kubeadm certs renew) first", c.NotAfter.UTC().Format(time.RFC3339))
+			return fmt.Errorf("has expired on %s: renew it (kkbundle certs renew) first", c.NotAfter.UTC().Format(time.RFC3339))
 		}
 		return nil
 	}

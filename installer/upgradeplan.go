@@ -157,8 +157,11 @@ func (u *upgrade) nodesOf(ctx context.Context, states []corev1.Node) ([]UpgradeN
 		n.Recorded = id.Version
 		n.from(state)
 		if n.ControlPlane {
-			if n.APIServer, err = apiVersion(ctx, first, t); err != nil {
-				return fmt.Errorf("API server of %s: %w", t.Name, err)
+			if err := task.Eventually(ctx, apiWait, func(ctx context.Context) (err error) {
+				n.APIServer, err = apiVersion(ctx, first, t)
+				return err
+			}); err != nil {
+				return noAPIServer(ctx, t, err)
 			}
 		}
 		current, err := isCurrent(ctx, t)
@@ -174,6 +177,15 @@ func (u *upgrade) nodesOf(ctx context.Context, states []corev1.Node) ([]UpgradeN
 		}
 	}
 	return append(nodes, u.leftNodes(states)...), err
+}
+
+// noAPIServer returns the error of a control plane whose API server does not answer, with the way out of an upgrade that stopped there.
+func noAPIServer(ctx context.Context, t *task.Host, err error) error {
+	err = fmt.Errorf("API server of %s: %w", t.Name, err)
+	if _, kept, copyErr := copiesOf(ctx, t); copyErr != nil || !kept {
+		return err
+	}
+	return plain.Advise(err, "start it and run the same command again, or go back with kkbundle upgrade --rollback and the bundle before: "+t.Name+" has copies of that release")
 }
 
 // from reads the node's state in the API.
