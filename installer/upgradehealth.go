@@ -351,13 +351,15 @@ func (u *upgrade) roomFor(ctx context.Context, t *task.Host, plan UpgradePlan) [
 		return []error{err}
 	}
 	need["/usr/local"], need[cri.RuntimeOf(u.Cluster).Data] = steps*files, steps*images
-	if t.Is(manifest.RoleControlPlane) && u.Cluster.Etcd.Type == manifest.EtcdInternal {
+	if t.Is(manifest.RoleEtcd) && u.Cluster.Etcd.Type != manifest.EtcdProvided {
 		data, err := used(ctx, t, u.Cluster.Etcd.DataDir)
 		if err != nil {
 			return []error{err}
 		}
-		need[u.Cluster.Etcd.DataDir] += data            // the snapshot
-		need["/etc/kubernetes"] += data * max(1, steps) // kubeadm copies it before changing it
+		need[task.StateDir] += data // the snapshot
+		if u.Cluster.Etcd.Type == manifest.EtcdInternal {
+			need["/etc/kubernetes"] += data * max(1, steps) // kubeadm copies it before changing it
+		}
 	}
 	if u.IsRegistry(t) {
 		if need[siteregistry.Of(u.Cluster).Data], err = registryLacks(ctx, t); err != nil {
