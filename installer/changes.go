@@ -25,7 +25,7 @@ type Change struct {
 	Component string
 	// From and To are its versions, "" if unknown.
 	From, To string
-	// Nodes are the nodes to change. A pod network has none: its DaemonSet replaces its pods on all nodes.
+	// Nodes are the nodes or hosts of etcd to change. A pod network has none: its DaemonSet replaces its pods on all nodes.
 	Nodes []string
 }
 
@@ -53,7 +53,8 @@ func someNames(names []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
 }
 
-// A ChangesError means that install would replace the runtime, the kubelet or the pod network of a running cluster.
+// A ChangesError means that install would replace the runtime, the kubelet, the pod network or the minor release of external etcd of a
+// running cluster.
 type ChangesError struct {
 	Cluster string
 	Changes []Change
@@ -75,7 +76,7 @@ func (e *ChangesError) Hint() string {
 }
 
 // checkChanges refuses, before anything is changed, an installation that would restart runtimes or kubelets of nodes, or replace the
-// pod network by another version: all nodes would get it at once. An upgrade does it node by node.
+// pod network or external etcd by another version: all nodes would get it at once. An upgrade does it node by node, and saves etcd first.
 func checkChanges(ctx context.Context, r *engine.Run, phases []task.Phase) error {
 	first := r.FirstControlPlane()
 	if r.Cluster.Kubernetes.Distribution != manifest.DistributionKubernetes || first.Conn == nil || first.Err != nil || r.Bundle == nil {
@@ -84,8 +85,7 @@ func checkChanges(ctx context.Context, r *engine.Run, phases []task.Phase) error
 	if begun, err := member.IsMember(ctx, first); err != nil || !begun {
 		return err
 	}
-	hosts := slices.DeleteFunc(r.Connected(manifest.RoleCluster), func(t *task.Host) bool { return t.Err != nil || !r.IsWanted(t) })
-	changes, err := nodeChanges(ctx, r, hosts, func(name string) bool { return hasTask(phases, name) })
+	changes, err := nodeChanges(ctx, r, wantedHosts(r, manifest.RoleCluster), func(name string) bool { return hasTask(phases, name) })
 	if err != nil {
 		return err
 	}
@@ -99,10 +99,25 @@ func checkChanges(ctx context.Context, r *engine.Run, phases []task.Phase) error
 	if network != nil && hasTask(phases, network.Component) {
 		changes = append(changes, *network)
 	}
+	if hasTask(phases, "etcd") {
+		if err := checkExternalEtcd(ctx, r); err != nil {
+			return err
+		}
+		members, err := etcdChanges(ctx, r)
+		if err != nil {
+			return err
+		}
+		changes = append(changes, slices.DeleteFunc(members, func(c Change) bool { return majorMinor(c.From) == majorMinor(c.To) })...)
+	}
 	if len(changes) == 0 {
 		return nil
 	}
 	return &ChangesError{Cluster: r.Cluster.Metadata.Name, Changes: changes}
+}
+
+// wantedHosts returns the hosts with a role that answer and that the run works on.
+func wantedHosts(r *engine.Run, role manifest.Role) []*task.Host {
+	return slices.DeleteFunc(r.Connected(role), func(t *task.Host) bool { return t.Err != nil || !r.IsWanted(t) })
 }
 
 func hasTask(phases []task.Phase, name string) bool {
@@ -146,16 +161,20 @@ func nodeChanges(ctx context.Context, r *engine.Run, hosts []*task.Host, wanted 
 	var changes []Change
 	for i, t := range hosts {
 		for _, name := range found[i] {
-			c := changeOf(r.Cluster, name, kube.FindNode(nodes, t.Name))
-			if n := slices.IndexFunc(changes, func(o Change) bool { return o.Component == c.Component && o.From == c.From }); n >= 0 {
-				changes[n].Nodes = append(changes[n].Nodes, t.Name)
-				continue
-			}
-			c.Nodes = []string{t.Name}
-			changes = append(changes, c)
+			changes = withChange(changes, changeOf(r.Cluster, name, kube.FindNode(nodes, t.Name)), t.Name)
 		}
 	}
 	return changes, nil
+}
+
+// withChange adds the change of a host. Hosts with the same change share one.
+func withChange(changes []Change, c Change, name string) []Change {
+	if n := slices.IndexFunc(changes, func(o Change) bool { return o.Component == c.Component && o.From == c.From }); n >= 0 {
+		changes[n].Nodes = append(changes[n].Nodes, name)
+		return changes
+	}
+	c.Nodes = []string{name}
+	return append(changes, c)
 }
 
 // changeOf returns the change of a component on a node, which may be nil.
@@ -189,7 +208,7 @@ func networkChange(ctx context.Context, first *task.Host) (*Change, error) {
 	return &Change{Component: name, From: plain.Line(deployed), To: plain.Line(bundled)}, nil
 }
 
-// changes returns the changes of an upgrade's nodes besides the version of Kubernetes, and of the pod network.
+// changes returns the changes of an upgrade's nodes besides the version of Kubernetes, of the pod network and of external etcd.
 func (u *upgrade) changes(ctx context.Context) ([]Change, error) {
 	hosts := slices.DeleteFunc(slices.Concat(u.controlPlanes(), u.workers()), func(t *task.Host) bool { return t.Conn == nil || t.Err != nil })
 	changes, err := nodeChanges(ctx, u.Run, hosts, func(string) bool { return true })
@@ -202,5 +221,9 @@ func (u *upgrade) changes(ctx context.Context) ([]Change, error) {
 	if network != nil {
 		changes = append(changes, *network)
 	}
-	return changes, err
+	if err != nil {
+		return nil, err
+	}
+	members, err := etcdChanges(ctx, u.Run)
+	return append(changes, members...), err
 }

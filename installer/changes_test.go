@@ -4,6 +4,7 @@ package installer
 
 import (
 	"errors"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -174,5 +175,49 @@ func TestUpgradeOfTheRuntimeAlone(t *testing.T) {
 	}
 	if err := checkChanges(t.Context(), s.run(t, b), Plan(s.options.Cluster)); err != nil {
 		t.Errorf("install after the upgrade: %v", err)
+	}
+}
+
+// Another minor release of external etcd is upgrade's, which saves etcd first. A patch release, and etcd that --limit leaves alone, are
+// install's.
+func TestInstallRefusesAnotherMinorOfEtcd(t *testing.T) {
+	t.Parallel()
+	s, _ := runningSite(t, "cp1", "node1")
+	s.options.Cluster = tasktest.Cluster(t, "kubernetes: {version: v1.34.3}\netcd: {type: external}")
+	for running, want := range map[string]string{
+		"3.5.24": "is 3.5.24, and the bundle's must not be reached from it directly",
+		"3.5.32": "\n  etcd v3.5.32 -> v3.6.5 on cp1",
+		"3.6.4":  "",
+		"3.6.5":  "",
+	} {
+		runsEtcd(t, s.hosts["cp1"], running)
+		r := s.run(t, runtimeBundle(t, s.options.Cluster, "docker.io"))
+		err := checkChanges(t.Context(), r, Plan(s.options.Cluster))
+		if (err != nil) != (want != "") || err != nil && !strings.HasSuffix(strings.TrimSpace(err.Error()), want) {
+			t.Errorf("%s: %v", running, err)
+		}
+		without := slices.DeleteFunc(Plan(s.options.Cluster), func(p task.Phase) bool { return hasTask([]task.Phase{p}, "etcd") })
+		if err := checkChanges(t.Context(), r, without); err != nil {
+			t.Errorf("%s, which install leaves alone: %v", running, err)
+		}
+	}
+	if err := os.Remove(s.hosts["cp1"].root + "/usr/local/bin/etcd"); err != nil {
+		t.Fatal(err)
+	}
+	if err := checkChanges(t.Context(), s.run(t, runtimeBundle(t, s.options.Cluster, "docker.io")), Plan(s.options.Cluster)); err != nil {
+		t.Errorf("a member that is to be added: %v", err)
+	}
+}
+
+// A bundle with another external etcd alone gives upgrade something to do: it saves etcd before it replaces the programs.
+func TestUpgradeOfEtcdAlone(t *testing.T) {
+	t.Parallel()
+	s, _ := runningSite(t, "cp1", "node1")
+	s.options.Cluster = tasktest.Cluster(t, "kubernetes: {version: v1.34.3}\netcd: {type: external}")
+	runsEtcd(t, s.hosts["cp1"], "3.6.4")
+	u := s.upgradeWith(t, runtimeBundle(t, s.options.Cluster, "docker.io"))
+	changes, err := u.changes(t.Context())
+	if err != nil || len(changes) != 1 || changes[0].String() != "etcd v3.6.4 -> v3.6.5 on cp1" {
+		t.Errorf("got %v, %v", changes, err)
 	}
 }

@@ -78,6 +78,9 @@ func checkMovable(ctx context.Context, r *engine.Run) error {
 	if _, _, err := member.Membership(ctx, first); err != nil {
 		return err
 	}
+	if err := checkNotUpgrading(ctx, r); err != nil {
+		return err
+	}
 	now, then := member.Changed(r.Site, settings)
 	if !hasOtherVital(r.Site, then) {
 		return nil
@@ -85,6 +88,21 @@ func checkMovable(ctx context.Context, r *engine.Run) error {
 	is, _ := member.VitalText(id, then)
 	want, _ := member.VitalText(member.Identity(r.Site), now)
 	return &member.OtherClusterError{Host: first.Name, Is: is, Want: want}
+}
+
+// checkNotUpgrading refuses a cluster in the middle of an upgrade: nodes of the other release, or a control plane that is not complete.
+func checkNotUpgrading(ctx context.Context, r *engine.Run) error {
+	return r.OnAll(r.Connected(manifest.RoleCluster), func(_ int, t *task.Host) error {
+		joined, err := member.IsMember(ctx, t)
+		if err != nil || !joined {
+			return err
+		}
+		begun, err := t.AnyExists(ctx, upgradeBegun, serverMark)
+		if err == nil && begun {
+			err = &MoveError{"an upgrade was interrupted on " + t.Name, "complete it first: run kkbundle upgrade again, or kkbundle upgrade --rollback with the bundle before"}
+		}
+		return err
+	})
 }
 
 // hasOtherVital reports whether vital settings besides the endpoint differ.

@@ -423,3 +423,26 @@ func TestMoveEndpointAfterAKillBetweenKeyAndCertificate(t *testing.T) {
 		}
 	}
 }
+
+// A move during an upgrade would write the settings of one release into the other.
+func TestMoveRefusesAnUnfinishedUpgrade(t *testing.T) {
+	t.Parallel()
+	network := 203
+	for name, begin := range map[string]func(s *site){
+		"kubeadm was at work":        func(s *site) { s.hosts["cp1"].put(t, upgradeBegun, "") },
+		"the kubelet is still older": func(s *site) { s.hosts["cp1"].put(t, serverMark, "") },
+		"a worker is still older":    func(s *site) { s.hosts["node1"].put(t, member.Path, "site v1.33.9\n") },
+	} {
+		s, _ := movingSite(t, network)
+		network++
+		if err := checkMovable(t.Context(), s.run(t, nil)); err != nil {
+			t.Fatalf("%s: before: %v", name, err)
+		}
+		begin(s)
+		err := checkMovable(t.Context(), s.run(t, nil))
+		var hinted interface{ Hint() string }
+		if !errors.As(err, &hinted) || !strings.Contains(hinted.Hint(), "kkbundle upgrade") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

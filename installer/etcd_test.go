@@ -15,6 +15,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"filippo.io/age"
 	"github.com/google/go-cmp/cmp"
@@ -402,5 +403,23 @@ func TestEtcdBackupScript(t *testing.T) {
 	data, err := os.ReadFile(files[1])
 	if err != nil || bytes.Contains(data, etcdCopy("x")[:64]) || !bytes.HasPrefix(data, []byte(ageMagic)) {
 		t.Errorf("the copy is no age file: %q, %v", data[:min(len(data), 40)], err)
+	}
+}
+
+// A member that hangs does not hold the lock of the copies for ever.
+func TestEtcdBackupEndsWithAHungMember(t *testing.T) {
+	t.Parallel()
+	_, r, _ := etcdSite(t, "external")
+	dir, bin := t.TempDir(), t.TempDir()
+	writeProgram(t, filepath.Join(bin, "etcdctl"), "#!/bin/sh\nexec sleep 60\n")
+	script := strings.NewReplacer(etcd.Backups, dir, "PATH=", "PATH="+bin+":", "timeout 600", "timeout 0.2").Replace(string(etcd.BackupScript(r.Hosts[0], 2)))
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	err := newRooted(t, "save").Run(ctx, host.Cmd{Args: []string{"sh", "-c", script}})
+	if err == nil || ctx.Err() != nil || !strings.Contains(err.Error(), "etcd did not send a copy within 10 minutes") {
+		t.Errorf("got %v, %v", err, ctx.Err())
+	}
+	if left, err := filepath.Glob(filepath.Join(dir, ".new*")); err != nil || len(left) > 0 {
+		t.Errorf("%q is left, %v", left, err)
 	}
 }

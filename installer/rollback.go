@@ -682,7 +682,8 @@ func (b *rollback) etcdAllows(ctx context.Context, t *task.Host) error {
 	}
 	m, err := b.member(ctx, t)
 	if err != nil {
-		return fmt.Errorf("version of etcd's data on %s: %w", t.Name, err)
+		return plain.Advise(fmt.Errorf("version of etcd's data on %s: %w", t.Name, err),
+			"etcd "+was+" may not read the data of "+is+", so the rollback needs an answer: start etcd of "+t.Name+" and run the same command again, or continue the upgrade")
 	}
 	if versionLess(was, m.Storage+".0") && majorMinor(m.Storage+".0") != majorMinor(was) {
 		return b.refuse("continue the upgrade; the only other way is etcd's copy in the work directory (kkbundle etcd restore), which loses all changes since",

@@ -43,6 +43,8 @@ type UpgradeOptions struct {
 	DisableEviction bool
 	// Planned gets the plan before the cluster's health is checked.
 	Planned func(UpgradePlan)
+	// Saved, if set, gets the directory of the data that are saved before the first change.
+	Saved func(dir string)
 	// Rehearsed, if set, gets what the plan would do, before the cluster's health is checked.
 	Rehearsed func(*Rehearsal)
 	// Approve gets the plan before anything is changed, if nodes need work. Its error ends the upgrade; nil approves.

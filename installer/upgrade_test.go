@@ -15,7 +15,9 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
+	"filippo.io/age"
 	"github.com/google/go-cmp/cmp"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -48,6 +50,12 @@ type fakeAPI struct {
 	manifests bool
 	// dead is a version whose API servers do not start.
 	dead string
+	// silent is how often an API server does not answer for its version.
+	silent map[string]int
+	// snapshot is what etcd saves.
+	snapshot []byte
+	// alarm is what etcdctl says about members of etcd that are not healthy, "" if they are.
+	alarm string
 	// fail, if set, decides for each command whether it fails, and whether it does so before anything is done.
 	fail func(n int, line string) (before, after bool)
 }
@@ -59,7 +67,7 @@ func newFakeAPI(t *testing.T, s *site, version string) *fakeAPI {
 		t.Fatal(err)
 	}
 	f := &fakeAPI{
-		hosts: s.hosts, servers: map[string]string{}, nodes: map[string]*corev1.Node{}, address: map[string]string{},
+		hosts: s.hosts, snapshot: etcdCopy("keys"), silent: map[string]int{}, servers: map[string]string{}, nodes: map[string]*corev1.Node{}, address: map[string]string{},
 		target: version, objects: map[string]string{
 			"configmap kubeadm-config": `{"data":{"ClusterConfiguration":"apiVersion: kubeadm.k8s.io/v1beta4\n"}}`,
 			"poddisruptionbudgets":     `{"items":[]}`,
@@ -78,7 +86,11 @@ func newFakeAPI(t *testing.T, s *site, version string) *fakeAPI {
 		on := s.hosts[h.Name]
 		on.put(t, kube.ClusterCA, string(ca))
 		on.mkdir(t, "/usr/local/lib")
-		for _, name := range []string{"kubectl", "kubeadm", "systemctl"} {
+		on.put(t, kube.PKIDir+"/etcd/healthcheck-client.crt", string(ca))
+		for _, name := range []string{"etcdctl", "etcdutl"} {
+			on.stub(t, name, "exit 1") // answered below
+		}
+		for _, name := range []string{"kubectl", "kubeadm", "systemctl", "etcdctl", "etcdutl"} {
 			on.answer(name, func(_ context.Context, cmd host.Cmd) error { return f.run(on, cmd) })
 		}
 	}
@@ -163,6 +175,10 @@ func (f *fakeAPI) do(on *rooted, program string, words []string) (string, error)
 		}
 	case strings.HasSuffix(line, "--raw=/version"):
 		address, _, _ := strings.Cut(strings.TrimPrefix(words[0], "--server=https://"), ":")
+		if name := f.address[address]; f.silent[name] > 0 {
+			f.silent[name]--
+			return "", &host.ExitError{Host: on.name, Args: words, Code: 1, Stderr: "connection refused"}
+		}
 		return `{"gitVersion":"` + f.serverOf(f.address[address]) + `"}`, nil
 	case words[0] == "api-resources":
 		return "pods\n" + f.objects["types"], nil
@@ -189,13 +205,15 @@ func (f *fakeAPI) do(on *rooted, program string, words []string) (string, error)
 	case strings.Contains(line, "endpoint health"):
 		var members []map[string]any
 		for name := range f.servers {
-			members = append(members, map[string]any{"endpoint": name, "health": true})
+			members = append(members, map[string]any{"endpoint": name, "health": f.alarm == "", "error": f.alarm})
 		}
 		data, err := json.Marshal(members)
 		return string(data), err
 	case strings.Contains(line, "snapshot save"):
 		name := filepath.Join(on.root, words[len(words)-1])
-		return "", errors.Join(os.MkdirAll(filepath.Dir(name), 0o700), os.WriteFile(name, []byte("the snapshot"), 0o600))
+		return "", errors.Join(os.MkdirAll(filepath.Dir(name), 0o700), os.WriteFile(name, f.snapshot, 0o600))
+	case strings.Contains(line, "snapshot status"):
+		return `{"revision":5,"totalKey":1}`, nil
 	}
 	return "", nil
 }
@@ -662,11 +680,39 @@ func TestUpgradeHealth(t *testing.T) {
 	}
 }
 
+// etcd that is full takes no changes, so an upgrade is refused with the command that makes room.
+func TestUpgradeOfFullEtcd(t *testing.T) {
+	t.Parallel()
+	s, f := upgradeSite(t, "v1.34.2", "cp1")
+	u := s.upgradeTo(t, "v1.34.3")
+	for alarm, defrag := range map[string]bool{"Active Alarm(s): NOSPACE ": true, "context deadline exceeded": false} {
+		f.alarm = alarm
+		errs := u.etcdHealthy(t.Context(), u.Hosts[0], UpgradePlan{})
+		if len(errs) != 1 || !strings.Contains(errs[0].Error(), alarm) || strings.Contains(errs[0].Error(), "kkbundle etcd defrag") != defrag {
+			t.Errorf("%q: %v", alarm, errs)
+		}
+	}
+}
+
+// The remedy of an expired certificate is kkbundle's, which restarts what uses it.
+func TestExpiredCertificateNamesTheRemedy(t *testing.T) {
+	t.Parallel()
+	ca, err := os.ReadFile("testdata/ca.crt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := validAt(ca, time.Now().AddDate(1000, 0, 0)); err == nil || !strings.Contains(err.Error(), "kkbundle certs renew") {
+		t.Errorf("got %v", err)
+	}
+}
+
 func TestUpgradeSaves(t *testing.T) {
 	t.Parallel()
 	s, f := upgradeSite(t, "v1.34.2", "cp1")
+	var told []string
 	for range 2 { // the second run finds the first one's
 		u := s.upgradeTo(t, "v1.34.3")
+		u.how.Saved = func(dir string) { told = append(told, dir) }
 		plan, err := u.look(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -680,7 +726,7 @@ func TestUpgradeSaves(t *testing.T) {
 	}
 	saved, err := filepath.Glob(filepath.Join(s.options.WorkDir, "upgrade", "*-v1.34.2-to-v1.34.3", "*"))
 	if err != nil || len(saved) != 5 {
-		t.Errorf("saved %q, %v", saved, err)
+		t.Fatalf("saved %q, %v", saved, err)
 	}
 	for _, name := range saved {
 		info, err := os.Stat(name)
@@ -688,17 +734,116 @@ func TestUpgradeSaves(t *testing.T) {
 			t.Errorf("%s: %v, %v", name, info, err)
 		}
 	}
-	left, err := filepath.Glob(filepath.Join(s.hosts["cp1"].root, "var/lib/etcd/*"))
-	if err != nil || len(left) > 0 {
-		t.Errorf("%q is left on the host, %v", left, err)
+	if want := []string{filepath.Dir(saved[0])}; !slices.Equal(told, want) {
+		t.Fatalf("told of %q, want %q", told, want)
 	}
-	f.fail = func(_ int, line string) (bool, bool) { return strings.Contains(line, "snapshot save"), false }
+	if _, err := ReadEtcdSnapshot(filepath.Join(told[0], "etcd.db")); err != nil {
+		t.Error(err)
+	}
+	for _, dir := range []string{"var/lib/etcd/*", "var/lib/kkbundle/etcd-snapshot"} {
+		left, err := filepath.Glob(filepath.Join(s.hosts["cp1"].root, dir))
+		if err != nil || len(left) > 0 {
+			t.Errorf("%q is left on the host, %v", left, err)
+		}
+	}
 	u := s.upgradeTo(t, "v1.34.3")
 	if err := u.saved(); err != nil {
 		t.Fatal(err)
 	}
-	if err := u.saveTask(UpgradePlan{From: "v1.34.2", To: "v1.34.3"}).Do(t.Context(), u.Hosts[0]); err == nil {
-		t.Error("an etcd that cannot be saved is upgraded")
+	save := u.saveTask(UpgradePlan{From: "v1.34.2", To: "v1.34.3"})
+	for name, spoil := range map[string]func(){
+		"etcd that cannot be saved": func() {
+			f.fail = func(_ int, line string) (bool, bool) { return strings.Contains(line, "snapshot save"), false }
+		},
+		"a damaged copy": func() { f.snapshot = append([]byte{1}, etcdCopy("keys")[1:]...) },
+	} {
+		spoil()
+		if err := save.Do(t.Context(), u.Hosts[0]); err == nil {
+			t.Errorf("%s: upgraded", name)
+		}
+		if begun, err := save.Done(t.Context(), u.Hosts[0]); err != nil || begun {
+			t.Errorf("%s: taken for saved, %v", name, err)
+		}
+		f.fail, f.snapshot = nil, etcdCopy("keys")
+	}
+}
+
+// Copies of external etcd are saved too, encrypted where the cluster file says so. The etcd of an operator is not.
+func TestUpgradeSavesEachEtcd(t *testing.T) {
+	t.Parallel()
+	key, err := age.GenerateX25519Identity()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for settings, want := range map[string]string{
+		"etcd: {type: external}": "etcd.db",
+		"etcd: {type: external}\nbackup: {recipients: [" + key.Recipient().String() + "]}":                          "etcd.db.age",
+		"backup: {recipients: [" + key.Recipient().String() + "]}":                                                  "etcd.db.age",
+		"etcd: {type: provided, endpoints: [\"https://10.0.0.9:2379\"], ca: ca.crt, cert: etcd.crt, key: etcd.key}": "",
+	} {
+		s, _ := upgradeSite(t, "v1.34.3", "cp1")
+		s.hosts["cp1"].put(t, "/etc/kkbundle/etcd-client/client.crt", "")
+		s.options.Cluster = tasktest.Cluster(t, "kubernetes: {version: v1.34.3}\n"+settings)
+		u := s.upgradeWith(t, nil)
+		if err := u.saveTask(UpgradePlan{From: "v1.34.2", To: "v1.34.3"}).Do(t.Context(), u.Hosts[0]); err != nil {
+			t.Errorf("%s: %v", settings, err)
+			continue
+		}
+		saved, err := filepath.Glob(filepath.Join(s.options.WorkDir, "upgrade", "*", "etcd*"))
+		switch {
+		case err != nil || want == "" && len(saved) > 0 || want != "" && (len(saved) != 1 || filepath.Base(saved[0]) != want):
+			t.Errorf("%s: saved %q, %v", settings, saved, err)
+		case want == "":
+			if !slices.ContainsFunc(s.events, func(e task.Event) bool {
+				return e.State == task.Warned && strings.Contains(e.Message, "your etcd is not saved")
+			}) {
+				t.Errorf("%s: no warning in %v", settings, s.events)
+			}
+		default:
+			if _, err := ReadEtcdSnapshot(saved[0], key); err != nil {
+				t.Errorf("%s: %v", settings, err)
+			}
+		}
+	}
+}
+
+// Copies have all objects of the cluster: those of the last two upgrades stay.
+func TestUpgradeKeepsTheLastCopies(t *testing.T) {
+	t.Parallel()
+	s, f := upgradeSite(t, "v1.34.2", "cp1")
+	mine := filepath.Join(s.options.WorkDir, "upgrade", "mine")
+	if err := os.MkdirAll(mine, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for i, to := range []string{"v1.34.3", "v1.34.4", "v1.34.5", "v1.34.6"} {
+		u := s.upgradeTo(t, to)
+		u.Now = func() time.Time { return time.Date(2026, 11, 1+i, 0, 0, 0, 0, time.UTC) }
+		f.fail = func(_ int, line string) (bool, bool) { return i == 2 && strings.Contains(line, "snapshot save"), false }
+		if err := u.saveTask(UpgradePlan{From: "v1.34.2", To: to}).Do(t.Context(), u.Hosts[0]); (err != nil) != (i == 2) {
+			t.Fatalf("%s: %v", to, err)
+		}
+		if err := u.Dir.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	entries, err := os.ReadDir(filepath.Dir(mine))
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	want := []string{"20261102T000000Z-v1.34.2-to-v1.34.4", "20261104T000000Z-v1.34.2-to-v1.34.6", "mine", "under-way"}
+	if diff := cmp.Diff(names, want); diff != "" || err != nil {
+		t.Errorf("%v (-got +want):\n%s", err, diff)
+	}
+}
+
+// An API server that a kubeadm without its session is still replacing answers a moment later.
+func TestUpgradeWaitsForEachAPIServer(t *testing.T) {
+	t.Parallel()
+	s, f := upgradeSite(t, "v1.34.2", "cp1", "cp2", "node1")
+	f.silent["cp2"] = 2
+	if _, err := s.upgradeTo(t, "v1.34.3").look(t.Context()); err != nil {
+		t.Error(err)
 	}
 }
 

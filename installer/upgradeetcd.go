@@ -8,9 +8,12 @@ import (
 	"github.com/Masterminds/semver/v3"
 
 	"github.com/kkbundle/kkbundle/capped"
+	"github.com/kkbundle/kkbundle/installer/engine"
+	"github.com/kkbundle/kkbundle/installer/etcd"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 // etcdStatus is the output of etcdctl endpoint status.
@@ -93,17 +96,47 @@ func (u *upgrade) oldestExternalEtcd(ctx context.Context) (string, error) {
 	return oldest, nil
 }
 
-// checkExternalEtcd refuses to skip a version of etcd beside the cluster. Its tasks bring it to the bundle's version in one step.
-func (u *upgrade) checkExternalEtcd(ctx context.Context, p UpgradePlan) error {
-	if u.Cluster.Etcd.Type != manifest.EtcdExternal {
+// runningEtcd calls do for each wanted host of external etcd, with the version of its program. Hosts without the program are left out: they
+// are no members yet.
+func runningEtcd(ctx context.Context, r *engine.Run, do func(t *task.Host, version string) error) error {
+	if r.Cluster.Etcd.Type != manifest.EtcdExternal {
 		return nil
 	}
-	return u.OnAll(u.WithRole(manifest.RoleEtcd), func(_ int, t *task.Host) error {
-		running, err := externalEtcdVersion(ctx, t)
+	for _, t := range wantedHosts(r, manifest.RoleEtcd) {
+		there, err := t.Test(ctx, "test", "-e", etcd.Programs("etcd")[0].Path)
 		if err != nil {
 			return err
 		}
-		take, err := catalog.Through(u.Cluster, "etcd", running)
+		if !there {
+			continue
+		}
+		version, err := externalEtcdVersion(ctx, t)
+		if err == nil {
+			err = do(t, version)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// etcdChanges returns the changes of the version of external etcd.
+func etcdChanges(ctx context.Context, r *engine.Run) (changes []Change, err error) {
+	err = runningEtcd(ctx, r, func(t *task.Host, running string) error {
+		want, err := catalog.Version(r.Cluster, "etcd")
+		if want, _, _ = strings.Cut(strings.TrimPrefix(want, "v"), "-"); err == nil && want != running {
+			changes = withChange(changes, Change{Component: "etcd", From: "v" + plain.Line(running), To: "v" + want}, t.Name)
+		}
+		return err
+	})
+	return changes, err
+}
+
+// checkExternalEtcd refuses to skip a version of etcd beside the cluster. Its tasks bring it to the bundle's version in one step.
+func checkExternalEtcd(ctx context.Context, r *engine.Run) error {
+	return runningEtcd(ctx, r, func(t *task.Host, running string) error {
+		take, err := catalog.Through(r.Cluster, "etcd", running)
 		if err != nil || take == "" {
 			return err
 		}
@@ -113,7 +146,7 @@ func (u *upgrade) checkExternalEtcd(ctx context.Context, p UpgradePlan) error {
 		}
 		release := fmt.Sprintf("v%d.%d.%d", v.Major(), v.Minor(), v.Patch())
 		return &RefusedError{
-			p.Cluster, p.To, fmt.Sprintf("etcd on %s is %s, and the bundle's must not be reached from it directly", t.Name, running),
+			r.Cluster.Metadata.Name, r.Cluster.Kubernetes.Version, fmt.Sprintf("etcd on %s is %s, and the bundle's must not be reached from it directly", t.Name, running),
 			"write components: {etcd: {version: " + release + "}} into the cluster file of the present release, build that bundle and upgrade with it; then use this one",
 		}
 	})

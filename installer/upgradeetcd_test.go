@@ -8,7 +8,10 @@ import (
 	"testing"
 
 	"github.com/kkbundle/kkbundle/installer/engine"
+	"github.com/kkbundle/kkbundle/installer/health"
 	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/kubeadm"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/installer/tasktest"
 )
@@ -41,6 +44,16 @@ func TestEtcdIsPassedWhereItRunsOld(t *testing.T) {
 	}
 }
 
+// runsEtcd gives a host the program of external etcd.
+func runsEtcd(t *testing.T, h *rooted, version string) {
+	t.Helper()
+	h.put(t, "/usr/local/bin/etcd", version)
+	h.answer("etcd", func(_ context.Context, cmd host.Cmd) error {
+		_, err := cmd.Stdout.Write([]byte("etcd Version: " + version + "\nGit SHA: 1\n"))
+		return err
+	})
+}
+
 // TestExternalEtcdIsNotSkipped: etcd beside the cluster goes to the bundle's version in one step, so an old one is refused with the way
 // around.
 func TestExternalEtcdIsNotSkipped(t *testing.T) {
@@ -50,12 +63,9 @@ func TestExternalEtcdIsNotSkipped(t *testing.T) {
 	for version, refused := range map[string]bool{"3.5.24": true, "3.5.26": false, "3.6.5": false} {
 		u := s.upgradeWith(t, nil)
 		for _, h := range u.WithRole("etcd") {
-			s.hosts[h.Name].answer("etcd", func(_ context.Context, cmd host.Cmd) error {
-				_, err := cmd.Stdout.Write([]byte("etcd Version: " + version + "\nGit SHA: 1\n"))
-				return err
-			})
+			runsEtcd(t, s.hosts[h.Name], version)
 		}
-		err := u.checkExternalEtcd(t.Context(), UpgradePlan{Cluster: "site", To: "v1.34.4"})
+		err := checkExternalEtcd(t.Context(), u.Run)
 		var e *RefusedError
 		if errors.As(err, &e) != refused || !refused && err != nil {
 			t.Errorf("%s: %v", version, err)
@@ -63,5 +73,40 @@ func TestExternalEtcdIsNotSkipped(t *testing.T) {
 		if refused && (!strings.Contains(err.Error(), "is 3.5.24, and the bundle's must not be reached from it directly") || !strings.Contains(e.Hint(), "components: {etcd: {version: v3.5.32}}")) {
 			t.Errorf("%s: %v\n%s", version, err, e.Hint())
 		}
+	}
+}
+
+// A rollback that cannot ask etcd for the version of its data says why it has to.
+func TestRollbackAsksEtcd(t *testing.T) {
+	t.Parallel()
+	s, f := upgradeSite(t, "v1.34.3", "cp1")
+	b := s.rollbackTo(t, f, s.options.Cluster, nil)
+	kept := keptCopy{dir: "/var/kept"}
+	b.kept["cp1"] = kept
+	s.hosts["cp1"].put(t, kept.dir+kube.ManifestsDir+"/etcd.yaml", "image: registry.k8s.io/etcd:3.5.26-0\n")
+	s.hosts["cp1"].put(t, kube.ManifestsDir+"/etcd.yaml", "image: registry.k8s.io/etcd:3.6.5-0\n")
+	b.member = func(context.Context, *task.Host) (health.EtcdMetrics, error) {
+		return health.EtcdMetrics{}, errors.New("connection refused")
+	}
+	err := b.etcdAllows(t.Context(), b.Hosts[0])
+	var hinted interface{ Hint() string }
+	if !errors.As(err, &hinted) || !strings.Contains(err.Error(), "connection refused") ||
+		!strings.Contains(hinted.Hint(), "etcd 3.5.26 may not read the data of 3.6.5") || !strings.Contains(hinted.Hint(), "continue the upgrade") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// A control plane whose API server stays away names the rollback only if it has copies for one.
+func TestAPIServerThatStaysAway(t *testing.T) {
+	t.Parallel()
+	s, _ := upgradeSite(t, "v1.34.3", "cp1")
+	h := s.run(t, nil).Hosts[0]
+	var hinted interface{ Hint() string }
+	if err := noAPIServer(t.Context(), h, errors.New("refused")); err.Error() != "API server of cp1: refused" || errors.As(err, &hinted) {
+		t.Errorf("without copies: %v", err)
+	}
+	s.hosts["cp1"].put(t, kubeadm.UpgradeBackupDir+"/v1.34.2/"+keptMark, "")
+	if err := noAPIServer(t.Context(), h, errors.New("refused")); !errors.As(err, &hinted) || !strings.Contains(hinted.Hint(), "kkbundle upgrade --rollback") {
+		t.Errorf("with copies: %v", err)
 	}
 }

@@ -155,7 +155,11 @@ func (u *upgrade) etcdHealthy(ctx context.Context, t *task.Host, _ UpgradePlan) 
 	}
 	var errs []error
 	for _, m := range members {
-		if !m.Health {
+		switch {
+		case m.Health:
+		case strings.Contains(m.Error, etcd.NoSpace):
+			errs = append(errs, fmt.Errorf("etcd's member %s takes no changes (%s): run kkbundle etcd defrag", m.Endpoint, m.Error))
+		default:
 			errs = append(errs, fmt.Errorf("etcd's member %s is not healthy: %s", m.Endpoint, m.Error))
 		}
 	}
@@ -324,7 +328,7 @@ func validAt(data []byte, now time.Time) error {
 		case err != nil:
 			return fmt.Errorf("cannot be read: %w", err)
 		case now.After(c.NotAfter):
-			return fmt.Errorf("has expired on %s: renew it (kubeadm certs renew) first", c.NotAfter.UTC().Format(time.RFC3339))
+			return fmt.Errorf("has expired on %s: renew it (kkbundle certs renew) first", c.NotAfter.UTC().Format(time.RFC3339))
 		}
 		return nil
 	}
@@ -347,13 +351,15 @@ func (u *upgrade) roomFor(ctx context.Context, t *task.Host, plan UpgradePlan) [
 		return []error{err}
 	}
 	need["/usr/local"], need[cri.RuntimeOf(u.Cluster).Data] = steps*files, steps*images
-	if t.Is(manifest.RoleControlPlane) && u.Cluster.Etcd.Type == manifest.EtcdInternal {
+	if t.Is(manifest.RoleEtcd) && u.Cluster.Etcd.Type != manifest.EtcdProvided {
 		data, err := used(ctx, t, u.Cluster.Etcd.DataDir)
 		if err != nil {
 			return []error{err}
 		}
-		need[u.Cluster.Etcd.DataDir] += data            // the snapshot
-		need["/etc/kubernetes"] += data * max(1, steps) // kubeadm copies it before changing it
+		need[task.StateDir] += data // the snapshot
+		if u.Cluster.Etcd.Type == manifest.EtcdInternal {
+			need["/etc/kubernetes"] += data * max(1, steps) // kubeadm copies it before changing it
+		}
 	}
 	if u.IsRegistry(t) {
 		if need[siteregistry.Of(u.Cluster).Data], err = registryLacks(ctx, t); err != nil {

@@ -41,7 +41,7 @@ type UpgradePlan struct {
 	Settings []string
 	// Etcd has the versions of etcd that steps take because a later one must not be reached directly, by step.
 	Etcd map[string]string
-	// Changes are those of runtimes, of the kubelets' configuration and of the pod network.
+	// Changes are those of runtimes, of the kubelets' configuration, of the pod network and of external etcd.
 	Changes []Change
 	// Back means that the plan is of a rollback. Unknown are then objects of types that the release before does not have, each as
 	// a number and a type.
@@ -110,7 +110,7 @@ func (u *upgrade) look(ctx context.Context) (UpgradePlan, error) {
 		return p, err
 	}
 	p.Batch = u.how.Batch.of(len(u.workers()))
-	if err := u.checkExternalEtcd(ctx, p); err != nil {
+	if err := checkExternalEtcd(ctx, u.Run); err != nil {
 		return p, err
 	}
 	if u.Cluster.Etcd.Type == manifest.EtcdInternal {
@@ -157,8 +157,11 @@ func (u *upgrade) nodesOf(ctx context.Context, states []corev1.Node) ([]UpgradeN
 		n.Recorded = id.Version
 		n.from(state)
 		if n.ControlPlane {
-			if n.APIServer, err = apiVersion(ctx, first, t); err != nil {
-				return fmt.Errorf("API server of %s: %w", t.Name, err)
+			if err := task.Eventually(ctx, apiWait, func(ctx context.Context) (err error) {
+				n.APIServer, err = apiVersion(ctx, first, t)
+				return err
+			}); err != nil {
+				return noAPIServer(ctx, t, err)
 			}
 		}
 		current, err := isCurrent(ctx, t)
@@ -178,6 +181,15 @@ func (u *upgrade) nodesOf(ctx context.Context, states []corev1.Node) ([]UpgradeN
 		}
 	}
 	return append(nodes, u.leftNodes(states)...), err
+}
+
+// noAPIServer returns the error of a control plane whose API server does not answer, with the way out of an upgrade that stopped there.
+func noAPIServer(ctx context.Context, t *task.Host, err error) error {
+	err = fmt.Errorf("API server of %s: %w", t.Name, err)
+	if _, kept, copyErr := copiesOf(ctx, t); copyErr != nil || !kept {
+		return err
+	}
+	return plain.Advise(err, "start it and run the same command again, or go back with kkbundle upgrade --rollback and the bundle before: "+t.Name+" has copies of that release")
 }
 
 // from reads the node's state in the API.

@@ -6,9 +6,10 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
+	"slices"
 	"strings"
+	"time"
 
-	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 )
@@ -20,8 +21,11 @@ const (
 	upgradeNow = upgradeDir + "/under-way"
 )
 
+// upgradesSaved is the number of upgrades whose saved data stay.
+const upgradesSaved = 2
+
 // saveTask saves etcd and kubeadm's configuration to the work directory. It runs once for an upgrade, however often
-// that is continued: a rollback needs the state before it.
+// that is continued: a rollback needs the state before it. The data of the last two upgrades stay.
 func (u *upgrade) saveTask(plan UpgradePlan) task.Task {
 	return task.Task{
 		Name: "save", Roles: []manifest.Role{manifest.RoleControlPlane}, Where: task.First,
@@ -34,46 +38,76 @@ func (u *upgrade) saveTask(plan UpgradePlan) task.Task {
 			return to == plan.To, err
 		},
 		Do: func(ctx context.Context, t *task.Host) error {
-			dir := path.Join(upgradeDir, u.Now().UTC().Format("20060102T150405Z")+"-"+plan.From+"-to-"+plan.To)
+			const unfinished = upgradeDir + "/unfinished"
+			if err := u.Dir.Root.RemoveAll(unfinished); err != nil {
+				return fmt.Errorf("work directory: %w", err)
+			}
 			for _, name := range []string{"kubeadm-config", "kubelet-config", "kube-proxy", "coredns"} {
 				data, err := t.Kubectl(task.WithoutOutput(ctx), "get", "configmap", name, "--namespace=kube-system", "--output=yaml", "--ignore-not-found")
 				if err == nil {
-					err = u.Dir.Write(path.Join(dir, name+".yaml"), data)
+					err = u.Dir.Write(path.Join(unfinished, name+".yaml"), data)
 				}
 				if err != nil {
 					return fmt.Errorf("save ConfigMap %s: %w", name, err)
 				}
 			}
-			if err := u.saveEtcd(ctx, t, path.Join(dir, "etcd.db")); err != nil {
+			if err := u.saveEtcd(ctx, t, path.Join(unfinished, "etcd.db")); err != nil {
 				return fmt.Errorf("save etcd: %w", err)
 			}
-			return u.Dir.Write(upgradeNow, []byte(plan.To+" "+dir+"\n"))
+			dir := path.Join(upgradeDir, u.Now().UTC().Format(savedTime)+"-"+plan.From+"-to-"+plan.To)
+			if err := u.Dir.Root.Rename(unfinished, dir); err != nil {
+				return fmt.Errorf("work directory: %w", err)
+			}
+			if err := u.Dir.Write(upgradeNow, []byte(plan.To+" "+dir+"\n")); err != nil {
+				return err
+			}
+			if u.how.Saved != nil {
+				u.how.Saved(u.Dir.Join(dir))
+			}
+			return u.forgetSaved()
 		},
 	}
 }
 
-// saveEtcd copies a snapshot of kubeadm's etcd to the work directory. External etcd has its own backups.
-func (u *upgrade) saveEtcd(ctx context.Context, t *task.Host, to string) (err error) {
-	if u.Cluster.Etcd.Type != manifest.EtcdInternal {
+// savedTime begins the names of directories of saved data.
+const savedTime = "20060102T150405Z"
+
+// forgetSaved removes the data of earlier upgrades.
+func (u *upgrade) forgetSaved() error {
+	all, err := fs.ReadDir(u.Dir.Root.FS(), upgradeDir) // sorted by name, so by time
+	if err != nil {
+		return fmt.Errorf("work directory: %w", err)
+	}
+	saved := slices.DeleteFunc(all, func(d fs.DirEntry) bool {
+		at, _, _ := strings.Cut(d.Name(), "-")
+		_, err := time.Parse(savedTime, at)
+		return err != nil || !d.IsDir()
+	})
+	for _, d := range saved[:max(0, len(saved)-upgradesSaved)] {
+		if err := u.Dir.Root.RemoveAll(path.Join(upgradeDir, d.Name())); err != nil {
+			return fmt.Errorf("work directory: %w", err)
+		}
+	}
+	return nil
+}
+
+// saveEtcd copies a snapshot of a working member to the work directory, encrypted to the cluster's recipients.
+func (u *upgrade) saveEtcd(ctx context.Context, t *task.Host, to string) error {
+	if u.Cluster.Etcd.Type == manifest.EtcdProvided {
 		u.Tell(task.Event{
 			Phase: "save", Task: "save", Host: t.Name, State: task.Warned,
-			Message: "external etcd is not saved: make sure that it has a backup",
+			Message: "your etcd is not saved (etcd.type: provided): make sure that it has a backup",
 		})
 		return nil
 	}
-	snapshot := path.Join(u.Cluster.Etcd.DataDir, "kkbundle-before-upgrade.db") // both the pod and the host see this directory
-	defer func() {
-		err = errors.Join(err, t.Run(context.WithoutCancel(ctx), "rm", "-f", snapshot, snapshot+".part"))
-	}()
-	if _, err := t.Kubectl(ctx, etcdctlArgs(t, "snapshot", "save", snapshot)...); err != nil {
-		return err
+	if len(u.Cluster.Backup.Recipients) > 0 {
+		to += ".age"
 	}
-	out, err := u.Dir.Create(to)
-	if err != nil {
-		return err
+	member, err := workingMember(ctx, u.Run)
+	if err == nil {
+		_, err = saveEtcd(ctx, member, u.Dir.Join(to))
 	}
-	err = t.Conn.Run(task.WithoutOutput(ctx), host.Cmd{Args: []string{"cat", snapshot}, Stdout: out})
-	return out.End(err)
+	return err
 }
 
 // saved records the end of the upgrade: the next one saves anew.

@@ -18,7 +18,8 @@ const (
 	defaultQuota = 2 << 30
 	// defragTimeout bounds the work on one member. It reads and writes the database, at most 8 GiB, at 15 MB/s.
 	defragTimeout = 10 * time.Minute
-	noSpace       = "NOSPACE"
+	// NoSpace is the name of etcd's alarm that a database has reached its quota.
+	NoSpace = "NOSPACE"
 )
 
 // A Database is the state of one member and of its database.
@@ -88,7 +89,7 @@ func Databases(ctx context.Context, t *task.Host, all bool) ([]Database, error) 
 			Quota: cmp.Or(s.Quota, t.Site.Cluster.Etcd.Quota.Bytes(), defaultQuota), // members before 3.6 do not name theirs
 		}
 		for _, text := range s.Errors {
-			if strings.Contains(text, "alarm:"+noSpace) {
+			if strings.Contains(text, "alarm:"+NoSpace) {
 				d.NoSpace = true
 			} else {
 				d.Faults = append(d.Faults, strings.TrimSpace(text))

@@ -162,39 +162,6 @@ func (w *WorkDir) replace(name string, data []byte) error {
 	return w.Root.Rename(next, name)
 }
 
-// A workFile is a new file of the work directory. It gets its name at End.
-type workFile struct {
-	*os.File
-	dir  *WorkDir
-	name string
-}
-
-// Create starts to write a file that may be large.
-func (w *WorkDir) Create(name string) (*workFile, error) {
-	if err := w.Root.MkdirAll(filepath.Dir(name), 0o700); err != nil {
-		return nil, fmt.Errorf("work directory: %w", err)
-	}
-	f, err := w.Root.OpenFile(name+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("work directory: %w", err)
-	}
-	return &workFile{f, w, name}, nil
-}
-
-// End completes the file, or removes it if writing failed.
-func (f *workFile) End(failed error) error {
-	if failed == nil {
-		failed = f.Sync()
-	}
-	if err := errors.Join(failed, f.Close()); err != nil {
-		return errors.Join(err, f.dir.Remove(f.name+".new"))
-	}
-	if err := f.dir.Root.Rename(f.name+".new", f.name); err != nil {
-		return fmt.Errorf("work directory: write %s: %w", f.name, err)
-	}
-	return nil
-}
-
 // Remove removes a file, if it exists.
 func (w *WorkDir) Remove(name string) error {
 	if err := w.Root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -36,7 +36,7 @@ manifest. Connects to nothing, and lists all errors. Other YAML files are skippe
 			if err != nil {
 				return err
 			}
-			list, err := g.checkFiles(cmd.Context(), files)
+			list, refused, err := g.checkFiles(cmd.Context(), files)
 			if err != nil {
 				return err
 			}
@@ -45,6 +45,10 @@ manifest. Connects to nothing, and lists all errors. Other YAML files are skippe
 			}
 			for _, f := range list {
 				g.Note("%s: %s", f.File, f.Kind)
+			}
+			if refused {
+				g.Note("%s, valid, but install refuses the settings above", plain.Count(len(list), "file"))
+				return nil
 			}
 			g.Note("%s, nothing wrong", plain.Count(len(list), "file"))
 			return nil
@@ -127,15 +131,16 @@ type fileChecker struct {
 	manifests   []checkedFile
 	clusters    map[string]*manifest.Cluster // by path; nil if it is wrong
 	inventories map[string]*manifest.Inventory
+	refused     bool // install refuses a setting
 }
 
-// checkFiles checks files, each by itself and all together. The error joins all problems.
-func (g *globals) checkFiles(ctx context.Context, files []string) ([]checkedFile, error) {
+// checkFiles checks files, each by itself and all together, and reports whether install refuses valid settings. The error joins all
+// problems.
+func (g *globals) checkFiles(ctx context.Context, files []string) (list []checkedFile, refused bool, err error) {
 	c := &fileChecker{g: g, said: map[string]bool{}, clusters: map[string]*manifest.Cluster{}, inventories: map[string]*manifest.Inventory{}}
-	var list []checkedFile
 	for _, file := range files {
 		if err := ctx.Err(); err != nil {
-			return nil, err
+			return nil, false, err
 		}
 		data, err := build.ReadFile(file)
 		if err != nil {
@@ -150,7 +155,10 @@ func (g *globals) checkFiles(ctx context.Context, files []string) ([]checkedFile
 		c.project(f.File)
 	}
 	c.fit()
-	return list, errors.Join(c.errs...)
+	for _, k := range c.clusters {
+		c.refused = c.refused || k != nil && k.CheckInstall() != nil
+	}
+	return list, c.refused, errors.Join(c.errs...)
 }
 
 // add adds an error without the lines that were said before.
@@ -218,6 +226,17 @@ func (c *fileChecker) project(file string) {
 	}
 	c.g.assumed(p.Assumptions)
 	c.g.noteIdleCharts(p)
+	for _, name := range p.Manifest.ClusterFiles() {
+		path := filepath.Join(filepath.Dir(file), name)
+		if _, known := c.clusters[path]; known {
+			continue
+		}
+		k, err := site.ReadCluster(c.g.Console, path, nil)
+		c.add(err)
+		if c.clusters[path] = k; k != nil {
+			c.g.noteGaps(k.CheckInstall())
+		}
+	}
 	lock, err := p.Lock()
 	if err == nil && lock != nil {
 		if err = lock.Covers(p.Manifest); err != nil {
@@ -242,7 +261,7 @@ func (c *fileChecker) fit() {
 		for name := range c.clusters {
 			file = name
 		}
-		if len(c.clusters) > 1 {
+		if len(c.clusters) > 1 && len(c.inventories) > 0 {
 			c.g.Note("note: %d cluster files and no manifest that names one as its cluster: inventories were not checked with them", len(c.clusters))
 			return
 		}
@@ -253,7 +272,9 @@ func (c *fileChecker) fit() {
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.inventories)) {
 		if inv := c.inventories[name]; inv != nil {
-			c.g.noteGaps(inv.CheckInstall())
+			gaps := inv.CheckInstall()
+			c.refused = c.refused || gaps != nil
+			c.g.noteGaps(gaps)
 			c.add(fit(inv, k))
 		}
 	}

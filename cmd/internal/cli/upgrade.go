@@ -108,6 +108,9 @@ func runUpgrade(ctx context.Context, g *globals, path string, o upgradeOptions) 
 			}
 		},
 	}
+	if !g.JSON {
+		options.Saved = func(dir string) { g.Note("saved before the first change: %s", dir) }
+	}
 	options.Rules, options.Judged, options.Progress = rules, p.Judged, p.Event
 	options.DryRun, options.Force, options.Without = o.dryRun, o.force, o.without
 	var rehearsed *installer.Rehearsal

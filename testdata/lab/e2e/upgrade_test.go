@@ -465,9 +465,6 @@ func (th *upgraded) move(t *testing.T, m results.Move, kills []kill, command fun
 
 func (th *upgraded) upgrade(t *testing.T) {
 	th.move(t, results.Move{From: th.from.Version, To: th.to.Version}, th.forth, func(flags ...string) *exec.Cmd { return th.withNext(t, "upgrade", flags...) })
-	if th.etcdType == manifest.EtcdExternal {
-		return // it has backups of its own
-	}
 	work := strings.TrimSuffix(th.inventory, ".yaml") + ".work"
 	saved, err := filepath.Glob(filepath.Join(work, "upgrade", "*-"+th.from.Version+"-to-"+th.to.Version, "etcd.db"))
 	if err != nil || len(saved) != 1 {
