@@ -47,11 +47,8 @@ func Matching(items []bundle.Item, pattern string) []bundle.Item {
 	})
 }
 
-// imageName returns an image's name without tag and digest. Indexes of other writers may have no name, only the reference.
+// imageName returns an image's name without tag and digest. The index's Name may be the whole reference, or missing.
 func imageName(it bundle.Item) string {
-	if it.Name != "" {
-		return it.Name
-	}
 	name, _, _ := strings.Cut(it.Ref, "@")
 	if i := strings.LastIndexByte(name, ':'); i > strings.LastIndexByte(name, '/') {
 		name = name[:i]

@@ -25,7 +25,7 @@ func TestMatching(t *testing.T) {
 		item(bundle.KindImage, "quay.io/team/nginx:2", "quay.io/team/nginx", "2", "bbbbbbbb1"),
 		item(bundle.KindImage, "registry.k8s.io/coredns/coredns:v1.12.1", "registry.k8s.io/coredns/coredns", "v1.12.1", "bbbbbbbb2"),
 		item(bundle.KindFile, "https://dl.k8s.io/kubeadm", "kubeadm", "v1.34.3", "cccccccc"),
-		item(bundle.KindImage, "docker.io/library/app:1.0", "", "", "dddddddd"), // without a name, as in testdata/bundles/v1.kkb
+		item(bundle.KindImage, "docker.io/library/app:1.0", "docker.io/library/app:1.0", "", "dddddddd"), // as in testdata/bundles/v1.kkb
 		item(bundle.KindImage, "registry.site:5000/team/multi@sha256:"+strings.Repeat("e", 64), "", "", "eeeeeeee"),
 	}
 	for pattern, want := range map[string]string{

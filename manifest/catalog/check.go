@@ -90,8 +90,9 @@ func (k *checker) tooOld(components []string) {
 		if len(names) > 1 {
 			what = "components"
 		}
-		k.problem("kubernetes.version", "%s %s: %s; take a later release, or name one in the cluster file under components.%s.version",
-			what, strings.Join(names, ", "), cause, names[0])
+		k.problem("kubernetes.version",
+			"%s %s: no version is known that goes with %s %s; the first known is for %s; take a later release, or name one in the cluster file under components.%s.version",
+			what, strings.Join(names, ", "), cause.leader, cause.release, cause.first, names[0])
 	}
 }
 

@@ -63,16 +63,12 @@ type tooOldError struct {
 
 // Error names the component and the remedy.
 func (e *tooOldError) Error() string {
-	return fmt.Sprintf("component %s: %s; name one in the cluster file under components.%[1]s.version", e.component, e.tooOld)
+	return fmt.Sprintf("component %s: no version is known that goes with %s %s; the first known is for %s; name one in the cluster file under components.%s.version",
+		e.component, e.leader, e.release, e.first, e.component)
 }
 
 // tooOld is the cause of a tooOldError, which components share.
 type tooOld struct{ leader, release, first string }
-
-// String returns the cause as part of a sentence.
-func (o tooOld) String() string {
-	return fmt.Sprintf("no version is known that goes with %s %s; the first known is for %s", o.leader, o.release, o.first)
-}
 
 func leaderOf(one manifest.CatalogEntry) string {
 	if one.Follows == "" {
