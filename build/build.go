@@ -194,7 +194,7 @@ func (b *builder) settle(ctx context.Context) error {
 	}
 	if b.failures.list == nil {
 		if len(lock.Items) == 0 && len(lock.Inputs) == 0 {
-			return &InputError{fmt.Errorf("%s names no content: add images, charts, files, packages or a cluster", b.File)}
+			return noContent(b.File)
 		}
 		if _, err := lock.Marshal(); err != nil { // one that is too large, before anything is downloaded
 			return &InputError{err}

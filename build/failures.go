@@ -3,6 +3,7 @@ package build
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -47,9 +48,13 @@ func (f *failures) announce(s *session, more []*fetch.ItemError) {
 	if len(all) == 0 {
 		return
 	}
-	refs := make([]string, len(all))
-	for i, e := range all {
-		refs[i] = e.Ref
+	const most = 5
+	var refs []string
+	for _, e := range all[:min(len(all), most)] {
+		refs = append(refs, e.Ref)
+	}
+	if more := len(all) - most; more > 0 {
+		refs = append(refs, fmt.Sprintf("and %d more", more))
 	}
 	s.note("not available: %s; the other items are fetched", strings.Join(refs, ", "))
 }

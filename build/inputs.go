@@ -266,8 +266,8 @@ func (p *Project) isValues(name string) bool {
 	return slices.ContainsFunc(p.Manifest.Uses, func(use manifest.ChartUse) bool { return slices.Contains(use.Values, name) })
 }
 
-// CheckFiles checks that the files exist that a manifest names, other than its cluster files. The error is manifest.Problems, with
-// the place of each name.
+// CheckFiles checks that the files exist that a manifest names. The error joins manifest.Problems, with the place of each name, and an
+// *InputError for each missing cluster file, as of Load.
 func CheckFiles(file string, b *manifest.Bundle) error {
 	p := &Project{File: file, Manifest: b, dir: filepath.Dir(file)}
 	var problems manifest.Problems
@@ -323,7 +323,21 @@ func CheckFiles(file string, b *manifest.Bundle) error {
 			}
 		}
 	}
-	return problems.Err()
+	errs := []error{problems.Err()}
+	for _, name := range b.ClusterFiles() {
+		_, err := p.clusterFile(name)
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// clusterFile reads a cluster file of the manifest.
+func (p *Project) clusterFile(name string) ([]byte, error) {
+	data, err := ReadFile(p.beside(name))
+	if err != nil {
+		return nil, fmt.Errorf("%s names the cluster file: %w", p.File, err)
+	}
+	return data, nil
 }
 
 // IdleCharts returns the names of charts that the manifest lists and neither deploy nor a cluster installs. Without a cluster there is none.

@@ -96,19 +96,20 @@ func load(file string, how loading) (*Project, error) {
 	if err := discover.CheckRules(b.ImageRules); err != nil {
 		return nil, &InputError{fmt.Errorf("%s: %w", file, err)}
 	}
+	var errs []error
 	if b.Trust.Root != "" {
-		if err := p.carry(file, "", []string{b.Trust.Root}); err != nil {
-			return nil, err
-		}
+		errs = append(errs, p.carry(file, "", []string{b.Trust.Root}))
 	}
-	if err := p.useDeployments(); err != nil {
-		return nil, err
-	}
+	errs = append(errs, p.useDeployments())
 	for _, name := range b.ClusterFiles() {
 		as, below := carriedAs(b, name)
-		if err := p.addCluster(name, as, below); err != nil {
-			return nil, err
-		}
+		errs = append(errs, p.addCluster(name, as, below))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	if len(b.ClusterFiles())+len(b.Images)+len(b.Charts)+len(b.Manifests)+len(b.Files)+len(b.Packages)+len(p.applied) == 0 {
+		return nil, noContent(file)
 	}
 	if len(p.clusters) > 0 {
 		data, err := catalog.Carried()
@@ -155,9 +156,9 @@ func carriedAs(b *manifest.Bundle, name string) (as, below string) {
 // that it names below a directory.
 func (p *Project) addCluster(name, as, below string) error {
 	file := filepath.Join(p.dir, name)
-	data, err := ReadFile(file)
+	data, err := p.clusterFile(name)
 	if err != nil {
-		return fmt.Errorf("%s names the cluster file: %w", p.File, err)
+		return err
 	}
 	c, notes, err := kubekey.ReadCluster(file, data)
 	if err != nil {
@@ -266,16 +267,22 @@ func ReadCatalogs(c *manifest.Cluster, read func(path string) ([]byte, error), d
 	return list, errors.Join(errs...)
 }
 
+func noContent(file string) error {
+	return &InputError{fmt.Errorf("%s names no content: add images, charts, files, packages or a cluster", file)}
+}
+
 // carry adds files that a cluster file names to the documents of the bundle, below a directory.
 func (p *Project) carry(cluster, below string, files []string) error {
+	var errs []error
 	for _, f := range files {
 		data, err := ReadFile(filepath.Join(filepath.Dir(cluster), f))
 		if err != nil {
-			return fmt.Errorf("%s names %s: %w", cluster, f, err)
+			errs = append(errs, fmt.Errorf("%s names %s: %w", cluster, f, err))
+			continue
 		}
 		p.extras = append(p.extras, bundle.Document{Kind: bundle.KindManifest, Ref: path.Join(below, f), Data: data})
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // LockFile returns the path of a manifest's lock: manifest.lock.yaml for manifest.yaml.

@@ -146,10 +146,22 @@ func (e *endpoint) explain(err error) error {
 		case strings.Contains(status.detail, string(transport.BlobUnknownErrorCode)):
 			what = "the registry has lost this blob"
 		}
+		if !e.peer.isMirror() { // callers name the item, whose reference has the registry and the repository
+			return &namelessError{what + ": " + status.line(), err}
+		}
 		return fmt.Errorf("%s: %s in %s: %w", e.peer, what, e, err)
 	}
 	return fmt.Errorf("ask %s: %w", e.peer, err)
 }
+
+// A namelessError has a text without the names in its cause, which an item's reference has.
+type namelessError struct {
+	text  string
+	cause error
+}
+
+func (e *namelessError) Error() string { return e.text }
+func (e *namelessError) Unwrap() error { return e.cause }
 
 func (e *endpoint) explainDenied(err error) error {
 	login := fmt.Sprintf("kkbundle login %s (or an entry for it in the config.json of $DOCKER_CONFIG, ~/.docker by default)", e.peer.host)

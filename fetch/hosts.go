@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -18,6 +19,9 @@ const (
 	quietFor  = 5 * time.Second
 	tellEvery = 30 * time.Second
 )
+
+// LevelNote is the level of log records that people should see and that are no warnings.
+const LevelNote = slog.LevelInfo + 2
 
 // Hosts holds a run's knowledge about the contacted hosts: how many requests they accept, and which are unreachable. A
 // run of several calls (Resolve, Prepare, All) shares one, so that it waits only once for a mirror that is down. It is
@@ -45,6 +49,7 @@ type server struct {
 	host    string
 	gate    *gate
 	breaker breaker
+	isHTTP  atomic.Bool // the registry speaks nothing else
 
 	mu       sync.Mutex
 	answered bool      // the host has answered in this run

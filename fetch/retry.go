@@ -33,8 +33,13 @@ type statusError struct {
 	retryAfter time.Duration // the requested delay, 0 if none
 }
 
+// line returns the status without the server's message.
+func (e *statusError) line() string {
+	return strings.TrimSpace(fmt.Sprintf("%d %s", e.code, http.StatusText(e.code)))
+}
+
 func (e *statusError) Error() string {
-	text := strings.TrimSpace(fmt.Sprintf("%d %s", e.code, http.StatusText(e.code)))
+	text := e.line()
 	if e.detail != "" {
 		text += ": " + e.detail
 	}

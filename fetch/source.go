@@ -15,7 +15,6 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/kkbundle/kkbundle/manifest"
@@ -410,7 +409,6 @@ type guard struct {
 	scheme string
 	plain  func(host string) bool // reports whether a host may be contacted without TLS
 	local  bool                   // see peer; references of images have no scheme
-	isHTTP atomic.Bool            // the registry speaks nothing else
 	log    *slog.Logger
 	// elsewhere returns the connections to other hosts, reached by redirects and token services.
 	elsewhere func(host string) (http.RoundTripper, error)
@@ -421,7 +419,7 @@ func (g *guard) RoundTrip(req *http.Request) (*http.Response, error) {
 	next, here := g.next, req.URL.Host == g.host
 	isRegistry := strings.HasPrefix(req.URL.Path, "/v2/")
 	switch {
-	case here && g.local && (!isRegistry && req.URL.Scheme == "http" || isRegistry && g.isHTTP.Load()):
+	case here && g.local && (!isRegistry && req.URL.Scheme == "http" || isRegistry && g.server.isHTTP.Load()):
 		req.URL.Scheme = "http"
 	case here:
 		req.URL.Scheme = g.scheme
@@ -437,8 +435,8 @@ func (g *guard) RoundTrip(req *http.Request) (*http.Response, error) {
 	req.Header.Set("User-Agent", userAgent)
 	resp, err := next.RoundTrip(req)
 	if here && g.local && isRegistry && notTLS(err) && req.Body == nil {
-		if g.isHTTP.CompareAndSwap(false, true) {
-			g.log.Warn("plain HTTP is used, because the host is this machine and speaks nothing else", "host", g.host)
+		if g.server.isHTTP.CompareAndSwap(false, true) {
+			g.log.Log(req.Context(), LevelNote, g.host+" is this machine and speaks plain HTTP, which is used")
 		}
 		req.URL.Scheme = "http"
 		resp, err = next.RoundTrip(req)

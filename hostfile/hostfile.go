@@ -13,6 +13,8 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 const (
@@ -273,7 +275,7 @@ func diff(f File, from, to []byte) string {
 		lines []string
 	}{{"-", old}, {"+", next}} {
 		if n := len(side.lines); f.Secrecy == Secret && n > 0 {
-			fmt.Fprintf(&b, "%s(%d lines, not shown)\n", side.sign, n)
+			fmt.Fprintf(&b, "%s(%s, not shown)\n", side.sign, plain.Count(n, "line"))
 			continue
 		}
 		for _, l := range side.lines {

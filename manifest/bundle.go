@@ -198,11 +198,13 @@ func (s Sums) MarshalYAML() (any, error) {
 	return map[string]string(s), nil
 }
 
-// ParseBundle reads a Bundle. The error is Problems.
+// ParseBundle reads a Bundle. The error is Problems. The Bundle is never nil: of a file with problems it has the values that could be read,
+// for checks that find the other problems.
 func ParseBundle(file string, data []byte) (*Bundle, error) {
 	b := &Bundle{}
-	return decode(file, data, KindBundle, b, func(c *checker) {
+	_, err := decode(file, data, KindBundle, b, func(c *checker) {
 		b.src = c.src
 		bundleChecker{c}.check(b)
 	})
+	return b, err
 }

@@ -50,7 +50,7 @@ type Groups struct {
 	ControlPlane []string `yaml:"kube_control_plane" kk:"required" doc:"Hosts that run the control plane."`
 	Worker       []string `yaml:"kube_worker,omitempty" doc:"Hosts that run pods."`
 	Etcd         []string `yaml:"etcd,omitempty" doc:"Hosts that run etcd. Default the control planes."`
-	Registry     []string `yaml:"image_registry,omitempty" doc:"Hosts of the image registry: one or two."`
+	Registry     []string `yaml:"image_registry,omitempty" doc:"Hosts of the image registry: one, or two with imageRegistry.vip. Default the first control plane, if kkbundle installs the registry."`
 	NFS          []string `yaml:"nfs,omitempty" doc:"NFS server."`
 }
 
@@ -277,6 +277,23 @@ const (
 	defaultUser    = "root"
 	defaultSSHPort = 22
 )
+
+// WithDefaults returns the inventory with the default that depends on the cluster: a registry that kkbundle installs is on the first control
+// plane. Only a registry with a VIP, which is on two hosts, has no default.
+func (inv *Inventory) WithDefaults(k *Cluster) *Inventory {
+	r := k.WithDefaults().ImageRegistry
+	if len(inv.Groups.Registry) > 0 || !r.Type.Installed() || r.VIP != "" {
+		return inv
+	}
+	d := *inv
+	for _, h := range inv.expand() {
+		if h.Is(RoleControlPlane) {
+			d.Groups.Registry = []string{h.Name}
+			break
+		}
+	}
+	return &d
+}
 
 // Hosts returns every host in the order of the file, ranges expanded. Without an etcd group, the control plane has
 // RoleEtcd.

@@ -352,6 +352,7 @@ func (c inventoryChecker) group(r Role, entries []string, known map[string]bool)
 func (inv *Inventory) Check(k *Cluster) error {
 	c := siteChecker{&checker{src: inv.src}}
 	d := k.WithDefaults()
+	inv = inv.WithDefaults(d)
 	hosts := inv.Hosts()
 	c.registryHosts(inv, &d.ImageRegistry)
 	c.etcdHosts(inv, d)
@@ -368,8 +369,6 @@ func (c siteChecker) registryHosts(inv *Inventory, r *ImageRegistry) {
 	n := inv.members(RoleRegistry)
 	installed := r.Type.Installed()
 	switch {
-	case installed && n == 0:
-		c.add("groups", "image_registry is missing; name the host that the registry is installed on")
 	case r.Type == RegistryExisting && n > 0:
 		c.addKey("groups.image_registry", "the cluster uses the registry %s, so none is installed; leave the group out", r.Address)
 	case installed && r.VIP == "" && n > 1:

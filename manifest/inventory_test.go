@@ -62,7 +62,8 @@ func TestInventoryCheck(t *testing.T) {
 	}
 	for _, tc := range []struct{ inventory, cluster, want string }{
 		{"inventory.yaml", "}", ""},
-		{"inventory-dns.yaml", "}", "inventory-dns.yaml:9:3: groups: image_registry is missing; name the host that the registry is installed on"},
+		{"inventory-dns.yaml", "}", ""}, // the registry is on the first control plane
+		{"inventory-dns.yaml", "}, imageRegistry: {vip: 10.0.0.9}", "inventory-dns.yaml:8:1: groups.image_registry: imageRegistry.vip of the cluster file is for two hosts and here is 0; name two, or leave vip out and name one"},
 		{"inventory-dns.yaml", "}, imageRegistry: {type: existing, address: h}", ""},
 		{"inventory.yaml", "}, imageRegistry: {type: existing, address: h}", "inventory.yaml:10:3: groups.image_registry: the cluster uses the registry h, so none is installed; leave the group out"},
 		{"inventory.yaml", ", podCIDR: 192.168.0.0/23}", "inventory.yaml:5:3: hosts: node1 has the address 192.168.0.11, which lies in a network of the cluster; change podCIDR or serviceCIDR\n" +
@@ -88,7 +89,7 @@ func TestInventoryCheck(t *testing.T) {
 		{"a", "registry, vip: 10.0.0.9", "groups.image_registry: imageRegistry.vip of the cluster file is for two hosts and here is 1; name two, or leave vip out and name one"},
 		{"a, b, c", "harbor, vip: 10.0.0.9", "groups.image_registry: imageRegistry.vip of the cluster file is for two hosts and here is 3; name two, or leave vip out and name one"},
 		{"b, c", "registry, vip: 10.0.0.1", "hosts: a has the address 10.0.0.1, which imageRegistry.vip of the cluster file has, too; choose one that nobody has"},
-		{"", "harbor", "groups: image_registry is missing; name the host that the registry is installed on"},
+		{"", "harbor", ""},
 		{"a", "none", ""},
 	} {
 		inv, err := ParseInventory("i", []byte(pair+tc.hosts+"]}}"))
@@ -109,6 +110,41 @@ func TestInventoryCheck(t *testing.T) {
 	}
 	if err := inv.Check(cluster("}")); err == nil {
 		t.Error("internal etcd beside the control plane: accepted")
+	}
+}
+
+// A registry that kkbundle installs is on the first control plane unless the inventory says otherwise.
+func TestInventoryWithDefaults(t *testing.T) {
+	const text = "{apiVersion: kkbundle.io/v1, kind: Inventory, hosts: {w: {address: 10.0.0.9}, \"cp[1:3]\": {address: \"10.0.0.[1:3]\"}}, " +
+		"groups: {kube_control_plane: [cp3, \"cp[1:2]\"], kube_worker: [w]"
+	for _, tc := range []struct{ group, registry, want string }{
+		{"", "", "cp1"},
+		{"", "type: harbor", "cp1"},
+		{", image_registry: [w]", "", "w"},
+		{"", "type: existing, address: h", ""},
+		{"", "type: none", ""},
+		{"", "vip: 10.0.0.8", ""},
+	} {
+		inv, err := ParseInventory("i", []byte(text+tc.group+"}}"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := ParseCluster("c", []byte("{apiVersion: kkbundle.io/v1, kind: Cluster, metadata: {name: a}, kubernetes: {version: v1.34.3}, imageRegistry: {"+tc.registry+"}}"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, h := range inv.WithDefaults(c).Hosts() {
+			if h.Is(RoleRegistry) {
+				got = append(got, h.Name)
+			}
+		}
+		if strings.Join(got, " ") != tc.want {
+			t.Errorf("{%s}%s: the registry is on %v, want %s", tc.registry, tc.group, got, tc.want)
+		}
+		if len(inv.Groups.Registry) > 0 != (tc.group != "") {
+			t.Error("the inventory itself was changed")
+		}
 	}
 }
 

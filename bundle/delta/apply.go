@@ -156,7 +156,7 @@ func (f *file) apply(ctx context.Context, o Options, write func(bundle.Source, b
 		return s, err
 	}
 	if enc.ID != f.Encoder {
-		return s, fmt.Errorf("the new bundle was written by %q, but this kkbundle has %q: use the version of kkbundle that built the bundle", f.Encoder, enc.ID)
+		return s, &EncoderError{"the new bundle", f.Encoder, enc.ID}
 	}
 	a, err := f.rebuild(ctx, o, format.LevelOf(f.Encoder, f.FrameSize))
 	if err != nil {

@@ -103,8 +103,7 @@ func (c *creator) describe(ctx context.Context) error {
 		return err
 	}
 	if enc.ID != c.Encoder || enc.FrameSize != c.FrameSize {
-		return fmt.Errorf("%s was written by %q, but this kkbundle has %q and could not make it again: use the version of kkbundle that built it, or build it again",
-			c.next.Name, c.Encoder, enc.ID)
+		return &EncoderError{c.next.Name, c.Encoder, enc.ID}
 	}
 	src, err := bundle.Combine(nil, c.next)
 	if err != nil {

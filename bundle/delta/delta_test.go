@@ -241,7 +241,8 @@ func TestABundleOfTwoEncodersIsRefused(t *testing.T) {
 	defer mixed.Close()
 	out := filepath.Join(t.TempDir(), "x.kkd")
 	_, err = delta.Create(t.Context(), bundle.From{Name: "mixed.kkb", Reader: mixed}, delta.Options{Old: from(old), Output: out})
-	if err == nil || !strings.Contains(err.Error(), "could not make it again") {
+	refused, ok := errors.AsType[*delta.EncoderError](err)
+	if !ok || refused.Bundle == refused.Own || strings.Contains(err.Error(), refused.Own) || !strings.HasPrefix(err.Error(), "mixed.kkb was compressed by another version of kkbundle") {
 		t.Errorf("error %v", err)
 	}
 	nothing(t, filepath.Dir(out))

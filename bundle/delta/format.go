@@ -66,6 +66,17 @@ func (*damageError) Is(target error) bool { return target == bundle.ErrDamaged }
 
 func damaged(format string, args ...any) error { return &damageError{fmt.Sprintf(format, args...)} }
 
+// An EncoderError means that another version of kkbundle compressed a bundle, so that its bytes cannot be made again here.
+type EncoderError struct {
+	Name        string // of the bundle
+	Bundle, Own string // encoders of the bundle and of this program
+}
+
+// Error names the bundle and the remedy.
+func (e *EncoderError) Error() string {
+	return e.Name + " was compressed by another version of kkbundle, and this one cannot make the same bytes again: use the version that built it, or build it again"
+}
+
 // A Head describes a delta.
 type Head struct {
 	Version   int               `json:"version"`

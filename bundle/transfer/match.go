@@ -36,15 +36,24 @@ func Matching(items []bundle.Item, pattern string) []bundle.Item {
 	if full, err := manifest.ImageName(text); err == nil {
 		name, untagged := strings.CutSuffix(full, ":latest")
 		found = find(func(it bundle.Item) bool {
-			return it.Kind == bundle.KindImage && (it.Ref == full || untagged && it.Name == name)
+			return it.Kind == bundle.KindImage && (it.Ref == full || untagged && imageName(it) == name)
 		})
 	}
 	if len(found) > 0 {
 		return found
 	}
 	return find(func(it bundle.Item) bool {
-		return it.Kind == bundle.KindImage && (strings.HasSuffix(it.Ref, "/"+text) || strings.HasSuffix(it.Name, "/"+text)) || startsDigest(text, it.Descriptor.Digest)
+		return it.Kind == bundle.KindImage && (strings.HasSuffix(it.Ref, "/"+text) || strings.HasSuffix(imageName(it), "/"+text)) || startsDigest(text, it.Descriptor.Digest)
 	})
+}
+
+// imageName returns an image's name without tag and digest. The index's Name may be the whole reference, or missing.
+func imageName(it bundle.Item) string {
+	name, _, _ := strings.Cut(it.Ref, "@")
+	if i := strings.LastIndexByte(name, ':'); i > strings.LastIndexByte(name, '/') {
+		name = name[:i]
+	}
+	return name
 }
 
 // startsDigest reports whether text is the beginning of the digest's digits, as inspect prints them.

@@ -25,6 +25,8 @@ func TestMatching(t *testing.T) {
 		item(bundle.KindImage, "quay.io/team/nginx:2", "quay.io/team/nginx", "2", "bbbbbbbb1"),
 		item(bundle.KindImage, "registry.k8s.io/coredns/coredns:v1.12.1", "registry.k8s.io/coredns/coredns", "v1.12.1", "bbbbbbbb2"),
 		item(bundle.KindFile, "https://dl.k8s.io/kubeadm", "kubeadm", "v1.34.3", "cccccccc"),
+		item(bundle.KindImage, "docker.io/library/app:1.0", "docker.io/library/app:1.0", "", "dddddddd"), // as in testdata/bundles/v1.kkb
+		item(bundle.KindImage, "registry.site:5000/team/multi@sha256:"+strings.Repeat("e", 64), "", "", "eeeeeeee"),
 	}
 	for pattern, want := range map[string]string{
 		"docker.io/library/nginx:1.29": "0",
@@ -37,6 +39,9 @@ func TestMatching(t *testing.T) {
 		"image/coredns":                "2",
 		"dns":                          "", // no whole part of a name
 		"kubeadm":                      "3",
+		"app":                          "4",
+		"library/app":                  "4",
+		"multi":                        "5",
 		"aaaaaaaa":                     "0",
 		"sha256:aaaaaaa":               "0",
 		"aaaaaa":                       "", // six digits

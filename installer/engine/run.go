@@ -103,6 +103,9 @@ func (o Options) complete() Options {
 	if o.StallLimit <= 0 {
 		o.StallLimit = StallLimit
 	}
+	if o.Inventory != nil && o.Cluster != nil {
+		o.Inventory = o.Inventory.WithDefaults(o.Cluster)
+	}
 	return o
 }
 

@@ -2,6 +2,7 @@ package precheck
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -134,6 +135,10 @@ func hasAllContent(s *Subject) Finding {
 		return skip()
 	}
 	if missing := s.Input.Missing; len(missing) > 0 {
+		const most = 5
+		if more := len(missing) - most; more > 0 {
+			missing = append(slices.Clone(missing[:most]), fmt.Sprintf("and %d more", more))
+		}
 		return fail(strings.Join(missing, "; "))
 	}
 	return pass("it has")

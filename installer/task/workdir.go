@@ -43,11 +43,13 @@ type WorkDir struct {
 	volatile map[string][]byte // new files of a dry run
 	Making   sync.Mutex        // guards the creation of secrets
 	held     *os.File          // the locked lock file
+	passing  bool              // a dry run made the directory, and removes it
 }
 
 // OpenWorkDir opens or creates a work directory. It holds private keys, so it must belong to the user and be closed to
-// others.
+// others. A dry run leaves no new one behind.
 func OpenWorkDir(path string, dryRun bool) (*WorkDir, error) {
+	_, missing := os.Stat(path)
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return nil, fmt.Errorf("work directory: %w", err)
 	}
@@ -55,7 +57,7 @@ func OpenWorkDir(path string, dryRun bool) (*WorkDir, error) {
 	if err != nil {
 		return nil, fmt.Errorf("work directory: %w", err)
 	}
-	w := &WorkDir{path: path, Root: root}
+	w := &WorkDir{path: path, Root: root, passing: dryRun && errors.Is(missing, fs.ErrNotExist)}
 	if err := w.check(); err != nil {
 		return nil, errors.Join(err, root.Close())
 	}
@@ -110,6 +112,10 @@ func (w *WorkDir) Join(name string) string { return filepath.Join(w.path, name) 
 
 // Close releases the lock.
 func (w *WorkDir) Close() error {
+	if w.passing { // best effort: a directory with files stays
+		_ = w.Root.Remove(lockFile)
+		_ = os.Remove(w.path)
+	}
 	if w.held == nil {
 		return w.Root.Close()
 	}

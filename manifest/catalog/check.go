@@ -20,6 +20,12 @@ func Check(c *manifest.Cluster) (notes []string, err error) {
 	if err != nil {
 		return nil, err
 	}
+	return r.check(nil)
+}
+
+// check is Check for the components of demands, too: that the catalog knows versions of them.
+func (r resolver) check(demands []manifest.Demand) (notes []string, err error) {
+	c := r.cluster
 	k := checker{resolver: r}
 	k.overrides()
 	k.distribution()
@@ -27,9 +33,14 @@ func Check(c *manifest.Cluster) (notes []string, err error) {
 	if err != nil {
 		return nil, c.Problem("kubernetes.version", err.Error())
 	}
-	for _, name := range k.inUse() {
+	used := k.inUse()
+	for _, name := range used {
 		k.check(name, release)
 	}
+	for _, d := range demands {
+		used = append(used, d.Name)
+	}
+	k.tooOld(used)
 	k.unknown()
 	return k.notes, k.found.Err()
 }
@@ -62,6 +73,27 @@ func (k *checker) unknown() {
 	}
 	k.notes = append(k.notes, fmt.Sprintf("Kubernetes %s is newer than v%s, the newest that this catalog was checked against: the versions of %s are taken to be those for v%s",
 		version, known, k.guessed(), known))
+}
+
+// tooOld refuses a release that is older than the first that the catalog knows versions of these components for, in one line.
+func (k *checker) tooOld(components []string) {
+	found := map[tooOld][]string{}
+	for _, name := range components {
+		_, err := k.version(name)
+		if old, ok := errors.AsType[*tooOldError](err); ok && !slices.Contains(found[old.tooOld], old.component) {
+			found[old.tooOld] = append(found[old.tooOld], old.component)
+		}
+	}
+	for cause, names := range found {
+		slices.Sort(names)
+		what := "component"
+		if len(names) > 1 {
+			what = "components"
+		}
+		k.problem("kubernetes.version",
+			"%s %s: no version is known that goes with %s %s; the first known is for %s; take a later release, or name one in the cluster file under components.%s.version",
+			what, strings.Join(names, ", "), cause.leader, cause.release, cause.first, names[0])
+	}
 }
 
 // overrides refuses entries under components that have no effect.
@@ -107,6 +139,9 @@ func (k *checker) inUse() []string {
 func (k *checker) check(name string, release *semver.Version) {
 	one := k.Components[name]
 	text, err := k.version(name)
+	if _, old := errors.AsType[*tooOldError](err); old {
+		return // for tooOld
+	}
 	if err != nil {
 		k.problem("kubernetes.version", "%v", err)
 		return

@@ -41,6 +41,7 @@ func TestCheck(t *testing.T) {
 		"newer minor":       {version: "v1.40.1", problems: []string{"cluster.yaml:4:23: kubernetes.version: this kkbundle knows no release as new as Kubernetes v1.40.1, the newest that it knows is v1.37.2; use a newer kkbundle, or build with --assume"}},
 		"assumed":           {version: "v1.40.1", assumed: true, notes: []string{"Kubernetes v1.40.1 is newer than v1.37.2, the newest that this catalog was checked against: the versions of containerd are taken to be those for v1.37.2"}},
 		"too old":           {version: "v1.29.3", problems: []string{"cluster.yaml:4:23: kubernetes.version: component etcd: no version is known that goes with Kubernetes v1.29.3; the first known is for v1.30.0"}},
+		"too old, several":  {version: "v1.29.3", more: "cni: {type: calico}\n", problems: []string{"cluster.yaml:4:23: kubernetes.version: components calico, etcd: no version is known that goes with Kubernetes v1.29.3; the first known is for v1.30.0; take a later release"}},
 		"all at once": {
 			version: "v1.34.3", more: "cni: {type: cilium, version: v1.14.0}\ncri: {version: v1.6.1}\ncomponents: {kubelet: {version: v1.20.0}, nothing: {version: v1}}\n",
 			problems: []string{"cluster.yaml:5:", "cluster.yaml:6:", "cluster.yaml:7:33: components[kubelet]", `cluster.yaml:7:52: components[nothing]: component "nothing" is not in the catalog`},

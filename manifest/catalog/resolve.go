@@ -42,13 +42,16 @@ func Resolve(c *manifest.Cluster, demands []manifest.Demand, o Options) (Additio
 	}
 	var a Additions
 	var errs []error
-	a.Notes, err = Check(c)
+	a.Notes, err = r.check(demands)
 	errs = append(errs, err)
 	demands = slices.SortedFunc(slices.Values(demands), func(x, y manifest.Demand) int {
 		return cmp.Or(strings.Compare(x.Kind, y.Kind), strings.Compare(x.Name, y.Name))
 	})
 	for _, d := range demands {
-		errs = append(errs, r.add(&a, d, o.Platforms))
+		err := r.add(&a, d, o.Platforms)
+		if _, old := errors.AsType[*tooOldError](err); !old { // check has it
+			errs = append(errs, err)
+		}
 	}
 	if errors.Join(errs...) == nil {
 		errs = append(errs, r.addSteps(&a, demands, o.Platforms))

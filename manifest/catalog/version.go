@@ -50,11 +50,25 @@ func (r resolver) usual(name string, one manifest.CatalogEntry, via ...string) (
 	}
 	found := lookup(one.Since, v)
 	if found == "" {
-		return "", fmt.Errorf("component %s: no version is known that goes with %s %s; the first known is for %s; name one in the cluster file under components.%s.version",
-			name, titles(leader), base, oldest(one.Since), name)
+		return "", &tooOldError{name, tooOld{titles(leader), base, oldest(one.Since)}}
 	}
 	return found, nil
 }
+
+// A tooOldError means that the catalog knows a component for later releases only.
+type tooOldError struct {
+	component string
+	tooOld
+}
+
+// Error names the component and the remedy.
+func (e *tooOldError) Error() string {
+	return fmt.Sprintf("component %s: no version is known that goes with %s %s; the first known is for %s; name one in the cluster file under components.%s.version",
+		e.component, e.leader, e.release, e.first, e.component)
+}
+
+// tooOld is the cause of a tooOldError, which components share.
+type tooOld struct{ leader, release, first string }
 
 func leaderOf(one manifest.CatalogEntry) string {
 	if one.Follows == "" {

@@ -111,6 +111,7 @@ type Result struct {
 	Changes []hostfile.Change
 	Program bool // a program was replaced
 	Started bool // the service was started or restarted
+	Ran     bool // the service ran before
 	CA      string
 	Pull    Credential // for the clients' runtimes
 	Push    Credential // equals Pull if Settings.Own: the registry program has no roles
@@ -194,7 +195,8 @@ func Install(ctx context.Context, o Options) (Result, error) {
 	res.Program = len(programs) > 0
 	stamp := stampOf(files, digests)
 	have, _ := os.ReadFile(filepath.Join(o.Root, stampPath)) // a missing stamp means an interrupted run
-	res.Started = o.Run != nil && (res.Changed() || string(have) != stamp || !w.active(ctx, Unit) || !w.active(ctx, timer))
+	res.Ran = o.Run != nil && w.active(ctx, Unit)
+	res.Started = o.Run != nil && (res.Changed() || string(have) != stamp || !res.Ran || !w.active(ctx, timer))
 	if o.DryRun || !res.Changed() && string(have) == stamp {
 		return res, nil
 	}

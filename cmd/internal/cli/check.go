@@ -190,9 +190,9 @@ func (c *fileChecker) file(f checkedFile, data []byte) {
 	case f.Kind == manifest.KindBundle:
 		c.manifests = append(c.manifests, f)
 		var b *manifest.Bundle
-		if b, err = manifest.ParseBundle(f.File, data); err == nil {
-			err = build.CheckFiles(f.File, b)
-		}
+		b, err = manifest.ParseBundle(f.File, data)
+		c.add(err)
+		err = build.CheckFiles(f.File, b)
 	case f.Kind == manifest.KindLock:
 		_, err = manifest.ParseLock(f.File, data)
 	case f.Kind == manifest.KindCatalog:
@@ -251,7 +251,7 @@ func (c *fileChecker) fit() {
 	file := ""
 	for _, f := range c.manifests {
 		if data, err := build.ReadFile(f.File); err == nil {
-			if b, err := manifest.ParseBundle(f.File, data); err == nil && b.Cluster != "" {
+			if b, _ := manifest.ParseBundle(f.File, data); b.Cluster != "" { // its problems were said
 				file = filepath.Join(filepath.Dir(f.File), b.Cluster)
 			}
 		}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kkbundle/kkbundle/bundle/delta"
 	"github.com/kkbundle/kkbundle/cmd/internal/terminal"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/plain"
@@ -22,10 +23,10 @@ import (
 // globals are the flags that every command has.
 type globals struct {
 	*terminal.Console
-	started bool         // arguments and flags are valid
-	fetched atomic.Int64 // bytes of a build that were downloaded in this run
-	trust   trustOptions
-	keys    keyOptions
+	started    bool        // arguments and flags are valid
+	downloaded atomic.Bool // a build downloaded something in this run
+	trust      trustOptions
+	keys       keyOptions
 }
 
 // Main runs kkbundle with args (without the program's name) and returns the exit code of exit.go's table.
@@ -33,12 +34,16 @@ func Main(ctx context.Context, args []string, streams terminal.Streams) int {
 	g := &globals{Console: terminal.NewConsole(streams)}
 	cmd := newRootCmd(g) //nolint:contextcheck // commands take the context that ExecuteContext is given
 	cmd.SetArgs(args)
+	defer context.AfterFunc(ctx, g.StopMeters)()
 	err := cmd.ExecuteContext(ctx)
 	switch {
 	case err != nil && !g.started:
 		err = &usage.Error{Err: err}
 	case err != nil && ctx.Err() != nil:
-		err = interrupted(ctx, err, g.fetched.Load())
+		err = interrupted(ctx, err, g.downloaded.Load())
+	}
+	if other, ok := errors.AsType[*delta.EncoderError](err); ok {
+		g.Logger().Debug("encoders", "bundle", other.Bundle, "this kkbundle", other.Own)
 	}
 	switch {
 	case errors.Is(err, errDiffers): // the differences were printed

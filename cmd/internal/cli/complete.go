@@ -29,6 +29,7 @@ func (g *globals) completeAll(root *cobra.Command) {
 		"cluster":   filesWith("yaml", "yml"),
 		"item":      g.completeItems,
 		"limit":     completeHosts,
+		"without":   completeHosts,
 		"host":      completeHosts,
 	}
 	for _, c := range allCommands(root) {
@@ -41,6 +42,8 @@ func (g *globals) completeAll(root *cobra.Command) {
 			}
 		}
 		switch {
+		case c.CommandPath() == "kkbundle precheck":
+			_ = c.RegisterFlagCompletionFunc("output", oneOf("table", "json", "junit", "html", "markdown"))
 		case c.CommandPath() == "kkbundle extract":
 			_ = c.RegisterFlagCompletionFunc("format", oneOf(formatOCI, formatOCIArchive, formatDocker, formatTree))
 		case c.LocalFlags().Lookup("output") != nil && c.LocalFlags().Lookup("output").DefValue == showTable:

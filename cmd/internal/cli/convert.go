@@ -166,21 +166,15 @@ func complete(r *convert.Result, first string, o convertOptions) {
 	noteRefused(r, filepath.ToSlash(first))
 }
 
-// defaultRegistry puts the registry that a cluster installs on the first control plane unless the inventory says otherwise.
+// defaultRegistry writes the default host of the registry into the inventory.
 func defaultRegistry(r *convert.Result, file string) {
-	inv := r.Inventory
-	if inv == nil || len(inv.Groups.Registry) > 0 || len(inv.Groups.ControlPlane) == 0 || len(r.Clusters) == 0 {
+	if r.Inventory == nil || len(r.Clusters) == 0 {
 		return
 	}
-	if c := r.Clusters[0].WithDefaults(); !c.ImageRegistry.Type.Installed() || c.ImageRegistry.VIP != "" {
-		return
-	}
-	for _, h := range inv.Hosts() {
-		if h.Is(manifest.RoleControlPlane) {
-			inv.Groups.Registry = []string{h.Name}
-			r.Notes = append(r.Notes, convert.Note{File: file, Text: "the inventory has no group image_registry; the registry is installed on " + h.Name})
-			return
-		}
+	before := len(r.Inventory.Groups.Registry)
+	r.Inventory = r.Inventory.WithDefaults(&r.Clusters[0])
+	if hosts := r.Inventory.Groups.Registry; len(hosts) > before {
+		r.Notes = append(r.Notes, convert.Note{File: file, Text: "the inventory has no group image_registry; the registry is installed on " + hosts[0]})
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/user"
 	"strings"
@@ -389,7 +390,30 @@ images in the registry stay too. An interrupted run is continued by the next.`,
 	o.add(cmd.Flags())
 	g.addTrust(cmd.Flags())
 	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask for confirmation")
+	cmd.ValidArgsFunction = func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+		return deployedNames(cmd.Context(), o), cobra.ShellCompDirectiveDefault // files where no name fits
+	}
 	return cmd
+}
+
+// deployedNames returns the names of the deployed bundles for completion, none without a quick answer of the API server.
+func deployedNames(ctx context.Context, o kubeFlags) []string {
+	const patience = 2 * time.Second
+	ctx, stop := context.WithTimeout(ctx, patience)
+	defer stop()
+	config, err := o.config()
+	if err != nil {
+		return nil
+	}
+	list, err := deploy.List(ctx, config, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return nil
+	}
+	var names []string
+	for _, r := range list {
+		names = append(names, r.Name)
+	}
+	return names
 }
 
 func runDeployRemove(ctx context.Context, g *globals, o kubeFlags, arg string, yes bool) error {

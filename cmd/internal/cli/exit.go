@@ -40,17 +40,17 @@ func (*interruptedOverError) Error() string {
 
 func (*interruptedOverError) Is(target error) bool { return target == errInterrupted }
 
-// An interruptedFetchError is errInterrupted for a build with a cache.
-type interruptedFetchError struct{ fetched int64 }
+// An interruptedDownloadError is errInterrupted for a run that downloaded into the cache.
+type interruptedDownloadError struct{}
 
-func (e *interruptedFetchError) Error() string {
-	return fmt.Sprintf("interrupted; the cache keeps what was downloaded (%s in this run): run the same command again to continue", plain.Size(e.fetched))
+func (*interruptedDownloadError) Error() string {
+	return "interrupted; the cache keeps what was downloaded (kkbundle cache ls): run the same command again to continue"
 }
 
-func (*interruptedFetchError) Is(target error) bool { return target == errInterrupted }
+func (*interruptedDownloadError) Is(target error) bool { return target == errInterrupted }
 
-// interrupted returns the error of an interrupted run. It keeps failed items and drops the error of ctx.
-func interrupted(ctx context.Context, err error, fetched int64) error {
+// interrupted returns the error of an interrupted run, which downloaded into the cache or not. It keeps failed items and drops the error of ctx.
+func interrupted(ctx context.Context, err error, downloaded bool) error {
 	var (
 		failed *fetch.Errors
 		over   *build.NoCacheError
@@ -59,8 +59,8 @@ func interrupted(ctx context.Context, err error, fetched int64) error {
 	switch {
 	case errors.As(err, &over):
 		what = &interruptedOverError{}
-	case fetched > 0:
-		what = &interruptedFetchError{fetched}
+	case downloaded:
+		what = &interruptedDownloadError{}
 	}
 	switch {
 	case errors.As(err, &failed):

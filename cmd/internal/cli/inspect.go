@@ -26,7 +26,7 @@ func newInspectCmd(g *globals) *cobra.Command {
 oci://HOST/PATH[:TAG], only manifests are downloaded; its size is the size of its content. Of a bundle on a web server,
 https://HOST/PATH/NAME.kkb, only the two ends and the manifests are read.
 
-With --json: {"name", "version", "digest", "size", "items": [{"kind", "name", "digest", "mediaType", "platforms", "size"}]},
+With --json: {"version", "name", "bundleVersion", "digest", "size", "items": [{"kind", "name", "digest", "mediaType", "platforms", "size"}]},
 and if they apply "artifactType", "lacks" (platforms), "referrers" ("unknown"), "signedBy" and "verified" (what vouches for the digest,
 as in the lock).
 
@@ -162,12 +162,13 @@ func (g *globals) withCatalog(ctx context.Context, path string, login loginFlags
 
 // inspection is the JSON output of inspect.
 type inspection struct {
-	Name    string          `json:"name"`
-	Version string          `json:"version"`
-	Digest  string          `json:"digest"`
-	Size    int64           `json:"size"`
-	Items   []inspectedItem `json:"items"`
-	index   bundle.Index
+	Version       int             `json:"version"` // 1
+	Name          string          `json:"name"`
+	BundleVersion string          `json:"bundleVersion"`
+	Digest        string          `json:"digest"`
+	Size          int64           `json:"size"`
+	Items         []inspectedItem `json:"items"`
+	index         bundle.Index
 }
 
 type inspectedItem struct {
@@ -196,7 +197,7 @@ func runInspect(ctx context.Context, g *globals, path string, login loginFlags) 
 	for _, it := range x.Items {
 		rows = append(rows, []string{it.Kind, it.Name, it.platformsText(), plain.Size(it.Size), shortDigest(it.Digest)})
 	}
-	_, err = fmt.Fprintf(g.Out, "%s %s  %s  %s  %s\n", plain.Line(x.Name), plain.Line(x.Version), strings.Join(x.index.Platforms, ","), plain.Size(x.Size), x.Digest)
+	_, err = fmt.Fprintf(g.Out, "%s %s  %s  %s  %s\n", plain.Line(x.Name), plain.Line(x.BundleVersion), strings.Join(x.index.Platforms, ","), plain.Size(x.Size), x.Digest)
 	if err != nil {
 		return err
 	}
@@ -239,7 +240,7 @@ func inspectionOf(c *bundle.Catalog, contents []bundle.Contents, size int64) ins
 		return inspection{}
 	}
 	x := inspection{
-		Name: index.Name, Version: index.Version, Digest: c.Digest().String(), Size: size,
+		Version: 1, Name: index.Name, BundleVersion: index.Version, Digest: c.Digest().String(), Size: size,
 		index: index, Items: make([]inspectedItem, 0, len(index.Items)),
 	}
 	short := shortfallsOf(index.Items)

@@ -116,7 +116,7 @@ func runInstall(ctx context.Context, g *globals, path string, o installOptions) 
 	report, err := installer.Run(ctx, options)
 	p.Close()
 	if err != nil {
-		if report.Log != "" {
+		if exists(report.Log) {
 			g.Note("log of all commands: %s", report.Log)
 			if exists(report.Page) && !o.dryRun {
 				g.Note("report: %s", report.Page)

@@ -114,8 +114,8 @@ func (g *globals) showBuild() func(build.Event) {
 			current.Store(g.NewMeter(e.Phase))
 		case build.EventProgress:
 			m.Set(e.Done, e.Total)
-			if e.Phase == build.PhaseFetch && e.Done > g.fetched.Load() { // it shrinks where a transfer ends
-				g.fetched.Store(e.Done)
+			if e.Done > 0 && (e.Phase == build.PhaseResolve || e.Phase == build.PhaseFetch) {
+				g.downloaded.Store(true)
 			}
 		case build.EventItemBegan:
 			m.Begin(e.Ref)

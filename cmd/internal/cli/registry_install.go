@@ -182,8 +182,12 @@ func (g *globals) installed(res service.Result, o registryInstallOptions) error 
 	switch {
 	case !res.Changed():
 		g.Note("nothing to do")
+	case o.dryRun && res.Started && !res.Ran:
+		g.Note("the service would be started")
+	case o.dryRun && res.Started:
+		g.Note("the service would be restarted")
 	case o.dryRun:
-		g.Note("the service would be restarted: %t", res.Started)
+		g.Note("the service would not be restarted")
 	case res.Started:
 		g.Note("%s runs", service.Unit)
 	}

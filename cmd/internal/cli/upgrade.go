@@ -135,7 +135,7 @@ func runUpgrade(ctx context.Context, g *globals, path string, o upgradeOptions) 
 	report, err := o.verb()(ctx, options)
 	p.Close()
 	if err != nil {
-		if report.Log != "" {
+		if exists(report.Log) {
 			g.Note("log of all commands: %s", report.Log)
 		}
 		return err

@@ -118,6 +118,7 @@ func Open(ctx context.Context, console *terminal.Console, f Flags, open func() (
 	if err := s.readCluster(ctx, f.ClusterFile); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
+	s.Inventory = inv.WithDefaults(s.Cluster)
 	return s, nil
 }
 

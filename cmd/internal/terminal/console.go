@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"os"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"text/tabwriter"
 	"time"
@@ -49,6 +50,12 @@ type screen struct {
 	out    io.Writer
 	live   atomic.Pointer[mpb.Progress]
 	matrix atomic.Pointer[matrix]
+
+	meters struct {
+		sync.Mutex
+		stopped bool
+		end     func() // of the last meter
+	}
 }
 
 // Write implements io.Writer.
@@ -79,14 +86,19 @@ func (c *Console) File() (*os.File, bool) {
 // Watched reports whether events are printed.
 func (c *Console) Watched() bool { return c.JSON && !c.Quiet }
 
-// Logger returns a logger that writes to Err: warnings, and with --verbose everything.
+// levelNote is the level of records between remarks and warnings, fetch.LevelNote.
+const levelNote = slog.LevelInfo + 2
+
+// Logger returns a logger that writes to Err: notes and warnings, and with --verbose everything.
 func (c *Console) Logger() *slog.Logger {
-	level := slog.LevelWarn
+	level := levelNote
 	switch {
 	case c.Quiet:
 		level = slog.LevelError
 	case c.Verbose:
 		level = slog.LevelDebug
+	case c.JSON:
+		level = slog.LevelWarn
 	}
 	if c.JSON {
 		return slog.New(slog.NewJSONHandler(logWriter{c.events}, &slog.HandlerOptions{Level: level}))
@@ -185,9 +197,12 @@ func (h *sentenceHandler) Handle(_ context.Context, r slog.Record) error {
 	}
 	r.Attrs(add)
 	text := r.Message
-	if r.Level >= slog.LevelWarn {
+	switch {
+	case r.Level >= slog.LevelWarn:
 		text = strings.ToLower(r.Level.String()) + ": " + text
 		text = strings.Replace(text, "warn: ", "warning: ", 1)
+	case r.Level == levelNote:
+		text = "note: " + text
 	}
 	if len(about) > 0 {
 		text += " (" + strings.Join(about, ", ") + ")"

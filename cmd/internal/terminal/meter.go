@@ -53,13 +53,30 @@ func (c *Console) NewMeter(name string) *Meter {
 		m.out = c.Err
 		return m
 	}
+	c.screen.meters.Lock()
+	defer c.screen.meters.Unlock()
+	if c.screen.meters.stopped {
+		return m
+	}
 	m.bar, m.end = c.live(f, 0, mpb.PrependDecorators(decor.Name("\r"+name+" "), decor.Percentage(decor.WCSyncSpace)),
 		mpb.AppendDecorators(
 			decor.CountersKibiByte("% .1f / % .1f "),
 			decor.AverageSpeed(decor.SizeB1024(0), "% .1f "),
 			decor.Any(func(s decor.Statistics) string { return "ETA " + m.eta(s.Current, s.Total) + m.doing(" ") }),
 		))
+	c.screen.meters.end = m.end
 	return m
+}
+
+// StopMeters removes the live line of the meter and keeps further ones from showing one. It is for an interrupted run, which does not go
+// on and may take a moment to end.
+func (c *Console) StopMeters() {
+	c.screen.meters.Lock()
+	defer c.screen.meters.Unlock()
+	c.screen.meters.stopped = true
+	if c.screen.meters.end != nil {
+		c.screen.meters.end()
+	}
 }
 
 // live shows a bar at the end of the screen until end is called.

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 	"unicode"
 	"unicode/utf8"
 
@@ -133,6 +134,55 @@ func TestMeterAfterInterrupt(t *testing.T) {
 	_, _ = io.WriteString(terminal, "the end")
 	if got := shown(<-all, columns); got != "kkbundle: interrupted\nthe end" {
 		t.Errorf("the terminal shows %q", got)
+	}
+}
+
+// TestMeterAfterStopMeters draws nothing once a run was interrupted, whatever the run still does.
+func TestMeterAfterStopMeters(t *testing.T) {
+	t.Parallel()
+	const columns = 80
+	screen, terminal := openTerminal(t)
+	if err := unix.IoctlSetWinsize(int(terminal.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: columns}); err != nil {
+		t.Fatal(err)
+	}
+	all, drawn := make(chan string, 1), make(chan struct{})
+	go func() {
+		var seen strings.Builder
+		buf := make([]byte, 4096)
+		for first := true; ; {
+			n, err := screen.Read(buf)
+			seen.Write(buf[:n])
+			if first && strings.Contains(seen.String(), "%") {
+				first = false
+				close(drawn)
+			}
+			if err != nil || strings.Contains(seen.String(), "the end") {
+				all <- seen.String()
+				return
+			}
+		}
+	}()
+	g := NewConsole(Streams{Err: terminal})
+	m := g.NewMeter("resolve")
+	m.Begin("https://files.example/big")
+	m.Set(1<<20, 1<<30)
+	<-drawn
+	_, _ = io.WriteString(terminal, "^C")
+	g.StopMeters()
+	_, _ = io.WriteString(terminal, "stopped\n")
+	m.Set(2<<20, 1<<30)
+	next := g.NewMeter("fetch")
+	next.Set(1<<20, 1<<30)
+	time.Sleep(500 * time.Millisecond) // two refreshes
+	m.Stop()
+	next.Stop()
+	_, _ = io.WriteString(terminal, "the end")
+	got := <-all
+	if text := shown(got, columns); text != "stopped\nthe end" {
+		t.Errorf("the terminal shows %q", text)
+	}
+	if _, after, _ := strings.Cut(got, "stopped"); strings.Contains(after, "%") {
+		t.Errorf("a frame was drawn after the interrupt: %q", after)
 	}
 }
 

@@ -111,15 +111,15 @@ func (th *thread) reproduce(t *testing.T) {
 func (th *thread) inspect(t *testing.T) {
 	digest := strings.TrimSpace(th.connected(t, "verify", th.bundle()).must(t, 0).stdout)
 	var x struct {
-		Name, Version, Digest string
-		Size                  int64
-		Items                 []struct{ Kind, Name, Digest, MediaType string }
+		Name, BundleVersion, Digest string
+		Size                        int64
+		Items                       []struct{ Kind, Name, Digest, MediaType string }
 	}
 	if err := json.Unmarshal([]byte(th.connected(t, "inspect", "--json", th.bundle()).must(t, 0).stdout), &x); err != nil {
 		t.Fatal(err)
 	}
-	if x.Name != "lab" || x.Version != "1.0.0" || x.Digest != digest || len(x.Items) < 20 {
-		t.Errorf("inspect says %s %s %s with %d items; verify says %s", x.Name, x.Version, x.Digest, len(x.Items), digest)
+	if x.Name != "lab" || x.BundleVersion != "1.0.0" || x.Digest != digest || len(x.Items) < 20 {
+		t.Errorf("inspect says %s %s %s with %d items; verify says %s", x.Name, x.BundleVersion, x.Digest, len(x.Items), digest)
 	}
 }
 
