@@ -254,7 +254,7 @@ func TestUpgradeAfterAKilledRollback(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for n := 1; n < many-left; n += oneOf(9) {
+	for n := 1; n < many-left; n += oneOf(20) {
 		s, f := rollbackSite(t, "cp1", "cp2", "node1")
 		if err := s.upgraded(t, f, next); err != nil {
 			t.Fatal(err)
