@@ -110,7 +110,7 @@ func entries(list []area, messages []message) []entry {
 		rows = append(rows, e)
 	}
 	slices.SortFunc(rows, func(a, b entry) int {
-		return cmp.Or(a.area-b.area, strings.Compare(sortKey(a.text), sortKey(b.text)), strings.Compare(a.text, b.text))
+		return cmp.Or(a.area-b.area, strings.Compare(sortKey(a.text), sortKey(b.text)), strings.Compare(a.text, b.text), strings.Compare(a.remedy, b.remedy))
 	})
 	return rows
 }
