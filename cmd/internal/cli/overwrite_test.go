@@ -37,6 +37,7 @@ func TestNoFileIsReplacedUnasked(t *testing.T) {
 		put(version+".yaml", "apiVersion: kkbundle.io/v1\nkind: Bundle\nmetadata: {name: site, version: "+version+".0.0}\nplatforms: [linux/amd64]\nmanifests: [o"+version+".yaml]\n")
 		put("o"+version+".yaml", "{apiVersion: v1, kind: Namespace, metadata: {name: n"+version+"}}\n")
 	}
+	put("images.list", "docker.io/library/nginx:1.29\n")
 	put("inventory.yaml", "apiVersion: kkbundle.io/v1\nkind: Inventory\nhosts:\n  a: {address: 127.0.0.1, internalIPv4: 10.0.0.1, ssh: {port: 1}}\n"+
 		"groups: {kube_control_plane: [a], kube_worker: [a]}\n")
 	put("cluster.yaml", "apiVersion: kkbundle.io/v1\nkind: Cluster\nmetadata: {name: site}\nkubernetes: {version: v1.34.1}\n")
@@ -65,7 +66,7 @@ func TestNoFileIsReplacedUnasked(t *testing.T) {
 		{args: []string{"pack", at("a.kkb"), "-o", "FILE"}, again: true, force: true},
 		{args: []string{"unpack", at("p.kkp"), "-o", "FILE"}, again: true, force: true},
 		{args: []string{"pull", "--plain-http", "-o", "FILE", site.URL + "/a.kkb"}, again: true, force: true},
-		{args: []string{"extract", at("a.kkb"), "1.yaml", "-o", "FILE"}, force: true},
+		{args: []string{"extract", at("a.kkb"), "manifest.yaml", "-o", "FILE"}, force: true},
 		{args: []string{"extract", at("a.kkb"), "--format", "oci-archive", "-o", "FILE"}, force: true},
 		{args: []string{"extract", at("a.kkb"), "-o", "FILE"}, file: "/mine", force: true},
 		{args: []string{"extract", at("a.kkb"), "--format", "tree", "-o", "FILE"}, file: "/documents/manifest.yaml", force: true},
@@ -77,7 +78,7 @@ func TestNoFileIsReplacedUnasked(t *testing.T) {
 		{args: []string{"catalog", "update", "-o", "FILE"}, alone: true},
 		{args: []string{"keygen", "-o", "FILE"}, file: ".key"},
 		{args: []string{"keygen", "age", "-o", "FILE"}},
-		{args: []string{"convert", at("1.yaml"), "-o", "FILE"}, file: "/manifest.yaml", alone: true},
+		{args: []string{"convert", at("images.list"), "-o", "FILE"}, file: "/manifest.yaml", alone: true},
 		{args: []string{"docs", "-o", "FILE"}, file: "/mine"},
 		{args: []string{"sign", "--key", at("k.key"), "-o", "FILE", at("a.kkb")}, again: true, force: true},
 	}
