@@ -34,8 +34,8 @@ func TestNoFileIsReplacedUnasked(t *testing.T) {
 		}
 	}
 	for _, version := range []string{"1", "2"} {
-		put(version+".yaml", "apiVersion: kkbundle.io/v1\nkind: Bundle\nmetadata: {name: site, version: "+version+".0.0}\nplatforms: [linux/amd64]\nmanifests: [o"+version+".yaml]\n")
-		put("o"+version+".yaml", "{apiVersion: v1, kind: Namespace, metadata: {name: n"+version+"}}\n")
+		put(version+".yaml", "apiVersion: kkbundle.io/v1\nkind: Bundle\nmetadata: {name: site, version: "+version+".0.0}\nplatforms: [linux/amd64]\nfiles:\n  - {name: words, path: words"+version+".txt}\n")
+		put("words"+version+".txt", "words of version "+version+"\n")
 	}
 	put("images.list", "docker.io/library/nginx:1.29\n")
 	put("inventory.yaml", "apiVersion: kkbundle.io/v1\nkind: Inventory\nhosts:\n  a: {address: 127.0.0.1, internalIPv4: 10.0.0.1, ssh: {port: 1}}\n"+
