@@ -72,6 +72,8 @@ type Options struct {
 	Check func(x bundle.Index, signatures []string, read func(name string) ([]byte, error)) error
 	// Output returns the path of the file to write.
 	Output func(x bundle.Index) (string, error)
+	// CheckSignature is called with the path of each signature to write and its content, before any content is downloaded.
+	CheckSignature func(path string, signature []byte) error
 	View   View
 }
 
@@ -243,6 +245,10 @@ func (p *pulling) run(ctx context.Context) (_ Result, err error) {
 	if p.output, err = p.Output(x); err != nil {
 		return Result{}, err
 	}
+	whole, err := p.checkSignatures(ctx, x)
+	if err != nil {
+		return Result{}, err
+	}
 	if err := p.bringAll(ctx, x); err != nil {
 		return Result{}, err
 	}
@@ -257,7 +263,7 @@ func (p *pulling) run(ctx context.Context) (_ Result, err error) {
 		Blobs: sum.Blobs, Content: sum.Content, Fetched: p.fetched, Cached: p.cached, Signatures: []string{}, LeftOut: append([]string{}, leftOut...),
 		Deltas: p.deltas,
 	}
-	if err != nil || sum.Digest != p.published.Index.Digest {
+	if err != nil || !whole {
 		return r, err // the signatures are for the whole bundle
 	}
 	if published := p.published.Encoder; published != p.cache.Encoder() && !p.LevelGiven {
@@ -551,6 +557,24 @@ func (p *pulling) take(ctx context.Context, f bundle.From, d ocispec.Descriptor)
 	}
 	_, err = w.Commit(ctx, d.Size, d.Digest)
 	return err
+}
+
+// checkSignatures reports whether x is the whole bundle, whose signatures are written beside it, and returns an error if one must not be.
+func (p *pulling) checkSignatures(ctx context.Context, x bundle.Index) (whole bool, err error) {
+	index, err := x.Marshal()
+	if err != nil || digest.FromBytes(index) != p.published.Index.Digest {
+		return false, err
+	}
+	for suffix, d := range p.published.Signatures {
+		data, err := p.small(ctx, "signature", suffix, d)
+		if err == nil {
+			err = p.CheckSignature(bundle.BaseName(p.output)+"."+suffix, data)
+		}
+		if err != nil {
+			return true, err
+		}
+	}
+	return true, nil
 }
 
 // signatures writes the published signatures beside the bundle.

@@ -18,6 +18,8 @@ import (
 type CopyOptions struct {
 	Selection
 	Output string
+	// Check, if it is not nil, is called with the index of the new bundle before the bundle is written. After its error there is none.
+	Check func(x bundle.Index) error
 	// Recipients, if any, encrypt the output: see bundle.WriteOptions.
 	Recipients []age.Recipient
 	Progress   func(phase string, done, total int64) // phase is compress or copy; may be nil
@@ -76,6 +78,11 @@ func (c *copier) write(ctx context.Context, x bundle.Index) (CopyResult, error) 
 			return CopyResult{}, err
 		}
 		x.Items = append(x.Items, it)
+	}
+	if c.Check != nil {
+		if err := c.Check(x); err != nil {
+			return CopyResult{}, err
+		}
 	}
 	src, err := bundle.Combine(scratch, c.readers...)
 	if err != nil {

@@ -38,7 +38,7 @@ const (
 )
 
 // Record writes the hosts' facts into a directory, which is created: HOST.json for each. They contain no passwords and
-// no keys; only the owner can read the files.
+// no keys; only the owner can read the files. It replaces only files of an earlier Record.
 func Record(dir string, in Input) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
@@ -48,15 +48,32 @@ func Record(dir string, in Input) error {
 		if h.Err != nil {
 			one.Error, one.Hint = h.Err.Error(), hintOf(h.Err)
 		}
-		if err := writeRecord(filepath.Join(dir, h.Name+recordSuffix), one); err != nil {
+		if err := writeRecord(filepath.Join(dir, h.Name+recordSuffix), one, isRecord); err != nil {
 			return err
 		}
 	}
-	return writeRecord(filepath.Join(dir, linksFile), in.Links)
+	isLinks := func(data []byte) bool { return json.Unmarshal(data, &[]Link{}) == nil }
+	return writeRecord(filepath.Join(dir, linksFile), in.Links, isLinks)
 }
 
-// writeRecord writes a file atomically.
-func writeRecord(path string, v any) (err error) {
+// isRecord reports whether data is a record of any version.
+func isRecord(data []byte) bool {
+	var r struct {
+		Version int    `json:"version"`
+		Host    string `json:"host"`
+	}
+	return json.Unmarshal(data, &r) == nil && r.Version > 0 && r.Host != ""
+}
+
+// writeRecord writes a file atomically. An existing one must be ours.
+func writeRecord(path string, v any, ours func([]byte) bool) (err error) {
+	switch old, err := readRecord(path); {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return fmt.Errorf("%s: %w", path, err)
+	case !ours(old):
+		return fmt.Errorf("%s exists and is not what --record writes: name another directory", path)
+	}
 	data, err := marshal(v, "  ")
 	if err != nil {
 		return err

@@ -1,8 +1,11 @@
 package precheck
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"unicode"
@@ -210,6 +213,32 @@ func clean(s string) string {
 
 // Formats lists the formats of Write.
 func Formats() []string { return []string{"table", "json", "junit", "html", "markdown"} }
+
+// report matches the first or last lines of a report in any of the Formats.
+var report = regexp.MustCompile(`\A## Precheck\n` + "|<title>Precheck|<testsuite [^>]*package=\"precheck\"|" +
+	`\A\{\s*"version": 1,[^{]*"verdict": "|(\A|\n)[0-9]+ hosts?, [0-9]+ checks?: [0-9]+ passed, .*\n\z`)
+
+// IsReport reports whether the file at path is a report in one of the Formats. It reads the ends of the file only.
+func IsReport(path string) (is bool, err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return false, err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	info, err := f.Stat()
+	if err != nil {
+		return false, err
+	}
+	const part = 4 << 10
+	for _, at := range []int64{0, max(0, info.Size()-part)} {
+		data, err := io.ReadAll(io.NewSectionReader(f, at, part))
+		if err != nil {
+			return false, err
+		}
+		is = is || report.Match(data)
+	}
+	return is, nil
+}
 
 // Write writes the report in one of the Formats.
 func (r Report) Write(w io.Writer, format string) error {

@@ -4,9 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"time"
 
@@ -31,7 +29,7 @@ type buildOptions struct {
 	noCache bool
 	// provenance writes a statement of how the bundle was built beside it.
 	provenance bool
-	force      bool
+	overwrite  overwrite
 	split      usage.Size
 	encrypt    encryptFlags
 }
@@ -64,7 +62,7 @@ and lock, the source of each item, and the time. It is not part of the bundle, w
 If inspect --layers, delta or pack examined layers of its images before, build prints how many bytes of the gzip layers can be made again
 from their content, so that delta and pack compare their files. It examines none itself.
 
-A bundle of the same name is replaced. Any other existing file needs --force.
+A bundle of the same name and version is replaced. Any other existing file needs --force.
 
 Everything that the installation, charts and YAML need must be in the bundle for every platform. A missing item is an error that
 names its user. The proof is in the bundle (kkbundle inspect --closure), with a bill of materials (inspect --sbom).
@@ -86,7 +84,7 @@ Texts that may be images are reported; --strict makes them an error. See kkbundl
 	o.addUpdate(cmd.Flags())
 	cmd.Flags().BoolVar(&o.locked, "locked", false, "fail unless the lock file matches the manifest")
 	cmd.Flags().BoolVar(&o.provenance, "provenance", false, "write NAME.kkb.provenance.json, which describes the build")
-	cmd.Flags().BoolVarP(&o.force, "force", "f", false, "replace an existing file that is not a bundle of the same name")
+	o.overwrite.add(cmd.Flags())
 	cmd.Flags().BoolVar(&o.noCache, "no-cache", false, "download directly into the bundle, for small disks; an interrupted build starts over")
 	return cmd
 }
@@ -135,6 +133,11 @@ func runBuild(ctx context.Context, g *globals, file string, o buildOptions) erro
 	replaced, err := o.replaced(g, p.Manifest.Metadata)
 	if err != nil {
 		return err
+	}
+	if o.provenance {
+		if err := o.overwrite.statement(o.output + provenanceSuffix); err != nil {
+			return err
+		}
 	}
 	opts, err := o.options(g)
 	if err != nil {
@@ -210,31 +213,18 @@ func layersText(c *encoders.Coverage) string {
 	return text
 }
 
-// replaced returns the digest of the bundle that the new one replaces, or "". Without --force, only a bundle of the same name is
-// replaced.
+// replaced returns the digest of the bundle that the new one replaces, or "". Without --force, only a bundle of the same name and
+// version is replaced.
 func (o *buildOptions) replaced(g *globals, m manifest.Metadata) (digest.Digest, error) {
-	first := o.output
-	if o.split.Bytes > 0 {
-		first = parts.Name(o.output, 1)
-	}
-	if found, err := os.Stat(first); o.output == standardStream || err != nil || !found.Mode().IsRegular() {
-		return "", nil //nolint:nilerr // checkBundleOutput reported errors
-	}
-	r, err := g.openUnchecked(o.output)
-	if err == nil {
-		defer r.Close()
-		if r.Index().Name == m.Name {
-			return r.Digest(), nil
-		}
-		err = fmt.Errorf("it is %s", bundle.FileName(r.Index().Name, r.Index().Version))
-	}
-	if o.force {
+	if o.output == standardStream {
 		return "", nil
 	}
-	if errors.Is(err, bundle.ErrDamaged) {
-		err = errors.New("it is not a whole bundle")
-	}
-	return "", usage.Errorf("%s exists and is not a bundle of the name %s (%v): choose another file with -o, or replace it with --force", first, m.Name, err)
+	return o.overwrite.bundle(g, o.output, func(r *bundle.Reader) string {
+		if x := r.Index(); x.Name != m.Name || x.Version != m.Version {
+			return "it is " + bundle.FileName(x.Name, x.Version)
+		}
+		return ""
+	})
 }
 
 // minSplit is the smallest size of parts in bytes. With smaller ones, opening a bundle would read more than its first and last part.

@@ -170,7 +170,8 @@ func runCertsRenew(ctx context.Context, g *globals, path string, o certsRenewOpt
 
 type certsBackupOptions struct {
 	site.Flags
-	output string
+	output    string
+	overwrite overwrite
 }
 
 func newCertsBackupCmd(g *globals) *cobra.Command {
@@ -188,12 +189,16 @@ control of the cluster: keep it apart from the etcd backups.`,
 	o.Flags.Add(cmd.Flags())
 	g.addTrust(cmd.Flags())
 	cmd.Flags().StringVarP(&o.output, "output", "o", "", "the `file` (required)")
+	o.overwrite.add(cmd.Flags())
 	return cmd
 }
 
 func runCertsBackup(ctx context.Context, g *globals, path string, o certsBackupOptions) (err error) {
 	if o.output == "" {
 		return usage.Errorf("name the file with -o")
+	}
+	if err := o.overwrite.file(o.output); err != nil {
+		return err
 	}
 	s, err := g.openSite(ctx, o.Flags, path)
 	if err != nil {

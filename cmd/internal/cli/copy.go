@@ -20,6 +20,7 @@ type copyOptions struct {
 	items, platforms              []string
 	encrypt                       encryptFlags
 	decrypt                       bool // write encrypted content in clear
+	overwrite                     overwrite
 }
 
 func newCopyCmd(g *globals) *cobra.Command {
@@ -37,7 +38,9 @@ they are named; a lock is reduced to the items copied. Different content under o
 image for different platforms are joined.
 
 With --encrypt-to, -R or --passphrase the new bundle is encrypted, as build writes it. Without them, an encrypted bundle is copied only
-with --decrypt, since the copy is in clear.`,
+with --decrypt, since the copy is in clear.
+
+` + overwriteHelp,
 		Example: `  kkbundle copy site-1.4.0.kkb --platform linux/arm64 -o site-arm64.kkb
   kkbundle copy site-1.4.0.kkb --item nginx:1.29 --item 'chart/*' -o part.kkb
   kkbundle copy --encrypt-to age1... site-1.4.0.kkb -o site-1.4.0.kkb.age
@@ -57,6 +60,7 @@ with --decrypt, since the copy is in clear.`,
 	f.StringSliceVar(&o.platforms, "platform", nil, "copy only this platform (may be repeated)")
 	o.encrypt.add(g, f)
 	f.BoolVar(&o.decrypt, "decrypt", false, "write the content of encrypted bundles in clear")
+	o.overwrite.add(f)
 	f.StringVar(&o.prefer, "prefer", "", "which bundle wins if they differ under one name: first or last")
 	f.StringVar(&o.name, "name", "", "name of the result (default that of the sources)")
 	f.StringVar(&o.version, "version", "", "version of the result (default that of the sources)")
@@ -108,6 +112,7 @@ func runCopy(ctx context.Context, g *globals, paths []string, o copyOptions) (er
 	c, err := transfer.Copy(ctx, from, transfer.CopyOptions{
 		Selection: transfer.Selection{Name: o.name, Version: o.version, Items: o.items, Platforms: platforms, Prefer: transfer.Prefer(o.prefer)},
 		Output:    o.output, Recipients: recipients, Progress: progress,
+		Check: func(x bundle.Index) error { return o.overwrite.with(g, o.output, x) },
 	})
 	stop()
 	if errors.Is(err, transfer.ErrNames) {

@@ -11,6 +11,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/kkbundle/kkbundle/build"
 	"github.com/kkbundle/kkbundle/bundle"
@@ -21,8 +22,7 @@ import (
 )
 
 func newDeltaCmd(g *globals) *cobra.Command {
-	var output string
-	var login loginFlags
+	var f deltaFiles
 	cmd := &cobra.Command{
 		Use:   "delta OLD NEW -o DELTA",
 		Short: "Make a small update from one bundle to another",
@@ -38,19 +38,22 @@ delta carries the blobs that OLD lacks, compressed as by pack. At the site, patc
 
 The delta is applied once before it gets its name. NEW must have been written by this version of kkbundle, and patch must be of the same
 version. Temporary files, about as large as both bundles unpacked, lie beside the output. Encrypted bundles are refused: a delta is in
-clear.`,
+clear.
+
+An existing file is replaced if it is a delta between the same bundles. Any other needs --force.`,
 		Example: `  kkbundle delta site-1.4.0.kkb site-1.5.0.kkb -o site-1.5.0.kkd
   kkbundle patch site-1.4.0.kkb site-1.5.0.kkd -o site-1.5.0.kkb
   kkbundle inspect --listing site-1.4.0.kkb > site-1.4.0.json     # at the site
   kkbundle delta site-1.4.0.json site-1.5.0.kkb -o site-1.5.0.kkd`,
 		Args: takes("OLD", "NEW"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return runDelta(cmd.Context(), g, deltaFiles{old: args[0], next: args[1], output: output, login: login})
+			f.old, f.next = args[0], args[1]
+			return runDelta(cmd.Context(), g, f)
 		},
 	}
-	login.add(cmd.Flags())
+	f.login.add(cmd.Flags())
 	g.addTrust(cmd.Flags())
-	cmd.Flags().StringVarP(&output, "output", "o", "", "the file to write (required)")
+	f.add(cmd.Flags(), "the file to write (required)")
 	return cmd
 }
 
@@ -78,7 +81,8 @@ func (l packLevel) program() (string, error) {
 }
 
 func newPackCmd(g *globals) *cobra.Command {
-	var output, level string
+	var f deltaFiles
+	var level string
 	cmd := &cobra.Command{
 		Use:   "pack BUNDLE -o PACK",
 		Short: "Make a bundle smaller for a slow line",
@@ -92,17 +96,18 @@ kkbundle unpack does not need the program.`,
   kkbundle unpack site-1.4.0.kkp -o site-1.4.0.kkb`,
 		Args: takes("BUNDLE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			program, err := packLevel(level).program()
-			if err != nil {
+			var err error
+			if f.zstd, err = packLevel(level).program(); err != nil {
 				return err
 			}
-			return runDelta(cmd.Context(), g, deltaFiles{next: args[0], output: output, zstd: program})
+			f.next = args[0]
+			return runDelta(cmd.Context(), g, f)
 		},
 	}
 	g.addTrust(cmd.Flags())
 	cmd.Flags().StringVar(&level, "level", string(packDefault), "compression: default, or max with the program zstd")
 	_ = cmd.RegisterFlagCompletionFunc("level", oneOf(string(packDefault), string(packMax))) // fails only for a second one
-	cmd.Flags().StringVarP(&output, "output", "o", "", "the file to write (required)")
+	f.add(cmd.Flags(), "the file to write (required)")
 	return cmd
 }
 
@@ -114,6 +119,13 @@ type deltaFiles struct {
 	output string
 	zstd   string     // of pack: the program that compresses, or ""
 	login  loginFlags // of delta and patch, for OLD in a registry
+
+	overwrite overwrite
+}
+
+func (f *deltaFiles) add(fs *pflag.FlagSet, output string) {
+	fs.StringVarP(&f.output, "output", "o", "", output)
+	f.overwrite.add(fs)
 }
 
 func (f *deltaFiles) check() error {
@@ -158,6 +170,15 @@ func runDelta(ctx context.Context, g *globals, f deltaFiles) (err error) {
 	}
 	defer func() { err = errors.Join(err, closeBundles(old, next)) }()
 	record := openEncoders()
+	var base digest.Digest
+	if listed != nil {
+		base = listed.Digest
+	} else if old != nil {
+		base = old.Digest()
+	}
+	if err := f.overwrite.delta(f.output, base, next.Digest()); err != nil {
+		return err
+	}
 	progress, stop := g.Phases()
 	c, err := delta.Create(ctx, *next, delta.Options{Old: old, Listed: listed, Output: f.output, Zstd: f.zstd, Encoders: record, Progress: progress})
 	stop()

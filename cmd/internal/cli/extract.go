@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -42,7 +40,8 @@ type extractOptions struct {
 	output, platform, format, byteRange string
 	host, inventory, cluster            string
 	items                               []string
-	unchecked, force                    bool
+	unchecked                           bool
+	overwrite                           overwrite
 	wanted                              transfer.Platforms
 	part                                *extract.Range // of byteRange, nil without
 }
@@ -60,6 +59,8 @@ whole of it.
 Without NAME, the whole bundle becomes an OCI image layout directory. With --format tree it becomes a directory with files/, charts/,
 documents/, packages/ (an apt or dnf repository for each distribution), and images/ (an OCI layout). --item extracts several items,
 as a tree by default. --for HOST extracts the items of a host of the inventory: files/, and images/ as archives for ctr images import.
+
+A directory must be empty or absent; an interrupted layout continues. --force writes into any directory, and replaces its files.
 
 ` + itemsHelp,
 		Example: `  kkbundle extract site-1.4.0.kkb kubeadm --platform linux/arm64
@@ -85,7 +86,7 @@ as a tree by default. --for HOST extracts the items of a host of the inventory: 
 	f.BoolVar(&o.unchecked, "unchecked", false, "extract --range without checking the whole: detects damage, but not forgery")
 	f.StringArrayVar(&o.items, "item", nil, "extract these items, as a tree (repeated)")
 	f.StringVar(&o.host, "for", "", "extract the items of this host of the inventory")
-	f.BoolVarP(&o.force, "force", "f", false, "replace an existing file")
+	o.overwrite.add(f)
 	f.StringVarP(&o.inventory, "inventory", "i", "", "the inventory file, with --for")
 	f.StringVarP(&o.cluster, "cluster", "c", "", "the cluster file, with --for (default the one in the bundle)")
 	g.addTrust(f)
@@ -211,15 +212,16 @@ func (e *extraction) image(ctx context.Context, item bundle.Item) error {
 	case formatTree:
 		return usage.Errorf("a tree has several items: name them with --item")
 	}
-	if err := e.writeTo(base); err != nil {
-		return err
-	}
+	e.output = cmp.Or(e.output, base)
 	return e.layout(ctx, []bundle.Item{item})
 }
 
 func (e *extraction) layout(ctx context.Context, items []bundle.Item) error {
 	if e.output == "-" {
 		return usage.Errorf("a layout is a directory and cannot go to standard output: name one with -o, or use --format oci-archive")
+	}
+	if err := e.overwrite.directory(e.output); err != nil {
+		return err
 	}
 	if err := bundle.ExtractLayout(ctx, e.r, e.output, items); err != nil {
 		return err
@@ -244,10 +246,7 @@ func (e *extraction) archive(name string, items int, write func(io.Writer) error
 // writeTo sets the file to write, if there is no -o. A file that exists stays without --force, also where the name is the bundle's choice.
 func (e *extraction) writeTo(name string) error {
 	e.output = cmp.Or(e.output, name)
-	if found, err := os.Lstat(e.output); err == nil && (found.Mode().IsRegular() || found.Mode()&fs.ModeSymlink != 0) && !e.force {
-		return fmt.Errorf("%s exists: name another file with -o, or replace it with --force", plain.Line(e.output))
-	}
-	return nil
+	return e.overwrite.file(e.output)
 }
 
 // done prints the result.
@@ -281,6 +280,11 @@ func (e *extraction) blob(ctx context.Context, d digest.Digest) error {
 	}
 	if e.format != "" {
 		return usage.Errorf("--format is for images, and a digest names a blob: name the image by its reference")
+	}
+	if e.output != "" {
+		if err := e.writeTo(e.output); err != nil {
+			return err
+		}
 	}
 	return e.content(ctx, ocispec.Descriptor{Digest: d, Size: size})
 }
@@ -330,6 +334,9 @@ func (e *extraction) tree(ctx context.Context, items []bundle.Item) error {
 	if e.output == "-" {
 		return usage.Errorf("a tree is a directory and cannot go to standard output: name one with -o")
 	}
+	if err := e.overwrite.directory(e.output); err != nil {
+		return err
+	}
 	if err := extract.Tree(ctx, e.r, e.output, items); err != nil {
 		return err
 	}
@@ -350,6 +357,9 @@ func (e *extraction) tree(ctx context.Context, items []bundle.Item) error {
 func (e *extraction) forHost(ctx context.Context) (err error) {
 	if e.output == "" || e.output == "-" {
 		return usage.Errorf("name a directory with -o")
+	}
+	if err := e.overwrite.directory(e.output); err != nil {
+		return err
 	}
 	s, err := e.openSite(ctx, site.Flags{InventoryFile: e.inventory, ClusterFile: e.cluster}, e.bundle)
 	if err != nil {

@@ -142,7 +142,8 @@ up all items.
 Charts are rendered, and Kubernetes YAML is read, to find images that nobody listed; these are pinned too. The kubeadm of a cluster is
 downloaded and asked for the images of its release.
 Files without a published checksum are downloaded to compute it, and the lock records that. Signatures, attestations and SBOMs
-attached to images are pinned with them. Signatures that the manifest requires (verify) are checked now and in every build.`,
+attached to images are pinned with them. Signatures that the manifest requires (verify) are checked now and in every build.
+An existing lock file is replaced. Any other file in its place is an error.`,
 		Example: "  kkbundle lock manifest.yaml",
 		Args:    takes("MANIFEST"),
 		RunE:    func(cmd *cobra.Command, args []string) error { return runLock(cmd.Context(), g, args[0], flags) },
@@ -157,6 +158,10 @@ func runLock(ctx context.Context, g *globals, file string, o projectFlags) error
 	if err != nil {
 		return err
 	}
+	path := build.LockFile(file)
+	if err := checkLockOutput(path); err != nil {
+		return err
+	}
 	opts, err := o.options(g)
 	if err != nil {
 		return err
@@ -169,7 +174,6 @@ func runLock(ctx context.Context, g *globals, file string, o projectFlags) error
 	if err != nil {
 		return err
 	}
-	path := build.LockFile(file)
 	if err := disk.WriteFile(path, 0o644, bytes.NewReader(data)); err != nil {
 		return err
 	}
@@ -181,6 +185,18 @@ func runLock(ctx context.Context, g *globals, file string, o projectFlags) error
 	g.NoteAll(warnings(lockShortfalls(l)))
 	g.Note("%s: %s pinned%s", path, plain.Count(len(l.Items), "item"), firstUseNote(l))
 	return nil
+}
+
+// checkLockOutput refuses a file that is not a lock.
+func checkLockOutput(path string) error {
+	if !occupied(path) {
+		return nil
+	}
+	data, err := build.ReadLock(path)
+	if err == nil && !manifest.IsLock(data) {
+		err = &build.InputError{Err: fmt.Errorf("%s exists and is not a lock file: rename or remove it", path)}
+	}
+	return err
 }
 
 // lockResult is the JSON output of lock: the keys are those of the lock file.

@@ -17,8 +17,7 @@ import (
 )
 
 func newPatchCmd(g *globals) *cobra.Command {
-	var output string
-	var login loginFlags
+	var f deltaFiles
 	cmd := &cobra.Command{
 		Use:   "patch OLD DELTA -o NEW",
 		Short: "Make a bundle from an older one and a delta",
@@ -33,24 +32,27 @@ Temporary files, as large as the changed layers unpacked, and NEW lie in the out
 again.
 
 push, install, upgrade, verify, inspect and diff take OLD+DELTA in place of NEW, and write no file: OLD.kkb+x.kkd, or a chain,
-OLD.kkb+x.kkd+y.kkd. Temporary files lie in $TMPDIR. The signature of NEW lies beside the last delta: x.kkb.sigstore.json for x.kkd.`,
+OLD.kkb+x.kkd+y.kkd. Temporary files lie in $TMPDIR. The signature of NEW lies beside the last delta: x.kkb.sigstore.json for x.kkd.
+
+` + overwriteHelp,
 		Example: `  kkbundle patch site-1.4.0.kkb site-1.5.0.kkd -o site-1.5.0.kkb
   kkbundle verify --key cosign.pub site-1.5.0.kkb
   kkbundle patch oci://registry.corp.example/bundles/site:1.4.0 site-1.5.0.kkd -o site-1.5.0.kkb
   kkbundle push --registry harbor.site site-1.4.0.kkb+site-1.5.0.kkd`,
 		Args: takes("OLD", "DELTA"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return runPatch(cmd.Context(), g, deltaFiles{old: args[0], delta: args[1], output: output, login: login})
+			f.old, f.delta = args[0], args[1]
+			return runPatch(cmd.Context(), g, f)
 		},
 	}
-	login.add(cmd.Flags())
+	f.login.add(cmd.Flags())
 	g.addTrust(cmd.Flags())
-	cmd.Flags().StringVarP(&output, "output", "o", "", "the bundle to write (required)")
+	f.add(cmd.Flags(), "the bundle to write (required)")
 	return cmd
 }
 
 func newUnpackCmd(g *globals) *cobra.Command {
-	var output string
+	var f deltaFiles
 	cmd := &cobra.Command{
 		Use:   "unpack PACK -o NEW",
 		Short: "Make a bundle from its smaller form",
@@ -59,10 +61,11 @@ func newUnpackCmd(g *globals) *cobra.Command {
   kkbundle verify --key cosign.pub site-1.4.0.kkb`,
 		Args: takes("PACK"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return runPatch(cmd.Context(), g, deltaFiles{delta: args[0], output: output})
+			f.delta = args[0]
+			return runPatch(cmd.Context(), g, f)
 		},
 	}
-	cmd.Flags().StringVarP(&output, "output", "o", "", "the bundle to write (required)")
+	f.add(cmd.Flags(), "the bundle to write (required)")
 	return cmd
 }
 
@@ -117,6 +120,13 @@ func runPatch(ctx context.Context, g *globals, f deltaFiles) (err error) {
 		return err
 	}
 	if err := usage.CheckFile(f.delta); err != nil {
+		return err
+	}
+	head, err := delta.ReadHead(f.delta)
+	if err != nil {
+		return err
+	}
+	if _, err := f.overwrite.bundle(g, f.output, sameBundle(head.New)); err != nil {
 		return err
 	}
 	old, err := g.openOld(ctx, f)

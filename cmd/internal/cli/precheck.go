@@ -45,7 +45,7 @@ kkbundle precheck list describes the checks.
 made only if a selected check needs them.
 
 -o FORMAT prints table, json, junit, html or markdown on standard output. -o FORMAT=FILE writes a file, also several; the table
-is still printed, unless --quiet.
+is still printed, unless --quiet. An existing report is replaced; any other file is an error.
 
 Exit codes: 0 ready, possibly with warnings; 12 a check blocks; 13 hosts could not be checked, and no check blocks; 22 warnings, with
 --fail-on warn.`,
@@ -231,7 +231,7 @@ func parseReportOutputs(g *globals, list []string) (reportOutputs, error) {
 			if slices.ContainsFunc(o.files, func(f reportFile) bool { return f.path == path }) {
 				return o, usage.Errorf("-o writes %s twice", path)
 			}
-			if err := disk.CheckOutput(path); err != nil {
+			if err := checkReportOutput(path); err != nil {
 				return o, err
 			}
 			o.files = append(o.files, reportFile{format, path})
@@ -245,6 +245,18 @@ func parseReportOutputs(g *globals, list []string) (reportOutputs, error) {
 		o.format = "table"
 	}
 	return o, nil
+}
+
+// checkReportOutput returns an error unless a report can be written to path: only a report is replaced.
+func checkReportOutput(path string) error {
+	if err := disk.CheckOutput(path); err != nil || !occupied(path) {
+		return err
+	}
+	ours, err := precheck.IsReport(path)
+	if err == nil && !ours {
+		err = usage.Errorf("-o: %s exists and is not a report of kkbundle precheck: name another file", plain.Line(path))
+	}
+	return err
 }
 
 // write writes the report to all destinations, also after an error.

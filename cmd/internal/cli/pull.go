@@ -27,6 +27,7 @@ type pullOptions struct {
 	items, platforms []string
 	levelGiven       bool
 	encrypt          encryptFlags
+	overwrite        overwrite
 }
 
 func newPullCmd(g *globals) *cobra.Command {
@@ -49,7 +50,10 @@ file is encrypted, as build writes it; the cache is not. ` + itemsHelp + `
 From a web server (a file server, S3, a generic repository of Nexus or Artifactory): downloads NAME.kkb, or its parts side by side if the
 server has NAME.kkb.parts.json, and NAME.kkb.sigstore.json. With --have, NAME.kkd is downloaded instead if it was made against that
 bundle and is smaller. A later run continues if the server has the same file, by its strong ETag, and starts over otherwise. The bundle gets its name
-after NAME.kkb.sha256, if there is one, every byte and the signature are checked. -o names a file or a directory.`,
+after NAME.kkb.sha256, if there is one, every byte and the signature are checked. -o names a file or a directory.
+
+` + overwriteHelp + ` A different signature beside
+it needs --force, too.`,
 		Example: `  kkbundle pull oci://registry.corp.example/bundles/site:1.4.0
   kkbundle pull --have site-1.3.0.kkb oci://registry.corp.example/bundles/site:1.4.0
   kkbundle pull --have site-1.3.0.kkb -o . https://files.corp.example/bundles/site-1.4.0.kkb
@@ -66,6 +70,7 @@ after NAME.kkb.sha256, if there is one, every byte and the signature are checked
 	f.Lookup("level").Usage = "compression: fast, default, better or best (default that of the published file)"
 	g.addTrust(f)
 	f.StringVarP(&o.output, "output", "o", "", "the file to write (default NAME-VERSION.kkb, with .age if it is encrypted)")
+	o.overwrite.add(f)
 	f.Var(&o.split, "split", "write parts of this size, such as 4GB, 4GiB or 700MB")
 	o.encrypt.add(g, f)
 	f.StringArrayVar(&o.haves, "have", nil, "a local bundle, whose content is not transferred (repeated)")
@@ -144,7 +149,7 @@ func (o *pullOptions) library(g *globals, address string) (lib pull.Options, err
 			_, err := g.checkSignatures(n, x)
 			return err
 		},
-		Output: func(x bundle.Index) (string, error) { return o.file(g, x) },
+		Output: func(x bundle.Index) (string, error) { return o.file(g, x) }, CheckSignature: o.overwrite.content,
 	}
 	if lib.Recipients, err = o.encrypt.recipients(g); err != nil {
 		return lib, err
@@ -184,13 +189,16 @@ func (o *pullOptions) library(g *globals, address string) (lib pull.Options, err
 // file returns the path to write: -o, or the bundle's name if that is safe.
 func (o *pullOptions) file(g *globals, x bundle.Index) (string, error) {
 	if o.output != "" {
-		return o.output, nil
+		return o.output, o.overwrite.with(g, o.output, x)
 	}
 	name := bundle.FileName(x.Name, x.Version) + o.encrypt.suffix()
 	if x.Name == "" || strings.HasPrefix(name, ".") || strings.ContainsAny(name, `/\`) || name != plain.Line(name) || !filepath.IsLocal(name) {
 		return "", usage.Errorf("the bundle's name %q is not valid as a file name: name a file with -o", plain.Line(x.Name))
 	}
-	return name, checkBundleOutput(g, name, o.split.Bytes)
+	if err := checkBundleOutput(g, name, o.split.Bytes); err != nil {
+		return "", err
+	}
+	return name, o.overwrite.with(g, name, x)
 }
 
 // openRemote opens a bundle in a registry. Call the returned function afterwards.

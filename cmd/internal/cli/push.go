@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/kkbundle/kkbundle/build"
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/disk"
@@ -208,10 +209,24 @@ func (h *harborFlags) check() error {
 	if err := harbor.CheckRobot(h.robot); err != nil {
 		return usage.Errorf("--harbor-robot: %w", err)
 	}
-	if h.robotFile != "" {
-		return disk.CheckOutput(h.robotFile)
+	if h.robotFile == "" {
+		return nil
 	}
-	return nil
+	if err := disk.CheckOutput(h.robotFile); err != nil || !occupied(h.robotFile) {
+		return err
+	}
+	var have robotAccount
+	data, err := build.ReadFile(h.robotFile)
+	if err == nil && (json.Unmarshal(data, &have) != nil || have.Secret == "") {
+		err = usage.Errorf("%s exists and is not a file of --robot-file: name another file", plain.Line(h.robotFile))
+	}
+	return err
+}
+
+// A robotAccount is the content of --robot-file.
+type robotAccount struct {
+	Name   string `json:"name"`
+	Secret string `json:"secret"`
 }
 
 func (h *harborFlags) options() *registry.HarborOptions {
@@ -230,7 +245,7 @@ func (h *harborFlags) handOver(g *globals, sum *registry.PushSummary) error {
 		return nil
 	}
 	if h.robotFile != "" {
-		data, err := json.Marshal(map[string]string{"name": r.Name, "secret": r.Secret})
+		data, err := json.Marshal(robotAccount{r.Name, r.Secret})
 		if err == nil {
 			err = disk.WriteFile(h.robotFile, 0o600, bytes.NewReader(append(data, '\n')))
 		}

@@ -17,6 +17,7 @@ import (
 type supportOptions struct {
 	site.Flags
 	output        string
+	overwrite     overwrite
 	namespaces    []string
 	allNamespaces bool
 	values        bool
@@ -43,6 +44,7 @@ It works with a broken or partly installed cluster. Its README.txt lists unreach
 	o.Flags.Add(f)
 	g.addTrust(f)
 	f.StringVarP(&o.output, "output", "o", "", "the `file` to write (default support-TIME.tar.zst)")
+	o.overwrite.add(f)
 	f.StringSliceVarP(&o.namespaces, "namespace", "n", nil, "also collect objects and logs of this `namespace`")
 	f.BoolVarP(&o.allNamespaces, "all-namespaces", "A", false, "collect objects and logs of all namespaces")
 	f.BoolVar(&o.values, "with-values", false, "include the values of variables and config maps, unless they look like secrets")
@@ -52,6 +54,9 @@ It works with a broken or partly installed cluster. Its README.txt lists unreach
 func runSupportBundle(ctx context.Context, g *globals, path string, o supportOptions) (err error) {
 	if o.output == "" {
 		o.output = "support-" + time.Now().UTC().Format("20060102T150405Z") + ".tar.zst"
+	}
+	if err := o.overwrite.file(o.output); err != nil {
+		return err
 	}
 	s, err := g.openSite(ctx, o.Flags, path)
 	if err != nil {

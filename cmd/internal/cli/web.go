@@ -138,6 +138,9 @@ func runPullWeb(ctx context.Context, g *globals, address string, o pullOptions) 
 	if options.Output, err = webOutput(o.output, address); err != nil {
 		return err
 	}
+	if _, err := o.overwrite.bundle(g, options.Output, func(*bundle.Reader) string { return "" }); err != nil {
+		return err // compared when it is known, see Check
+	}
 	for _, path := range o.haves {
 		r, err := g.openBundle(path)
 		if err != nil {
@@ -158,7 +161,10 @@ func runPullWeb(ctx context.Context, g *globals, address string, o pullOptions) 
 			},
 		}, func(*bundle.Catalog) error { return nil })
 		out.Digest, out.Size = report.Digest, report.Size
-		return err
+		if err != nil {
+			return err
+		}
+		return o.overwrite.pulled(g, path, options.Output, report.Digest)
 	}
 	r, err := c.Pull(ctx, options)
 	stop()
