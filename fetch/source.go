@@ -415,7 +415,8 @@ type guard struct {
 }
 
 func (g *guard) RoundTrip(req *http.Request) (*http.Response, error) {
-	req = req.Clone(req.Context())
+	ctx := req.Context()
+	req = req.Clone(ctx)
 	next, here := g.next, req.URL.Host == g.host
 	isRegistry := strings.HasPrefix(req.URL.Path, "/v2/")
 	switch {
@@ -436,7 +437,7 @@ func (g *guard) RoundTrip(req *http.Request) (*http.Response, error) {
 	resp, err := next.RoundTrip(req)
 	if here && g.local && isRegistry && notTLS(err) && req.Body == nil {
 		if g.server.isHTTP.CompareAndSwap(false, true) {
-			g.log.Log(req.Context(), LevelNote, g.host+" is this machine and speaks plain HTTP, which is used")
+			g.log.Log(ctx, LevelNote, "plain HTTP is used, because the host is this machine and speaks nothing else", "host", g.host)
 		}
 		req.URL.Scheme = "http"
 		resp, err = next.RoundTrip(req)

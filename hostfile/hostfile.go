@@ -13,8 +13,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
-
-	"github.com/kkbundle/kkbundle/plain"
 )
 
 const (
@@ -275,7 +273,11 @@ func diff(f File, from, to []byte) string {
 		lines []string
 	}{{"-", old}, {"+", next}} {
 		if n := len(side.lines); f.Secrecy == Secret && n > 0 {
-			fmt.Fprintf(&b, "%s(%s, not shown)\n", side.sign, plain.Count(n, "line"))
+			lines := "lines"
+			if n == 1 {
+				lines = "line"
+			}
+			fmt.Fprintf(&b, "%s(%d %s, not shown)\n", side.sign, n, lines)
 			continue
 		}
 		for _, l := range side.lines {

@@ -58,14 +58,27 @@ func (c *Console) NewMeter(name string) *Meter {
 	if c.screen.meters.stopped {
 		return m
 	}
-	m.bar, m.end = c.live(f, 0, mpb.PrependDecorators(decor.Name("\r"+name+" "), decor.Percentage(decor.WCSyncSpace)),
+	// mpb draws the bar again while it ends: what is shown then is empty.
+	shown := func(d decor.Decorator) decor.Decorator { return decor.OnAbort(d, "") }
+	m.bar, m.end = c.live(f, 0, mpb.BarFillerMiddleware(emptyOnAbort),
+		mpb.PrependDecorators(shown(decor.Name("\r"+name+" ")), shown(decor.Percentage(decor.WCSyncSpace))),
 		mpb.AppendDecorators(
-			decor.CountersKibiByte("% .1f / % .1f "),
-			decor.AverageSpeed(decor.SizeB1024(0), "% .1f "),
-			decor.Any(func(s decor.Statistics) string { return "ETA " + m.eta(s.Current, s.Total) + m.doing(" ") }),
+			shown(decor.CountersKibiByte("% .1f / % .1f ")),
+			shown(decor.AverageSpeed(decor.SizeB1024(0), "% .1f ")),
+			shown(decor.Any(func(s decor.Statistics) string { return "ETA " + m.eta(s.Current, s.Total) + m.doing(" ") })),
 		))
 	c.screen.meters.end = m.end
 	return m
+}
+
+// emptyOnAbort shows nothing in the place of an aborted bar.
+func emptyOnAbort(base mpb.BarFiller) mpb.BarFiller {
+	return mpb.BarFillerFunc(func(w io.Writer, s decor.Statistics) error {
+		if s.Aborted {
+			return nil
+		}
+		return base.Fill(w, s)
+	})
 }
 
 // StopMeters removes the live line of the meter and keeps further ones from showing one. It is for an interrupted run, which does not go

@@ -181,7 +181,7 @@ func TestMeterAfterStopMeters(t *testing.T) {
 	if text := shown(got, columns); text != "stopped\nthe end" {
 		t.Errorf("the terminal shows %q", text)
 	}
-	if _, after, _ := strings.Cut(got, "stopped"); strings.Contains(after, "%") {
+	if _, after, _ := strings.Cut(got, "^C"); strings.Contains(after, "%") {
 		t.Errorf("a frame was drawn after the interrupt: %q", after)
 	}
 }
