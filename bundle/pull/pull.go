@@ -74,7 +74,7 @@ type Options struct {
 	Output func(x bundle.Index) (string, error)
 	// CheckSignature is called with the path of each signature to write and its content, before any content is downloaded.
 	CheckSignature func(path string, signature []byte) error
-	View   View
+	View           View
 }
 
 // A View shows the progress.
