@@ -111,12 +111,18 @@ func words(args []string) []string {
 	return args[:1]
 }
 
-func (w writer) try(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "out")
+// to returns the arguments for a path.
+func (w writer) to(path string) []string {
 	args := slices.Clone(w.args)
 	for i, arg := range args {
 		args[i] = strings.Replace(arg, "FILE", path, 1)
 	}
+	return args
+}
+
+func (w writer) try(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "out")
+	args := w.to(path)
 	mine := path + w.file
 	if err := os.MkdirAll(filepath.Dir(mine), 0o755); err != nil {
 		t.Fatal(err)
@@ -141,14 +147,12 @@ func (w writer) try(t *testing.T) {
 			t.Errorf("--force: exit code %d: %s", code, says)
 		}
 	}
-	if err := os.RemoveAll(mine); err != nil {
-		t.Fatal(err)
-	}
 	if !w.again {
 		return
 	}
+	again := w.to(filepath.Join(t.TempDir(), "out"))
 	for i := range 2 {
-		if code, _, says := run(t, "", args...); code != 0 {
+		if code, _, says := run(t, "", again...); code != 0 {
 			t.Errorf("run %d: exit code %d: %s", i+1, code, says)
 		}
 	}

@@ -32,7 +32,7 @@ func (th *thread) declared(t *testing.T) {
 	}
 	pulled := 0
 	for number := 1; number <= 2; number++ {
-		for ref := range strings.Lines(th.on(t, number, "ctr -n k8s.io images ls -q")) {
+		for ref := range strings.Lines(th.on(t, number, "ctr -n k8s.io images ls -q 2>/dev/null")) {
 			ref = strings.TrimSpace(ref)
 			if strings.HasPrefix(ref, "sha256:") || strings.Contains(ref, "@") {
 				continue // other names of the same images
