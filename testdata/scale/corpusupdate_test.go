@@ -113,9 +113,15 @@ func TestCorpusLayers(t *testing.T) {
 		name string
 		args []string
 	}{
-		{"build", build}, {"build from the cache", build}, {"build from the cache", build}, {"build from the cache", build},
-		{"inspect --layers", inspect}, {"inspect --layers, again", inspect},
-		{"build, layers known", build}, {"build, layers known", build}, {"build, layers known", build},
+		{"build", build},
+		{"build from the cache", build},
+		{"build from the cache", build},
+		{"build from the cache", build},
+		{"inspect --layers", inspect},
+		{"inspect --layers, again", inspect},
+		{"build, layers known", build},
+		{"build, layers known", build},
+		{"build, layers known", build},
 	} {
 		u, out := measure(t, "", row.args...)
 		if !u.ok() {

@@ -34,7 +34,7 @@ func TestOneWayIn(t *testing.T) {
 		"web.go":                    "checks, as openbundle.go does",
 		"cache.go":                  "reads which blobs to keep, and none of them",
 		"../../../build/closure.go": "looks at the bundle that build has just written",
-		"build.go":                  "reads the name of the bundle that it replaces",
+		"overwrite.go":              "reads which bundle would be replaced",
 		"sign.go":                   "signs the bundle, and needs nobody's signature",
 	}
 	found := map[string]bool{}
