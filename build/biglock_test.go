@@ -46,7 +46,7 @@ func TestLockAbove4MiB(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "manifest.yaml")
 	for name, text := range map[string][]byte{
-		file:                 []byte("apiVersion: kkbundle.io/v1\nkind: Bundle\nmetadata: {name: big, version: 1.0.0}\nplatforms: [linux/amd64]\n"),
+		file:                 []byte("apiVersion: kkbundle.io/v1\nkind: Bundle\nmetadata: {name: big, version: 1.0.0}\nplatforms: [linux/amd64]\nfiles: [{name: a, url: \"https://a.example/a\"}]\n"),
 		build.LockFile(file): data,
 	} {
 		if err := os.WriteFile(name, text, 0o600); err != nil {
