@@ -36,9 +36,9 @@ func makeDeb(t testing.TB, member, control string) []byte {
 	}
 	pack(t, &packed, member, inner.Bytes())
 	ar.WriteString("!<arch>\n")
-	for name, content := range map[string]string{"debian-binary": "2.0\n", member: packed.String()} {
-		fmt.Fprintf(&ar, "%-16s%-12d%-6d%-6d%-8o%-10d`\n%s", name, 0, 0, 0, 0o100644, len(content), content)
-		if len(content)%2 == 1 {
+	for _, m := range []struct{ name, content string }{{"debian-binary", "2.0\n"}, {member, packed.String()}} {
+		fmt.Fprintf(&ar, "%-16s%-12d%-6d%-6d%-8o%-10d`\n%s", m.name, 0, 0, 0, 0o100644, len(m.content), m.content)
+		if len(m.content)%2 == 1 {
 			ar.WriteByte('\n')
 		}
 	}
