@@ -91,12 +91,15 @@ func (w *WorkDir) Lock(o Owner) (err error) {
 	if err != nil {
 		return fmt.Errorf("work directory: %w", err)
 	}
-	w.held = f
 	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 	if errors.Is(err, unix.EWOULDBLOCK) {
 		data, _ := w.Read(lockFile) // without data, the error names no owner
-		return NewLockedError("the work directory "+w.path, data)
+		return errors.Join(NewLockedError("the work directory "+w.path, data), f.Close())
 	}
+	if err == nil && !w.named(f) { // a dry run has removed it since it was opened
+		return errors.Join(NewLockedError("the work directory "+w.path, nil), f.Close())
+	}
+	w.held = f
 	text, _ := json.Marshal(o) // an Owner always encodes
 	if err = errors.Join(err, f.Truncate(0)); err == nil {
 		_, err = f.WriteAt(text, 0)
@@ -107,17 +110,27 @@ func (w *WorkDir) Lock(o Owner) (err error) {
 	return nil
 }
 
+// named reports whether the lock file still has its name.
+func (w *WorkDir) named(f *os.File) bool {
+	have, err := f.Stat()
+	if err != nil {
+		return false
+	}
+	name, err := w.Root.Stat(lockFile)
+	return err == nil && os.SameFile(have, name)
+}
+
 // Join returns the path of a file in the directory.
 func (w *WorkDir) Join(name string) string { return filepath.Join(w.path, name) }
 
 // Close releases the lock.
 func (w *WorkDir) Close() error {
+	if w.held == nil {
+		return w.Root.Close()
+	}
 	if w.passing { // best effort: a directory with files stays
 		_ = w.Root.Remove(lockFile)
 		_ = os.Remove(w.path)
-	}
-	if w.held == nil {
-		return w.Root.Close()
 	}
 	// A process that is just starting may still have a copy of the descriptor, so closing alone would keep the lock.
 	return errors.Join(unix.Flock(int(w.held.Fd()), unix.LOCK_UN), w.held.Close(), w.Root.Close())
