@@ -246,6 +246,7 @@ func (s *fileServer) publish() {
 	s.put("/notes.txt", []byte("read me\n"))
 	s.put("/slow/big", noise("big", bigFile))
 	s.put("/slow/other", noise("other", bigFile))
+	s.put("/slow/third", noise("third", bigFile))
 	s.put("/big", noise("big", bigFile))
 	s.put("/charts/web-1.2.3.tgz", s.chart)
 	s.put("/charts/index.yaml", []byte("apiVersion: v1\nentries:\n  web:\n  - {apiVersion: v2, name: web, version: 1.2.3, urls: [web-1.2.3.tgz]}\n"))
