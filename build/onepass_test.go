@@ -112,12 +112,12 @@ func TestBuildWritesWhileContentsArrive(t *testing.T) {
 // writer meets the damage, and starts over with that of the first. The writer may meet it first: then there is another try.
 func TestBuildStopsDownloadsWhenWritingFails(t *testing.T) {
 	t.Parallel()
-	for range 50 {
+	for range 300 {
 		if stopsDownload(t) {
 			return
 		}
 	}
-	t.Error("in 50 builds, the damage was always met before the download began")
+	t.Error("in 300 builds, the damage was always met before the download began")
 }
 
 // stopsDownload builds with a damaged cache, and reports whether the second file was asked for before the damage was met.
