@@ -19,6 +19,7 @@ import (
 	"github.com/vbauerster/mpb/v8"
 	"golang.org/x/term"
 
+	"github.com/kkbundle/kkbundle/fetch"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/plain"
 )
@@ -86,12 +87,9 @@ func (c *Console) File() (*os.File, bool) {
 // Watched reports whether events are printed.
 func (c *Console) Watched() bool { return c.JSON && !c.Quiet }
 
-// levelNote is the level of records between remarks and warnings, fetch.LevelNote.
-const levelNote = slog.LevelInfo + 2
-
 // Logger returns a logger that writes to Err: notes and warnings, and with --verbose everything.
 func (c *Console) Logger() *slog.Logger {
-	level := levelNote
+	level := fetch.LevelNote
 	switch {
 	case c.Quiet:
 		level = slog.LevelError
@@ -201,7 +199,7 @@ func (h *sentenceHandler) Handle(_ context.Context, r slog.Record) error {
 	case r.Level >= slog.LevelWarn:
 		text = strings.ToLower(r.Level.String()) + ": " + text
 		text = strings.Replace(text, "warn: ", "warning: ", 1)
-	case r.Level == levelNote:
+	case r.Level == fetch.LevelNote:
 		text = "note: " + text
 	}
 	if len(about) > 0 {
