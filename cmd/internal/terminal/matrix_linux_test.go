@@ -13,7 +13,7 @@ import (
 // TestMatrixOnTerminal has events and lines from several sides while the picture is drawn, and wants the last picture to stay.
 func TestMatrixOnTerminal(t *testing.T) {
 	t.Setenv("TERM", "xterm")
-	screen, terminal := openTerminal(t)
+	screen, terminal := openTerminal(t, 120)
 	g := NewConsole(Streams{Err: terminal})
 	p := g.NewTaskPrinter("init", "install")
 	all := make(chan string, 1)
@@ -62,7 +62,7 @@ func TestMatrixOnTerminal(t *testing.T) {
 // TestDryRunOnTerminal holds that a dry run is told in lines on a terminal, too: a picture has no room for reasons.
 func TestDryRunOnTerminal(t *testing.T) {
 	t.Setenv("TERM", "xterm")
-	screen, terminal := openTerminal(t)
+	screen, terminal := openTerminal(t, 120)
 	go func() { _, _ = io.Copy(io.Discard, screen) }()
 	p := NewConsole(Streams{Err: terminal}).NewTaskPrinter("init")
 	p.DryRun = true

@@ -22,7 +22,7 @@ func (p *prompted) Write(b []byte) (int, error) {
 // TestAskSecret asks on a real terminal: what is typed is not printed, and Ctrl-C is not
 // waited out.
 func TestAskSecret(t *testing.T) {
-	screen, terminal := openTerminal(t)
+	screen, terminal := openTerminal(t, 120)
 	t.Setenv(envPassword, "from the environment")
 	ctx, cancel := context.WithCancel(t.Context())
 	shown := &prompted{then: func() {}}

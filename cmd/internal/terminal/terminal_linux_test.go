@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// openTerminal returns both ends of a terminal.
-func openTerminal(t *testing.T) (screen, terminal *os.File) {
+// openTerminal returns both ends of a terminal of so many columns.
+func openTerminal(t *testing.T, columns uint16) (screen, terminal *os.File) {
 	t.Helper()
 	screen, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {
@@ -34,45 +34,50 @@ func openTerminal(t *testing.T) (screen, terminal *os.File) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = terminal.Close() })
-	if err := unix.IoctlSetWinsize(int(terminal.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: 120}); err != nil {
+	if err := unix.IoctlSetWinsize(int(terminal.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: columns}); err != nil {
 		t.Fatal(err)
 	}
 	return screen, terminal
 }
 
+// watch reads a screen until "the end" and returns everything. drawn is closed once the text was there so many times.
+func watch(screen *os.File, text string, times int) (drawn <-chan struct{}, all <-chan string) {
+	begun, read := make(chan struct{}), make(chan string, 1)
+	go func() {
+		var seen strings.Builder
+		buf := make([]byte, 4096)
+		for waiting := true; ; {
+			n, err := screen.Read(buf)
+			seen.Write(buf[:n])
+			if waiting && strings.Count(seen.String(), text) >= times {
+				waiting = false
+				close(begun)
+			}
+			if err != nil || strings.Contains(seen.String(), "the end") {
+				read <- seen.String()
+				return
+			}
+		}
+	}()
+	return begun, read
+}
+
 // TestMeterOnTerminal moves the bar from several sides while it is drawn and lines are printed.
 func TestMeterOnTerminal(t *testing.T) {
 	t.Parallel()
-	screen, terminal := openTerminal(t)
+	screen, terminal := openTerminal(t, 120)
 	g := NewConsole(Streams{Err: terminal})
 	m := g.NewMeter("fetch")
 	if m.bar == nil {
 		t.Fatal("no bar on a terminal")
 	}
-	drawn, all := make(chan struct{}), make(chan string, 1)
-	go func() {
-		var seen strings.Builder
-		buf := make([]byte, 4096)
-		for {
-			n, err := screen.Read(buf)
-			seen.Write(buf[:n])
-			if strings.Count(seen.String(), "ETA ") >= 3 && drawn != nil {
-				close(drawn)
-				drawn = nil
-			}
-			if err != nil || strings.Contains(seen.String(), "the end") {
-				all <- seen.String()
-				return
-			}
-		}
-	}()
-	enough := drawn
+	drawn, all := watch(screen, "ETA ", 3)
 	var workers sync.WaitGroup
 	for w := range 4 {
 		workers.Go(func() {
 			for i := int64(1); ; i++ {
 				select {
-				case <-enough:
+				case <-drawn:
 					return
 				default:
 					m.Set(i, 1<<30)
@@ -102,27 +107,8 @@ func TestMeterOnTerminal(t *testing.T) {
 func TestMeterAfterInterrupt(t *testing.T) {
 	t.Parallel()
 	const columns = 60
-	screen, terminal := openTerminal(t)
-	if err := unix.IoctlSetWinsize(int(terminal.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: columns}); err != nil {
-		t.Fatal(err)
-	}
-	all, drawn := make(chan string, 1), make(chan struct{})
-	go func() {
-		var seen strings.Builder
-		buf := make([]byte, 4096)
-		for first := true; ; {
-			n, err := screen.Read(buf)
-			seen.Write(buf[:n])
-			if first && strings.Contains(seen.String(), "%") {
-				first = false
-				close(drawn)
-			}
-			if err != nil || strings.Contains(seen.String(), "the end") {
-				all <- seen.String()
-				return
-			}
-		}
-	}()
+	screen, terminal := openTerminal(t, columns)
+	drawn, all := watch(screen, "%", 1)
 	g := NewConsole(Streams{Err: terminal})
 	m := g.NewMeter("fetch")
 	m.Begin("docker.io/library/nginx:1.29")
@@ -141,27 +127,8 @@ func TestMeterAfterInterrupt(t *testing.T) {
 func TestMeterAfterStopMeters(t *testing.T) {
 	t.Parallel()
 	const columns = 80
-	screen, terminal := openTerminal(t)
-	if err := unix.IoctlSetWinsize(int(terminal.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: columns}); err != nil {
-		t.Fatal(err)
-	}
-	all, drawn := make(chan string, 1), make(chan struct{})
-	go func() {
-		var seen strings.Builder
-		buf := make([]byte, 4096)
-		for first := true; ; {
-			n, err := screen.Read(buf)
-			seen.Write(buf[:n])
-			if first && strings.Contains(seen.String(), "%") {
-				first = false
-				close(drawn)
-			}
-			if err != nil || strings.Contains(seen.String(), "the end") {
-				all <- seen.String()
-				return
-			}
-		}
-	}()
+	screen, terminal := openTerminal(t, columns)
+	drawn, all := watch(screen, "%", 1)
 	g := NewConsole(Streams{Err: terminal})
 	m := g.NewMeter("resolve")
 	m.Begin("https://files.example/big")
