@@ -20,7 +20,7 @@ import (
 //	<encoder>/part/<name>       a part: an incomplete blob
 //	encoders                    which encoder made a gzip stream, see package encoders
 //
-// A GC removes only what is below <encoder>.
+// A GC removes entries and parts, nothing else.
 //
 // An entry's modification time is the time of its last use. A Cache sets it once, when it is first asked for the entry.
 // A GC keeps everything used since the oldest open Cache was opened. So a build keeps the entries it relies on, however

@@ -66,8 +66,8 @@ func newRollback(r *engine.Run, o UpgradeOptions) *rollback {
 // stopped anywhere or be complete. The data of etcd stay: an API server reads what its successor of one minor release has
 // written (https://kubernetes.io/docs/reference/using-api/deprecation-policy/, rule 4b). kubelets go back first, because none may be
 // newer than an API server, then control planes one by one. The work follows from running versions and from the copies on
-// nodes, so the same call continues a stopped rollback, and Upgrade completes the upgrade instead. Before any change it refuses what is
-// impossible with a *NoWayBackError.
+// nodes, so the same call continues a stopped rollback, and Upgrade completes the upgrade instead. If there is no way back, the error is a
+// *NoWayBackError and nothing was changed.
 func Rollback(ctx context.Context, o UpgradeOptions) (engine.Report, error) {
 	r, err := upgradeRun(&o)
 	if err != nil {

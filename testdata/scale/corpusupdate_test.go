@@ -98,8 +98,8 @@ func TestCorpusPack(t *testing.T) {
 	measureFiles(t, rows, back, whole)
 }
 
-// TestCorpusLayers prints what it costs to find the encoders of Debian images, to look them up again, and to count them in builds from the
-// cache. Times depend on the machine.
+// TestCorpusLayers prints the time of inspect --layers for Debian images, without and with the answers in the cache, and of a build
+// from the cache. Times depend on the machine.
 func TestCorpusLayers(t *testing.T) {
 	if !big {
 		t.Skip("it only measures, for minutes; make bench-corpus runs it")

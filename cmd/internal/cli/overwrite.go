@@ -35,7 +35,7 @@ func refused(path, reason string) error {
 	return usage.Errorf("%s exists%s: name another file with -o, or replace it with --force", plain.Line(path), reason)
 }
 
-// file refuses a path where there is a file. disk.CheckOutput reports what is not a file.
+// file returns an error if path exists and --force is not given. disk.CheckOutput reports directories and devices.
 func (o overwrite) file(path string) error {
 	if o.force || !occupied(path) {
 		return nil
@@ -43,7 +43,7 @@ func (o overwrite) file(path string) error {
 	return refused(path, "")
 }
 
-// content refuses a path where there is a file with other content.
+// content returns an error if path is a file with other content than want and --force is not given.
 func (o overwrite) content(path string, want []byte) error {
 	if o.force || !occupied(path) {
 		return nil
@@ -56,7 +56,8 @@ func (o overwrite) content(path string, want []byte) error {
 	return refused(path, " with other content")
 }
 
-// directory refuses a directory that is not empty. Blobs alone are of an interrupted layout, which continues.
+// directory returns an error if path is a directory with content and --force is not given. A directory with blobs alone is the
+// rest of an interrupted run, which continues there.
 func (o overwrite) directory(path string) error {
 	entries, err := os.ReadDir(path)
 	switch {

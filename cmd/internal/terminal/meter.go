@@ -58,7 +58,7 @@ func (c *Console) NewMeter(name string) *Meter {
 	if c.screen.meters.stopped {
 		return m
 	}
-	// mpb draws the bar again while it ends: what is shown then is empty.
+	// When a bar is aborted, mpb draws it once more. That frame is empty, so that nothing of it stays on the screen.
 	shown := func(d decor.Decorator) decor.Decorator { return decor.OnAbort(d, "") }
 	m.bar, m.end = c.live(f, 0, mpb.BarFillerMiddleware(emptyOnAbort),
 		mpb.PrependDecorators(shown(decor.Name("\r"+name+" ")), shown(decor.Percentage(decor.WCSyncSpace))),
