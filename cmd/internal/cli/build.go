@@ -221,7 +221,7 @@ func (o *buildOptions) replaced(g *globals, m manifest.Metadata) (digest.Digest,
 	}
 	return o.overwrite.bundle(g, o.output, func(r *bundle.Reader) string {
 		if x := r.Index(); x.Name != m.Name || x.Version != m.Version {
-			return "it is " + bundle.FileName(x.Name, x.Version)
+			return fmt.Sprintf("it is %s %s, the manifest's is %s %s", x.Name, x.Version, m.Name, m.Version)
 		}
 		return ""
 	})
