@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/validate"
 
 	"github.com/kkbundle/kkbundle/testdata/lab/hosts"
+	"github.com/kkbundle/kkbundle/testdata/lab/results"
 	"github.com/kkbundle/kkbundle/testdata/lab/upstream"
 )
 
@@ -311,9 +312,13 @@ func (th *thread) killed(t *testing.T) {
 }
 
 func (th *thread) cluster(t *testing.T) {
+	c, err := results.ClusterOf(filepath.Join(th.dir, "cluster.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	nodes := th.kubectl(t, `get nodes --no-headers`)
-	if want := th.nodes; strings.Count(nodes, " Ready ") != want || strings.Count(nodes, "v1.34.3") != want {
-		t.Errorf("want %d nodes that are Ready, got\n%s", want, nodes)
+	if want := th.nodes; strings.Count(nodes, " Ready ") != want || strings.Count(nodes, c.Kubernetes) != want {
+		t.Errorf("want %d nodes of %s that are Ready, got\n%s", want, c.Kubernetes, nodes)
 	}
 	// The user's chart: a pod on each node, each reaches the service by name, and gets answers from both.
 	pods := strings.Split(strings.TrimSpace(th.kubectl(t, `-n web get pods --no-headers -o wide`)), "\n")

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"cmp"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -13,6 +14,7 @@ import (
 // A podRuntime is what a cluster's pods run with, and what is looked at on its nodes.
 type podRuntime struct {
 	cri     string // cluster.yaml's
+	release string // of Kubernetes; "" is the lab's own
 	with    []software.Extra
 	given   []string // files that are published and cannot be built here: URLs without a scheme
 	task    string   // what the install is killed at
@@ -40,7 +42,7 @@ func TestDocker(t *testing.T) {
 
 // TestCRIO installs two nodes with CRI-O, whose archive has to be given.
 func TestCRIO(t *testing.T) {
-	version := "v1.34.5" // the catalog's for Kubernetes 1.34
+	version := "v1.36.1" // the catalog's for Kubernetes 1.36
 	runtimeThread(t, podRuntime{
 		cri:     "cri: {type: crio}",
 		given:   []string{"storage.googleapis.com/cri-o/artifacts/cri-o.amd64." + version + ".tar.gz", "storage.googleapis.com/cri-o/artifacts/cri-o.amd64." + version + ".tar.gz.sha256sum"},
@@ -53,12 +55,13 @@ func TestCRIO(t *testing.T) {
 	})
 }
 
-// TestContainerd1 installs two nodes with containerd 1.7, whose configuration is another.
+// TestContainerd1 installs two nodes with containerd 1.7, whose configuration is another. Kubernetes 1.35 is the last release for it.
 func TestContainerd1(t *testing.T) {
 	version := software.Containerd1Version
 	runtimeThread(t, podRuntime{
 		cri:     "cri: {type: containerd, version: " + version + "}",
-		with:    []software.Extra{software.Containerd1},
+		release: software.KubernetesReleases()[software.Kubernetes135].Version,
+		with:    []software.Extra{software.Kubernetes135, software.Containerd1},
 		task:    "containerd",
 		version: "containerd://" + strings.TrimPrefix(version, "v"),
 		unit:    "containerd",
@@ -75,7 +78,8 @@ func runtimeThread(t *testing.T, r podRuntime) {
 		needsGiven(t, url)
 	}
 	th := start(t, scenario{hosts: 2, with: r.with, edit: func(t *testing.T, dir string) {
-		rewrite(t, filepath.Join(dir, "cluster.yaml"), "etcd: {type: internal}\n", r.cri+"\netcd: {type: internal}\n")
+		rewrite(t, filepath.Join(dir, "cluster.yaml"), "etcd: {type: internal}\n", r.cri+"\netcd: {type: internal}\n",
+			software.KubernetesVersion, cmp.Or(r.release, software.KubernetesVersion))
 	}})
 	th.nodes, th.pristine = 2, th.traces(t)
 	th.makeBundle(t)

@@ -61,19 +61,15 @@ type upgraded struct {
 	next string // the bundle of the next release
 }
 
-const (
-	// kubeadmBegan holds when kubeadm has begun to replace the pods of a control plane.
-	kubeadmBegan = "ls -d /etc/kubernetes/tmp/kubeadm-backup-manifests*"
-	// etcdIsBack holds when a control plane has the manifest of its older etcd again.
-	etcdIsBack = "grep -q etcd:" + software.EtcdImageTag + " /etc/kubernetes/manifests/etcd.yaml"
-)
+// kubeadmBegan holds when kubeadm has begun to replace the pods of a control plane.
+const kubeadmBegan = "ls -d /etc/kubernetes/tmp/kubeadm-backup-manifests*"
 
 // TestUpgrade upgrades a cluster of two nodes to the next minor release and rolls it back, while an application answers. Both nodes run
 // pods. Each release is compiled from its own sources, with its own etcd and CoreDNS.
 func TestUpgrade(t *testing.T) {
 	m := toNextMinor("1 control plane, 2 nodes", twoNodes())
 	m.forth = []kill{{"control-plane", 1, kubeadmBegan}, {"kubelet", 2, "true"}}
-	m.back = []kill{{"kubelet", 2, "true"}, {"control-plane", 1, etcdIsBack}}
+	m.back = []kill{{"kubelet", 2, "true"}, {"control-plane", 1, m.etcdIsBack()}}
 	upgradeAndBack(t, m)
 }
 
@@ -89,7 +85,7 @@ func TestUpgradeHA(t *testing.T) {
 	m := toNextMinor("3 control planes, 2 workers", hosts.Groups{"kube_control_plane": {1, 2, 3}, "image_registry": {4}, "kube_worker": {4, 5}})
 	m.hosts, m.endpoint = 5, haproxyEndpoint
 	m.forth = []kill{{"control-plane", 2, kubeadmBegan}, {"kubelet", 5, "true"}}
-	m.back = []kill{{"kubelet", 5, "true"}, {"control-plane", 2, etcdIsBack}}
+	m.back = []kill{{"kubelet", 5, "true"}, {"control-plane", 2, m.etcdIsBack()}}
 	upgradeAndBack(t, m)
 }
 
@@ -118,16 +114,17 @@ func TestUpgradeRuntime(t *testing.T) {
 // TestUpgradeOld goes from Kubernetes 1.33 to 1.34, over the etcd that repairs lists of members, and from containerd 1.7 to 2.3. etcd's
 // data move on to 3.6, so that there is no way back.
 func TestUpgradeOld(t *testing.T) {
-	from := software.KubernetesReleases()[software.Kubernetes133]
+	releases := software.KubernetesReleases()
+	from, to := releases[software.Kubernetes133], releases[software.Kubernetes134]
 	upgradeAndBack(t, moved{
 		name: "1 control plane, 2 nodes; etcd 3.5.24 to 3.5.32 to 3.6.5, containerd 1.7 to 2.3", hosts: 2, groups: twoNodes(), etcdType: manifest.EtcdInternal,
-		with: []software.Extra{software.Kubernetes133, software.Containerd1, software.FlannelNext},
+		with: []software.Extra{software.Kubernetes133, software.Kubernetes134, software.Containerd1, software.FlannelNext},
 		from: side{from, software.Containerd1Version, software.FlannelVersion},
-		to:   side{software.OwnRelease(), software.ContainerdVersion, software.FlannelNextVersion},
+		to:   side{to, software.ContainerdVersion, software.FlannelNextVersion},
 		over: []string{from.Version},
 		plan: []string{
 			from.Version + " takes etcd 3.5.32-0", "step " + from.Version + ": etcd 3.5.24 -> 3.5.32;",
-			"step " + software.KubernetesVersion + ": etcd 3.5.32 -> 3.6.5, coredns v1.12.0 -> v1.12.1;",
+			"step " + to.Version + ": etcd 3.5.32 -> 3.6.5, coredns v1.12.0 -> v1.12.1;",
 		},
 		stuck: "have moved on to 3.6, which etcd 3.5.24 cannot read",
 		forth: []kill{{"control-plane", 1, "grep -q etcd:3.5.32 /etc/kubernetes/manifests/etcd.yaml"}, {"containerd", 2, "true"}},
@@ -137,11 +134,11 @@ func TestUpgradeOld(t *testing.T) {
 // TestUpgradeNew goes from Kubernetes 1.35 over 1.36 to 1.37, with etcd 3.7. Its data move on, so that there is no way back.
 func TestUpgradeNew(t *testing.T) {
 	releases := software.KubernetesReleases()
-	from, over, to := releases[software.Kubernetes135], releases[software.Kubernetes136].Version, releases[software.Kubernetes137]
+	from, over, to := releases[software.Kubernetes135], software.KubernetesVersion, releases[software.Kubernetes137]
 	upgradeAndBack(t, moved{
 		name: "1 control plane, 2 nodes; over " + over + ", etcd 3.6.6 to 3.6.8 to 3.7.0, containerd 2.1 to 2.3", hosts: 2, groups: twoNodes(),
 		etcdType: manifest.EtcdInternal,
-		with:     []software.Extra{software.Kubernetes135, software.Kubernetes136, software.Kubernetes137, software.Containerd21, software.FlannelNext},
+		with:     []software.Extra{software.Kubernetes135, software.Kubernetes137, software.Containerd21, software.FlannelNext},
 		from:     side{from, software.Containerd21Version, software.FlannelVersion},
 		to:       side{to, software.ContainerdVersion, software.FlannelNextVersion},
 		over:     []string{over},
@@ -160,14 +157,14 @@ func twoNodes() hosts.Groups {
 	return hosts.Groups{"kube_control_plane": {1}, "etcd": {1}, "image_registry": {1}, "kube_worker": {1, 2}}
 }
 
-// toNextMinor returns the move from the lab's own release to the next one.
+// toNextMinor returns the move to the lab's own release from the one before.
 func toNextMinor(name string, groups hosts.Groups) moved {
-	to := software.KubernetesReleases()[software.Kubernetes135]
+	from, to := software.KubernetesReleases()[software.Kubernetes135], software.OwnRelease()
 	return moved{
 		name: name, hosts: 2, groups: groups, etcdType: manifest.EtcdInternal, with: []software.Extra{software.Kubernetes135},
-		from: side{software.OwnRelease(), software.ContainerdVersion, software.FlannelVersion},
+		from: side{from, software.ContainerdVersion, software.FlannelVersion},
 		to:   side{to, software.ContainerdVersion, software.FlannelVersion},
-		plan: []string{"step " + to.Version + ": etcd 3.6.5 -> 3.6.6, coredns v1.12.1 -> v1.13.1;"},
+		plan: []string{"step " + to.Version + ": etcd 3.6.6 -> 3.6.8, coredns v1.13.1 -> v1.14.2;"},
 	}
 }
 
@@ -196,6 +193,11 @@ func upgradeAndBack(t *testing.T, m moved) {
 		back,
 		{"no packet left the hosts' network", th.packets},
 	})
+}
+
+// etcdIsBack holds when a control plane has the manifest of its older etcd again.
+func (m moved) etcdIsBack() string {
+	return "grep -q etcd:" + m.from.EtcdImage + " /etc/kubernetes/manifests/etcd.yaml"
 }
 
 // last returns the release before the last step of the way.

@@ -47,7 +47,7 @@ const (
 
 // Extras lists all extras.
 func Extras() []Extra {
-	return []Extra{Docker, DockerCompose, Containerd1, Harbor, Addons, LocalPV, KubeVIP, Containerd21, FlannelNext, Kubernetes133, Kubernetes135, Kubernetes136, Kubernetes137}
+	return []Extra{Docker, DockerCompose, Containerd1, Harbor, Addons, LocalPV, KubeVIP, Containerd21, FlannelNext, Kubernetes133, Kubernetes134, Kubernetes135, Kubernetes137}
 }
 
 // What an extra is made of besides is part of its key.

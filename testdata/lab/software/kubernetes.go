@@ -16,8 +16,8 @@ import (
 // Releases of Kubernetes besides the lab's own. A test that asks for one waits until its seven programs are compiled.
 const (
 	Kubernetes133 Extra = "kubernetes-1.33"
+	Kubernetes134 Extra = "kubernetes-1.34"
 	Kubernetes135 Extra = "kubernetes-1.35"
-	Kubernetes136 Extra = "kubernetes-1.36"
 	Kubernetes137 Extra = "kubernetes-1.37"
 )
 
@@ -41,15 +41,15 @@ func OwnRelease() KubernetesRelease {
 	return KubernetesRelease{Version: KubernetesVersion, Etcd: EtcdVersion, EtcdImage: EtcdImageTag, CoreDNS: CoreDNSVersion, Pause: PauseVersion}
 }
 
-// KubernetesReleases returns the genuine releases that extras add, each the newest patch of the Go proxy.
+// KubernetesReleases returns the genuine releases that extras add.
 func KubernetesReleases() map[Extra]KubernetesRelease {
 	return map[Extra]KubernetesRelease{
 		Kubernetes133: {
 			Version: "v1.33.13", Etcd: "v3.5.24", EtcdImage: "3.5.24-0", CoreDNS: "v1.12.0", Pause: "3.10",
 			EtcdTools: "v3.5.33", Through: "v3.5.32",
 		},
+		Kubernetes134: {Version: "v1.34.3", Etcd: "v3.6.5", EtcdImage: "3.6.5-0", CoreDNS: "v1.12.1", Pause: "3.10.1"},
 		Kubernetes135: {Version: "v1.35.4", Etcd: "v3.6.6", EtcdImage: "3.6.6-0", CoreDNS: "v1.13.1", Pause: "3.10.1"},
-		Kubernetes136: {Version: "v1.36.3", Etcd: "v3.6.8", EtcdImage: "3.6.8-0", CoreDNS: "v1.14.2", Pause: "3.10.2"},
 		Kubernetes137: {Version: "v1.37.2", Etcd: "v3.7.0", EtcdImage: "3.7.0-0", CoreDNS: "v1.14.6", Pause: "3.10.2"},
 	}
 }

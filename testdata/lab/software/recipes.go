@@ -8,18 +8,18 @@ import (
 // Versions of what the lab's cluster is made of. They are those that kubeadm of this Kubernetes version asks for, and
 // that the catalog names; all but pause (built here) are modules of the Go proxy at the tag of the same name.
 const (
-	KubernetesVersion   = "v1.34.3"
+	KubernetesVersion   = "v1.36.3"
 	ContainerdVersion   = "v2.3.7"
 	RuncVersion         = "v1.3.6"
-	EtcdVersion         = "v3.6.5"
-	EtcdImageTag        = "3.6.5-0"
-	CoreDNSVersion      = "v1.12.1"
+	EtcdVersion         = "v3.6.8"
+	EtcdImageTag        = "3.6.8-0"
+	CoreDNSVersion      = "v1.14.2"
 	CNIVersion          = "v1.9.1"
 	FlannelVersion      = "v0.28.4"
 	FlannelCNIImageTag  = "v1.9.1-flannel1" // what the chart of FlannelVersion asks for
 	flannelPluginModule = "v0.9.1"          // the last release of the CNI plugins that held the flannel plugin
 	RegistryVersion     = "v3.1.2"
-	PauseVersion        = "3.10.1"
+	PauseVersion        = "3.10.2"
 	LabappVersion       = "1.0.0"         // of src/labapp as a release and in the demo's images
 	HAProxyImageTag     = "3.2.19-alpine" // the catalog's; what is in it is Debian's
 	KubeVIPVersion      = "v1.0.3"        // of what src/kube-vip stands in for

@@ -26,7 +26,7 @@ func TestEditMustMatch(t *testing.T) {
 		}
 	}
 	got, err := os.ReadFile(name)
-	want := "module lab.local/k8s\nreplace (\n\tk8s.io/api => k8s.io/api v0.34.3\n)\n"
+	want := "module lab.local/k8s\nreplace (\n\tk8s.io/api => k8s.io/api v0.36.3\n)\n"
 	if diff := cmp.Diff(want, string(got)); err != nil || diff != "" {
 		t.Errorf("%v (-want +got)\n%s", err, diff)
 	}

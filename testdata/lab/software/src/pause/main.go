@@ -11,7 +11,7 @@ import (
 
 func main() {
 	if len(os.Args) > 1 && os.Args[1] == "-v" {
-		fmt.Println("pause.go 3.10.1")
+		fmt.Println("pause.go 3.10.2")
 		return
 	}
 	signals := make(chan os.Signal, 16)
