@@ -45,7 +45,7 @@ func (s *site) config(o *object) error {
 	}
 	for _, version := range versions {
 		if _, err := semver.StrictNewVersion(strings.TrimPrefix(version, "v")); err != nil {
-			return fmt.Errorf("line %d: invalid kube_version %q: write v and three numbers, as in v1.34.3", o.node.Line, shorten(version))
+			return fmt.Errorf("line %d: invalid kube_version %q: write v and three numbers, as in v1.36.3", o.node.Line, shorten(version))
 		}
 	}
 	var settings []string

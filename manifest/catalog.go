@@ -19,10 +19,10 @@ type Catalog struct {
 	APIVersion string `yaml:"apiVersion" kk:"required" doc:"kkbundle.io/v1"`
 	Kind       string `yaml:"kind" kk:"required" doc:"Catalog"`
 	// Releases has, by minor release of Kubernetes, the newest patch release that the entries were checked against.
-	Releases   map[string]string       `yaml:"releases,omitempty" doc:"By minor release of Kubernetes, such as v1.34, the newest patch release that this catalog was checked against."`
+	Releases   map[string]string       `yaml:"releases,omitempty" doc:"By minor release of Kubernetes, such as v1.36, the newest patch release that this catalog was checked against."`
 	Components map[string]CatalogEntry `yaml:"components,omitempty" doc:"The components, by name. An entry replaces kkbundle's entry of that name."`
 	// Kubeadm has, by release of Kubernetes, the images that its kubeadm asks for. They replace the versions of components.
-	Kubeadm map[string]KubeadmImages `yaml:"kubeadm,omitempty" doc:"By release of Kubernetes, such as v1.34.3, the tags of the images that its kubeadm asks for. They replace the versions under components."`
+	Kubeadm map[string]KubeadmImages `yaml:"kubeadm,omitempty" doc:"By release of Kubernetes, such as v1.36.3, the tags of the images that its kubeadm asks for. They replace the versions under components."`
 	// Packages are operating system packages by purpose.
 	Packages map[string]CatalogPackage `yaml:"packages,omitempty" doc:"Operating system packages by purpose."`
 	// EndOfLife has the day from which upstream mends a release line no more, by component and line.
@@ -62,7 +62,7 @@ type CatalogEntry struct {
 	Follows string `yaml:"follows,omitempty" doc:"Component whose versions since lists, or, without since and default, whose version this one has. Components that follow kubernetes are added for each release of an upgrade. Default kubernetes."`
 	Default string `yaml:"default,omitempty" doc:"The version, unless the cluster file names another."`
 	// Since maps releases of the followed component to versions used from that release on.
-	Since map[string]string `yaml:"since,omitempty" doc:"Versions by the first release that uses them, such as v1.34.2: 3.6.5-0."`
+	Since map[string]string `yaml:"since,omitempty" doc:"Versions by the first release that uses them, such as v1.36.0: 3.6.8-0."`
 	File  *CatalogFile      `yaml:"file,omitempty" doc:"The published file."`
 	// Images are in order of importance.
 	Images []CatalogImage `yaml:"images,omitempty" doc:"The images, as references or as mappings."`
@@ -94,7 +94,7 @@ type CatalogFile struct {
 	// Checksums is as in File. Without it, the lock pins the first download.
 	Checksums string `yaml:"checksums,omitempty" doc:"Address of upstream's checksums. Without one the lock pins the first download."`
 	// Stable is the address of the newest version, with {minor} for a hyphen and a minor release, or for nothing.
-	Stable string `yaml:"stable,omitempty" doc:"Address of a text that is the newest version; {minor} is -1.34 or nothing."`
+	Stable string `yaml:"stable,omitempty" doc:"Address of a text that is the newest version; {minor} is -1.36 or nothing."`
 	// Version is a template; {version} by default.
 	Version string   `yaml:"version,omitempty" doc:"The file's version, if its form differs from the component's."`
 	Mode    FileMode `yaml:"mode,omitempty" doc:"Permissions in octal, such as 0755."`
@@ -206,7 +206,7 @@ func (c catalogChecker) check(k *Catalog) {
 		at := key("releases", minor)
 		c.release(at, k.Releases[minor])
 		if !minorPattern().MatchString(minor) || !strings.HasPrefix(k.Releases[minor], minor+".") {
-			c.addKey(at, "want a minor release and a release of it, as in v1.34: v1.34.3")
+			c.addKey(at, "want a minor release and a release of it, as in v1.36: v1.36.3")
 		}
 	}
 	c.kubeadmImages(k.Kubeadm)
@@ -222,7 +222,7 @@ func (c catalogChecker) check(k *Catalog) {
 		for _, line := range sortedKeys(k.EndOfLife[name]) {
 			at := key(key("endOfLife", name), line)
 			if !minorPattern().MatchString(line) {
-				c.addKey(at, "%q is not a release line; write one such as v1.34", shorten(line))
+				c.addKey(at, "%q is not a release line; write one such as v1.36", shorten(line))
 			}
 			if _, err := time.Parse(time.DateOnly, k.EndOfLife[name][line]); err != nil {
 				c.add(at, "%q is not a day; write one such as 2026-06-28", shorten(k.EndOfLife[name][line]))
@@ -239,7 +239,7 @@ func (c *checker) kubeadmImages(all map[string]KubeadmImages) {
 	for _, release := range sortedKeys(all) {
 		at, one := key("kubeadm", release), all[release]
 		if _, err := semver.StrictNewVersion(strings.TrimPrefix(release, "v")); err != nil || !strings.HasPrefix(release, "v") {
-			c.addKey(at, "%q is not a release; write one such as v1.34.3", shorten(release))
+			c.addKey(at, "%q is not a release; write one such as v1.36.3", shorten(release))
 		}
 		for _, tag := range [][2]string{{"etcd", one.Etcd}, {"coredns", one.CoreDNS}, {"pause", one.Pause}} {
 			c.version(join(at, tag[0]), tag[1])
@@ -276,7 +276,7 @@ func (c catalogChecker) catalogEntry(at, name string, one *CatalogEntry) {
 		path := index(join(at, "fits"), i)
 		for _, bound := range [][2]string{{"line", fit.Line}, {"from", fit.From}, {"to", fit.To}} {
 			if bound[1] != "" && !minorPattern().MatchString(bound[1]) {
-				c.add(join(path, bound[0]), "%q is not a release line; write one such as v1.34", shorten(bound[1]))
+				c.add(join(path, bound[0]), "%q is not a release line; write one such as v1.36", shorten(bound[1]))
 			}
 		}
 	}
@@ -373,7 +373,7 @@ func fillSample(template string) string {
 func (c catalogChecker) versionTable(at string, table map[string]string) {
 	for _, from := range sortedKeys(table) {
 		if _, err := semver.StrictNewVersion(strings.TrimPrefix(from, "v")); err != nil || !strings.HasPrefix(from, "v") {
-			c.addKey(key(at, from), "%q is not a release; write one such as v1.34.0", shorten(from))
+			c.addKey(key(at, from), "%q is not a release; write one such as v1.36.0", shorten(from))
 		}
 		c.version(key(at, from), table[from])
 	}

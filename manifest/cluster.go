@@ -53,7 +53,7 @@ type Cluster struct {
 type Kubernetes struct {
 	Distribution Distribution `yaml:"distribution,omitempty" enum:"kubernetes,k3s" doc:"kubeadm (kubernetes) or k3s, which was never run on a real host. Default kubernetes."`
 	// Version is vMAJOR.MINOR.PATCH.
-	Version string `yaml:"version" kk:"required" doc:"Version to install, such as v1.34.3."`
+	Version string `yaml:"version" kk:"required" doc:"Version to install, such as v1.36.3."`
 	// UpgradeFrom is the Kubernetes that hosts run now. A bundle includes each minor release between it and Version.
 	UpgradeFrom string `yaml:"upgradeFrom,omitempty" doc:"Version that the hosts run now; the needs of each minor release between it and version are added to the bundle."`
 	// PodCIDR is 10.233.64.0/18 by default.

@@ -51,7 +51,7 @@ func (c *checker) release(path, version string) {
 	_, err := semver.StrictNewVersion(number)
 	switch {
 	case err != nil:
-		c.add(path, "%q is not a version; write v and three numbers, as in v1.34.3", shorten(version))
+		c.add(path, "%q is not a version; write v and three numbers, as in v1.36.3", shorten(version))
 	case !hasV:
 		c.add(path, "write v%s", version)
 	}

@@ -13,7 +13,7 @@ import (
 // Target is the Kubernetes to render charts for.
 type Target struct {
 	// Version is vMAJOR.MINOR.PATCH; by default the newest in the catalog.
-	Version string `yaml:"version,omitempty" doc:"Version of Kubernetes, such as v1.34.3. Default the newest in the catalog."`
+	Version string `yaml:"version,omitempty" doc:"Version of Kubernetes, such as v1.36.3. Default the newest in the catalog."`
 	// APIVersions are available in addition to those of Kubernetes and of each chart's own CRDs: those of other charts.
 	APIVersions []string `yaml:"apiVersions,omitempty" doc:"API versions in addition to those of Kubernetes, such as monitoring.coreos.com/v1."`
 }
@@ -131,7 +131,7 @@ func (c bundleChecker) discovery(b *Bundle) {
 func (c bundleChecker) kubernetesTarget(b *Bundle, version string) {
 	const at = "kubernetes.version"
 	if !regexp.MustCompile(`^v1\.\d+\.\d+$`).MatchString(version) {
-		c.add(at, "%q is not a version of Kubernetes; write one such as v1.34.3", shorten(version))
+		c.add(at, "%q is not a version of Kubernetes; write one such as v1.36.3", shorten(version))
 	}
 	if len(b.ClusterFiles()) > 0 {
 		c.add(at, "the cluster file says the version; leave it out here")

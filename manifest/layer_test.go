@@ -115,7 +115,7 @@ func TestSettings(t *testing.T) {
 		"kubernetes.kubelet=text":             `--set kubernetes.kubelet: kubernetes.kubelet: want a mapping, have "text"`,
 		"imageRegistry.auth.password=hunter2": "--set imageRegistry.auth.password: imageRegistry.auth: belongs to an existing registry; write type: existing or leave it out\n--set imageRegistry.auth.password: imageRegistry.auth: password is refused: secrets never live in this file; write passwordEnv (an environment variable's name) or passwordFile\n--set imageRegistry.auth.password: imageRegistry.auth: username is missing",
 		"kind=Inventory":                      `--set kind: kind: want Cluster, have "Inventory"`,
-		"kubernetes.version=" + strings.Repeat("1", 5000): `--set kubernetes.version: kubernetes.version: "` + strings.Repeat("1", 120) + `…" is not a version; write v and three numbers, as in v1.34.3`,
+		"kubernetes.version=" + strings.Repeat("1", 5000): `--set kubernetes.version: kubernetes.version: "` + strings.Repeat("1", 120) + `…" is not a version; write v and three numbers, as in v1.36.3`,
 	} {
 		_, err := ParseCluster("c.yaml", []byte(layered), setting)
 		got := ""

@@ -345,7 +345,7 @@ func (u *internet) prepare(t *testing.T, page, begin, dir string) {
 func foreignFiles() map[string]string {
 	return map[string]string{
 		"config.yaml": "apiVersion: kubekey.kubesphere.io/v1\nkind: Config\nspec:\n" +
-			"  download: {kubernetes: {kube_version: [v1.34.3]}, cni: {type: [flannel]}}\n  storage_class: {local: {enabled: false}}\n",
+			"  download: {kubernetes: {kube_version: [v1.36.3]}, cni: {type: [flannel]}}\n  storage_class: {local: {enabled: false}}\n",
 		"inventory.yaml": "apiVersion: kubekey.kubesphere.io/v1\nkind: Inventory\nspec:\n  hosts:\n    cp1: {connector: {host: 10.0.0.1}}\n" +
 			"  groups: {kube_control_plane: {hosts: [cp1]}, kube_worker: {hosts: [cp1]}}\n",
 	}
@@ -437,7 +437,7 @@ func (u *internet) publish(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := (&manifest.Cluster{Kubernetes: manifest.Kubernetes{Version: "v1.34.3"}}).WithDefaults()
+	c := (&manifest.Cluster{Kubernetes: manifest.Kubernetes{Version: "v1.36.3"}}).WithDefaults()
 	more, err := catalog.Resolve(c, install.Needed(c), catalog.Options{Platforms: []string{"linux/amd64", "linux/arm64"}})
 	if err != nil {
 		t.Fatal(err)

@@ -44,7 +44,7 @@ const localAddress = "local"
 // exampleStarter returns the content of files without any choice.
 func exampleStarter() starter {
 	return starter{
-		Name: "site", Kubernetes: "v1.34.3", Platforms: []string{"linux/amd64"}, Cluster: true,
+		Name: "site", Kubernetes: "v1.36.3", Platforms: []string{"linux/amd64"}, Cluster: true,
 		Hosts: []starterHost{{"cp1", "192.168.0.3", true}, {"node[1:3]", "192.168.0.1[1:3]", false}},
 	}
 }

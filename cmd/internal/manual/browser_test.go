@@ -47,7 +47,7 @@ func printedErrors() map[string]string {
 		`invalid argument "4XB" for "--split" flag: "4XB" is not a size: write a whole number and a unit, such as 700MB`:                                   "is not a size",
 		"kkbundle: site/manifest.yaml, site/cluster.yaml, site/inventory.yaml: not replaced, because init replaces no file: name another directory":        "init replaces no file",
 		"open bundle junk.kkb: damaged bundle: there is no seek table at the end: the file is truncated, or not a bundle (at byte 5 of the file)":          "there is no seek table at the end",
-		`kkbundle: site/cluster.yaml:10:12: kubernetes.version: "v1.29.x" is not a version; write v and three numbers, as in v1.34.3`:                      "is not a version",
+		`kkbundle: site/cluster.yaml:10:12: kubernetes.version: "v1.29.x" is not a version; write v and three numbers, as in v1.36.3`:                      "is not a version",
 		"kkbundle: m: the directory is not empty; remove it or name another one":                                                                           "the directory is not empty",
 		"kkbundle: --parallel 0: want 1 or more":             "--parallel",
 		"kkbundle: name the bundle to write with -o":         "name the bundle to write with -o",
