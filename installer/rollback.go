@@ -100,6 +100,11 @@ func (b *rollback) work(ctx context.Context) (err error) {
 	if b.how.Planned != nil {
 		b.how.Planned(plan)
 	}
+	if !plan.Empty() {
+		if err := b.Phases(ctx, []task.Phase{{Name: "precheck", Tasks: []task.Task{b.fitTask(plan)}}}); err != nil {
+			return err
+		}
+	}
 	if b.DryRun {
 		return nil
 	}
@@ -135,6 +140,24 @@ func (b *rollback) work(ctx context.Context) (err error) {
 		return err
 	}
 	return b.Phases(ctx, []task.Phase{after, b.forgetPhase()})
+}
+
+// fitTask checks for what would stop a rollback half way: nodes that cannot be drained, and no room for the copy of etcd. A cluster that is
+// not healthy is no reason, since the rollback may be its remedy.
+func (b *rollback) fitTask(plan UpgradePlan) task.Task {
+	return task.Task{
+		Name: "cluster-health", Roles: []manifest.Role{manifest.RoleControlPlane}, Where: task.First, InDryRun: true,
+		Do: func(ctx context.Context, t *task.Host) error {
+			reasons := slices.Concat(b.budgets(ctx, t, plan), b.lonePods(ctx, t, plan))
+			if b.Cluster.Etcd.Type != manifest.EtcdProvided {
+				reasons = append(reasons, b.onEach(b.Connected(manifest.RoleEtcd), func(t *task.Host) []error { return b.roomForSnapshot(ctx, t) })...)
+			}
+			if len(reasons) == 0 {
+				return nil
+			}
+			return b.unfit(t, &UnfitError{Reasons: reasons, Back: true})
+		},
+	}
 }
 
 // approve asks the operator once.

@@ -5,6 +5,7 @@ package installer
 import (
 	"context"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -84,6 +85,9 @@ func (b *rollback) walkBack(ctx context.Context) (UpgradePlan, error) {
 		return plan, err
 	}
 	if !plan.Empty() {
+		if err := b.Phases(ctx, []task.Phase{{Name: "precheck", Tasks: []task.Task{b.fitTask(plan)}}}); err != nil {
+			return plan, err
+		}
 		if err := b.back(ctx, "rollback "+plan.To, plan); err != nil {
 			return plan, err
 		}
@@ -554,6 +558,46 @@ func TestRollbackRefuses(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestRollbackRefusesToStopHalfWay names what would stop a drain or the copy of etcd, before any node is changed.
+func TestRollbackRefusesToStopHalfWay(t *testing.T) {
+	t.Parallel()
+	before, old, next := clustersOf(t)
+	s, f := rollbackSite(t, "cp1", "node1")
+	if err := s.upgraded(t, f, next); err != nil {
+		t.Fatal(err)
+	}
+	f.objects["poddisruptionbudgets"] = `{"items":[{"metadata":{"name":"all","namespace":"shop"},"status":{"expectedPods":2,"desiredHealthy":2}}]}`
+	f.pods(append(staticPods(s.options.Inventory), "alone")...)
+	s.hosts["cp1"].answer("du", func(_ context.Context, cmd host.Cmd) error {
+		_, err := io.WriteString(cmd.Stdout, "9999999\t/var/lib/etcd\n")
+		return err
+	})
+	s.hosts["cp1"].mkdir(t, "/var/lib/etcd")
+	s.hosts["cp1"].answer("df", func(_ context.Context, cmd host.Cmd) error {
+		_, err := io.WriteString(cmd.Stdout, "Avail Mounted on\n4096 /\n")
+		return err
+	})
+	f.said = nil
+	_, err := s.rollbackTo(t, f, before, old).walkBack(t.Context())
+	if unfit, ok := errors.AsType[*UnfitError](err); !ok || !unfit.Back {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"PodDisruptionBudget shop/all", "cp1 has 0 MiB free on /, and up to 9 MiB are written there"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("no %q in %v", want, err)
+		}
+	}
+	if steps := f.steps(); len(steps) > 0 {
+		t.Errorf("a refused rollback did %q", steps)
+	}
+	b := s.rollbackTo(t, f, before, old)
+	b.Force = true
+	if _, err := b.walkBack(t.Context()); err != nil {
+		t.Errorf("with --force: %v", err)
+	}
+	wantBack(t, s, f, "with --force")
 }
 
 // The tasks of external etcd would put an older program on newer data.
