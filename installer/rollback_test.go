@@ -182,6 +182,54 @@ func TestRollbackOfALaterWorker(t *testing.T) {
 	wantBack(t, s, f, "a later worker")
 }
 
+// TestRollbackToAStep: an upgrade over a release between stopped in its last step. The bundle of that upgrade leads back to the release
+// between, and on again.
+func TestRollbackToAStep(t *testing.T) {
+	t.Parallel()
+	const start, over, to = "v1.34.3", "v1.35.4", "v1.36.3"
+	cluster := tasktest.Cluster(t, "kubernetes: {version: "+to+", upgradeFrom: "+start+"}")
+	b := bundleOf(t, tasktest.Cluster(t, "kubernetes: {version: "+over+"}"), cluster)
+	s, f := upgradeSite(t, start, "cp1", "node1")
+	f.manifests = true
+	for name, h := range s.hosts {
+		h.put(t, "/var/lib/kubelet/config.yaml", "settings")
+		if f.servers[name] != "" {
+			if err := f.serve(h, start); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	s.options.Cluster = cluster
+	drains := 0
+	f.fail = func(_ int, line string) (bool, bool) {
+		if strings.HasPrefix(line, "drain node1") {
+			drains++
+		}
+		return drains == 2, false
+	}
+	if _, err := s.upgradeWith(t, b).walkAll(t.Context()); err == nil || f.serverOf("cp1") != to {
+		t.Fatalf("the upgrade was to stop in its last step: %v, the API server is %s", err, f.serverOf("cp1"))
+	}
+	f.fail = nil
+	back := s.rollbackTo(t, f, cluster, b)
+	f.target = over
+	if plan, err := back.walkBack(t.Context()); err != nil || plan.To != over {
+		t.Fatalf("to %q: %v", plan.To, err)
+	}
+	for name, n := range f.nodes {
+		if record := s.hosts[name].content(member.Path); n.Status.NodeInfo.KubeletVersion != over || !strings.HasPrefix(record, "site "+over+"\n") {
+			t.Errorf("%s is at %s, and recorded as %q", name, n.Status.NodeInfo.KubeletVersion, record)
+		}
+	}
+	if f.serverOf("cp1") != over {
+		t.Errorf("the API server is %s", f.serverOf("cp1"))
+	}
+	f.target = to
+	if plan, err := s.upgradeWith(t, b).walkAll(t.Context()); err != nil || f.serverOf("cp1") != to || len(plan.Steps) != 1 {
+		t.Errorf("again, in %v: %v, the API server is %s", plan.Steps, err, f.serverOf("cp1"))
+	}
+}
+
 // An upgrade that ended at any command (without KKBUNDLE_BIG=1, at some) is rolled back.
 func TestRollbackFromEachCommand(t *testing.T) {
 	t.Parallel()
