@@ -153,6 +153,9 @@ func (b *builder) build(ctx context.Context) (Result, error) {
 			return Result{}, err
 		}
 	}
+	if err := b.failures.err(); err != nil && len(b.lock.Items) == 0 {
+		return Result{}, err
+	}
 	m := b.begin(PhaseFetch)
 	defer m.end()
 	job, err := fetch.Prepare(ctx, b.lock, b.fetchOptions(m))

@@ -15,6 +15,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"github.com/kkbundle/kkbundle/installer/authority"
 	"github.com/kkbundle/kkbundle/installer/cluster"
 	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/kube"
@@ -33,7 +34,7 @@ type Certificate struct {
 	Subject string    `json:"subject,omitempty"`
 	CA      bool      `json:"ca,omitempty"`
 	End     time.Time `json:"end"`
-	// Renewal names the command or program that renews the certificate.
+	// Renewal names the command or program that renews the certificate, or replaces the authority.
 	Renewal string `json:"renewal,omitempty"`
 	// Problem is the reason why the certificate cannot be read.
 	Problem string `json:"problem,omitempty"`
@@ -120,12 +121,16 @@ func current(all []Certificate) []Certificate {
 
 // renewal names the command or program that renews a certificate.
 func renewal(t *task.Host, c node.Certificate) string {
-	switch {
+	switch inKubernetes := strings.HasPrefix(c.Path, kube.PKIDir); {
+	case c.CA && inKubernetes && authority.HasOwnCA(t.Site.Cluster):
+		return "you: the cluster file names authorities of your own"
+	case c.CA && inKubernetes:
+		return "kkbundle certs rotate-ca"
 	case c.CA:
-		return ""
+		return "an authority: a new one is a new cluster's"
 	case isLeaf(t, c.Path):
 		return renewCommandName
-	case strings.HasPrefix(c.Path, kube.PKIDir):
+	case inKubernetes:
 		return renewCommandName
 	case strings.HasPrefix(c.Path, "/var/lib/kubelet/pki/kubelet-client"):
 		return "the kubelet itself"

@@ -19,6 +19,8 @@ import (
 	"github.com/kkbundle/kkbundle/installer/kubeadm"
 	"github.com/kkbundle/kkbundle/installer/member"
 	"github.com/kkbundle/kkbundle/installer/node"
+	"github.com/kkbundle/kkbundle/installer/task"
+	"github.com/kkbundle/kkbundle/installer/tasktest"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/pki"
 )
@@ -84,6 +86,22 @@ func TestOwnAuthorities(t *testing.T) {
 	}
 }
 
+// TestAuthorityRenewal names what replaces an authority: nothing of kkbundle's for the operator's own.
+func TestAuthorityRenewal(t *testing.T) {
+	t.Parallel()
+	const own = "certificates: {ca: {cert: ca.crt, key: ca.key}}"
+	for _, c := range []struct{ path, cluster, want string }{
+		{kube.ClusterCA, "", "kkbundle certs rotate-ca"},
+		{kube.ClusterCA, own, "you: the cluster file names authorities of your own"},
+		{"/etc/kkbundle/pki/ca.crt", own, "an authority: a new one is a new cluster's"},
+	} {
+		h := &task.Host{Site: &task.Site{Cluster: tasktest.Cluster(t, c.cluster)}}
+		if got := renewal(h, node.Certificate{Path: c.path, CA: true}); got != c.want {
+			t.Errorf("%s, %q: %q, want %q", c.path, c.cluster, got, c.want)
+		}
+	}
+}
+
 // TestRenewCertificates renews on one control plane after the other, and not where nothing ends soon.
 func TestRenewCertificates(t *testing.T) {
 	t.Parallel()
@@ -122,8 +140,8 @@ func TestRenewCertificates(t *testing.T) {
 	}
 	h.said("x")
 	for before, want := range map[time.Duration]bool{0: true, 10 * 24 * time.Hour: false, 30 * 24 * time.Hour: true} {
-		task := renewTask(before)
-		done, err := task.Done(t.Context(), cp1)
+		step := renewTask(before)
+		done, err := step.Done(t.Context(), cp1)
 		if err != nil || done == want {
 			t.Errorf("within %s: done %v, %v", before, done, err)
 		}

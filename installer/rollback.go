@@ -87,7 +87,10 @@ func (b *rollback) work(ctx context.Context) (err error) {
 	if err := checkMembers(ctx, b.Run); err != nil {
 		return err
 	}
-	if err := errors.Join(checkBundle(ctx, b.Run), b.find(ctx)); err != nil {
+	if err := b.find(ctx); err != nil { // which may choose a release between
+		return err
+	}
+	if err := checkBundle(ctx, b.Run); err != nil {
 		return err
 	}
 	if err := b.rescue(ctx); err != nil {
@@ -99,6 +102,11 @@ func (b *rollback) work(ctx context.Context) (err error) {
 	}
 	if b.how.Planned != nil {
 		b.how.Planned(plan)
+	}
+	if !plan.Empty() {
+		if err := b.Phases(ctx, []task.Phase{{Name: "precheck", Tasks: []task.Task{b.fitTask(plan)}}}); err != nil {
+			return err
+		}
 	}
 	if b.DryRun {
 		return nil
@@ -135,6 +143,24 @@ func (b *rollback) work(ctx context.Context) (err error) {
 		return err
 	}
 	return b.Phases(ctx, []task.Phase{after, b.forgetPhase()})
+}
+
+// fitTask checks for what would stop a rollback half way: nodes that cannot be drained, and no room for the copy of etcd. A cluster that is
+// not healthy is no reason, since the rollback may be its remedy.
+func (b *rollback) fitTask(plan UpgradePlan) task.Task {
+	return task.Task{
+		Name: "cluster-health", Roles: []manifest.Role{manifest.RoleControlPlane}, Where: task.First, InDryRun: true,
+		Do: func(ctx context.Context, t *task.Host) error {
+			reasons := slices.Concat(b.budgets(ctx, t, plan), b.lonePods(ctx, t, plan))
+			if b.Cluster.Etcd.Type != manifest.EtcdProvided {
+				reasons = append(reasons, b.onEach(b.Connected(manifest.RoleEtcd), func(t *task.Host) []error { return b.roomForSnapshot(ctx, t) })...)
+			}
+			if len(reasons) == 0 {
+				return nil
+			}
+			return b.unfit(t, &UnfitError{Reasons: reasons, Back: true})
+		},
+	}
 }
 
 // approve asks the operator once.
@@ -221,14 +247,26 @@ func (b *rollback) keepQuota(ctx context.Context, phase string, t *task.Host) er
 	return err
 }
 
-// find reads which copies nodes have, and checks that they lead to the bundle's release and settings.
+// find reads which copies nodes have, chooses the release of the bundle to which they lead, and checks that its settings are the same.
 func (b *rollback) find(ctx context.Context) error {
-	nodes := slices.Concat(b.controlPlanes(), b.workers())
+	nodes := b.nodes()
 	found := make([]keptCopy, len(nodes))
 	has := make([]bool, len(nodes))
 	if err := b.OnAll(nodes, func(i int, t *task.Host) (err error) {
-		if found[i], has[i], err = copiesOf(ctx, t); err != nil || !has[i] {
+		found[i], has[i], err = copiesOf(ctx, t)
+		return err
+	}); err != nil {
+		return err
+	}
+	if has[0] {
+		if err := b.chooseStep(path.Base(found[0].dir)); err != nil {
 			return err
+		}
+	}
+	nodes = b.nodes() // of the chosen release
+	if err := b.OnAll(nodes, func(i int, t *task.Host) error {
+		if !has[i] {
+			return nil
 		}
 		return b.leadsHere(ctx, t, found[i])
 	}); err != nil {
@@ -237,6 +275,24 @@ func (b *rollback) find(ctx context.Context) error {
 	for i, t := range nodes {
 		if has[i] && path.Base(found[i].dir) == b.Cluster.Kubernetes.Version {
 			b.kept[t.Name] = found[i]
+		}
+	}
+	return nil
+}
+
+// nodes returns the control planes, then the workers.
+func (b *rollback) nodes() []*task.Host { return slices.Concat(b.controlPlanes(), b.workers()) }
+
+// chooseStep makes the rollback one to an intermediate release of the bundle, if that is where the copies lead: the upgrade with this
+// bundle stopped in a later step, or is complete. A step that changes etcd alone has the release of its start, and is none to go back to.
+func (b *rollback) chooseStep(release string) error {
+	steps, err := catalog.Steps(b.Cluster, Needed(b.Cluster))
+	if err != nil {
+		return err
+	}
+	for _, s := range steps {
+		if s.Cluster.Kubernetes.Version == release && s.Etcd == "" {
+			b.ChangeSite(func(site *task.Site) { b.SetCluster(site, s.Cluster) })
 		}
 	}
 	return nil

@@ -5,6 +5,7 @@ package installer
 import (
 	"context"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -84,6 +85,9 @@ func (b *rollback) walkBack(ctx context.Context) (UpgradePlan, error) {
 		return plan, err
 	}
 	if !plan.Empty() {
+		if err := b.Phases(ctx, []task.Phase{{Name: "precheck", Tasks: []task.Task{b.fitTask(plan)}}}); err != nil {
+			return plan, err
+		}
 		if err := b.back(ctx, "rollback "+plan.To, plan); err != nil {
 			return plan, err
 		}
@@ -176,6 +180,54 @@ func TestRollbackOfALaterWorker(t *testing.T) {
 		t.Errorf("got\n%s", steps)
 	}
 	wantBack(t, s, f, "a later worker")
+}
+
+// TestRollbackToAStep: an upgrade over a release between stopped in its last step. The bundle of that upgrade leads back to the release
+// between, and on again.
+func TestRollbackToAStep(t *testing.T) {
+	t.Parallel()
+	const start, over, to = "v1.34.3", "v1.35.4", "v1.36.3"
+	cluster := tasktest.Cluster(t, "kubernetes: {version: "+to+", upgradeFrom: "+start+"}")
+	b := bundleOf(t, tasktest.Cluster(t, "kubernetes: {version: "+over+"}"), cluster)
+	s, f := upgradeSite(t, start, "cp1", "node1")
+	f.manifests = true
+	for name, h := range s.hosts {
+		h.put(t, "/var/lib/kubelet/config.yaml", "settings")
+		if f.servers[name] != "" {
+			if err := f.serve(h, start); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	s.options.Cluster = cluster
+	drains := 0
+	f.fail = func(_ int, line string) (bool, bool) {
+		if strings.HasPrefix(line, "drain node1") {
+			drains++
+		}
+		return drains == 2, false
+	}
+	if _, err := s.upgradeWith(t, b).walkAll(t.Context()); err == nil || f.serverOf("cp1") != to {
+		t.Fatalf("the upgrade was to stop in its last step: %v, the API server is %s", err, f.serverOf("cp1"))
+	}
+	f.fail = nil
+	back := s.rollbackTo(t, f, cluster, b)
+	f.target = over
+	if plan, err := back.walkBack(t.Context()); err != nil || plan.To != over {
+		t.Fatalf("to %q: %v", plan.To, err)
+	}
+	for name, n := range f.nodes {
+		if record := s.hosts[name].content(member.Path); n.Status.NodeInfo.KubeletVersion != over || !strings.HasPrefix(record, "site "+over+"\n") {
+			t.Errorf("%s is at %s, and recorded as %q", name, n.Status.NodeInfo.KubeletVersion, record)
+		}
+	}
+	if f.serverOf("cp1") != over {
+		t.Errorf("the API server is %s", f.serverOf("cp1"))
+	}
+	f.target = to
+	if plan, err := s.upgradeWith(t, b).walkAll(t.Context()); err != nil || f.serverOf("cp1") != to || len(plan.Steps) != 1 {
+		t.Errorf("again, in %v: %v, the API server is %s", plan.Steps, err, f.serverOf("cp1"))
+	}
 }
 
 // An upgrade that ended at any command (without KKBUNDLE_BIG=1, at some) is rolled back.
@@ -554,6 +606,46 @@ func TestRollbackRefuses(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestRollbackRefusesToStopHalfWay names what would stop a drain or the copy of etcd, before any node is changed.
+func TestRollbackRefusesToStopHalfWay(t *testing.T) {
+	t.Parallel()
+	before, old, next := clustersOf(t)
+	s, f := rollbackSite(t, "cp1", "node1")
+	if err := s.upgraded(t, f, next); err != nil {
+		t.Fatal(err)
+	}
+	f.objects["poddisruptionbudgets"] = `{"items":[{"metadata":{"name":"all","namespace":"shop"},"status":{"expectedPods":2,"desiredHealthy":2}}]}`
+	f.pods(append(staticPods(s.options.Inventory), "alone")...)
+	s.hosts["cp1"].answer("du", func(_ context.Context, cmd host.Cmd) error {
+		_, err := io.WriteString(cmd.Stdout, "9999999\t/var/lib/etcd\n")
+		return err
+	})
+	s.hosts["cp1"].mkdir(t, "/var/lib/etcd")
+	s.hosts["cp1"].answer("df", func(_ context.Context, cmd host.Cmd) error {
+		_, err := io.WriteString(cmd.Stdout, "Avail Mounted on\n4096 /\n")
+		return err
+	})
+	f.said = nil
+	_, err := s.rollbackTo(t, f, before, old).walkBack(t.Context())
+	if unfit, ok := errors.AsType[*UnfitError](err); !ok || !unfit.Back {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"PodDisruptionBudget shop/all", "cp1 has 0 MiB free on /, and up to 9 MiB are written there"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("no %q in %v", want, err)
+		}
+	}
+	if steps := f.steps(); len(steps) > 0 {
+		t.Errorf("a refused rollback did %q", steps)
+	}
+	b := s.rollbackTo(t, f, before, old)
+	b.Force = true
+	if _, err := b.walkBack(t.Context()); err != nil {
+		t.Errorf("with --force: %v", err)
+	}
+	wantBack(t, s, f, "with --force")
 }
 
 // The tasks of external etcd would put an older program on newer data.

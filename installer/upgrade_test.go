@@ -651,7 +651,7 @@ func TestUpgradeHealth(t *testing.T) {
 		if len(reasons) == 0 {
 			return nil
 		}
-		return &UnfitError{reasons}
+		return &UnfitError{Reasons: reasons}
 	}
 	if err := check(); err != nil {
 		t.Fatalf("a healthy cluster: %v", err)

@@ -3,6 +3,7 @@ package installer
 import (
 	"context"
 	"errors"
+	"io"
 	"slices"
 	"strings"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/kubeadm"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/installer/tasktest"
+	"github.com/kkbundle/kkbundle/manifest"
 )
 
 // TestEtcdIsPassedWhereItRunsOld: the step for etcd alone is left out where every member is new enough, and where an API server is
@@ -72,6 +74,34 @@ func TestExternalEtcdIsNotSkipped(t *testing.T) {
 		}
 		if refused && (!strings.Contains(err.Error(), "is 3.5.24, and the bundle's must not be reached from it directly") || !strings.Contains(e.Hint(), "components: {etcd: {version: v3.5.32}}")) {
 			t.Errorf("%s: %v\n%s", version, err, e.Hint())
+		}
+	}
+}
+
+// The copy of etcd that an upgrade makes needs room on hosts of etcd that are no nodes, too.
+func TestRoomOnHostsOfEtcdAlone(t *testing.T) {
+	t.Parallel()
+	s, _ := upgradeSite(t, "v1.34.2", "cp1", "etcd1")
+	s.options.Inventory.Groups = manifest.Groups{ControlPlane: []string{"cp1"}, Registry: []string{"cp1"}, Etcd: []string{"cp1", "etcd1"}}
+	s.options.Cluster = tasktest.Cluster(t, "kubernetes: {version: v1.34.3}\netcd: {type: external}")
+	u := s.upgradeWith(t, nil)
+	alone := u.etcdAlone()
+	if len(alone) != 1 || alone[0].Name != "etcd1" {
+		t.Fatalf("hosts of etcd alone: %v", alone)
+	}
+	h := s.hosts["etcd1"]
+	h.mkdir(t, u.Cluster.Etcd.DataDir)
+	h.answer("du", func(_ context.Context, cmd host.Cmd) error {
+		_, err := io.WriteString(cmd.Stdout, "9999999\t"+u.Cluster.Etcd.DataDir+"\n")
+		return err
+	})
+	for free, want := range map[string]string{"4096": "etcd1 has 0 MiB free on /, and up to 9 MiB are written there", "99999999": ""} {
+		h.answer("df", func(_ context.Context, cmd host.Cmd) error {
+			_, err := io.WriteString(cmd.Stdout, "Avail Mounted on\n"+free+" /\n")
+			return err
+		})
+		if err := errors.Join(u.roomForSnapshot(t.Context(), alone[0])...); want == "" && err != nil || want != "" && (err == nil || err.Error() != want) {
+			t.Errorf("%s bytes free: %v", free, err)
 		}
 	}
 }

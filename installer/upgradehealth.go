@@ -33,11 +33,18 @@ import (
 const healthWait = time.Minute
 
 // An UnfitError lists the reasons against an upgrade at this time.
-type UnfitError struct{ Reasons []error }
+type UnfitError struct {
+	Reasons []error
+	Back    bool // against a rollback
+}
 
 // Error lists the reasons.
 func (e *UnfitError) Error() string {
-	return "the cluster is not in a state to be upgraded:\n  " + strings.ReplaceAll(errors.Join(e.Reasons...).Error(), "\n", "\n  ")
+	what := "be upgraded"
+	if e.Back {
+		what = "go back"
+	}
+	return "the cluster is not in a state to " + what + ":\n  " + strings.ReplaceAll(errors.Join(e.Reasons...).Error(), "\n", "\n  ")
 }
 
 // Unwrap returns the reasons.
@@ -45,6 +52,9 @@ func (e *UnfitError) Unwrap() []error { return e.Reasons }
 
 // Hint returns the remedy.
 func (e *UnfitError) Hint() string {
+	if e.Back {
+		return "no node was changed: remove these causes (--disable-eviction deletes pods in spite of a budget), and run the same command again; --force ignores them"
+	}
 	return "nothing was changed: remove these causes, and run the same command again; --force ignores them"
 }
 
@@ -52,17 +62,20 @@ func (e *UnfitError) Hint() string {
 func (u *upgrade) healthTask(plan UpgradePlan) task.Task {
 	return task.Task{
 		Name: "cluster-health", Roles: []manifest.Role{manifest.RoleControlPlane}, Where: task.First, InDryRun: true,
-		Do: func(ctx context.Context, t *task.Host) error {
-			err := u.health(ctx, t, plan)
-			if unfit, ok := errors.AsType[*UnfitError](err); ok && u.Force {
-				for _, reason := range unfit.Reasons {
-					u.Tell(task.Event{Phase: "precheck", Task: "cluster-health", Host: t.Name, State: task.Warned, Message: u.Mask.Mask(reason.Error())})
-				}
-				return nil
-			}
-			return err
-		},
+		Do: func(ctx context.Context, t *task.Host) error { return u.unfit(t, u.health(ctx, t, plan)) },
 	}
+}
+
+// unfit returns err, or with --force warns of its reasons.
+func (u *upgrade) unfit(t *task.Host, err error) error {
+	unfit, ok := errors.AsType[*UnfitError](err)
+	if !ok || !u.Force {
+		return err
+	}
+	for _, reason := range unfit.Reasons {
+		u.Tell(task.Event{Phase: "precheck", Task: "cluster-health", Host: t.Name, State: task.Warned, Message: u.Mask.Mask(reason.Error())})
+	}
+	return nil
 }
 
 type healthCheck func(ctx context.Context, t *task.Host, plan UpgradePlan) []error
@@ -81,20 +94,44 @@ func (u *upgrade) health(ctx context.Context, t *task.Host, plan UpgradePlan) er
 		return errors.Join(reasons...)
 	})
 	reasons = append(reasons, gather(ctx, u.budgets, u.lonePods, u.configReadable)...)
-	nodes := slices.Concat(u.controlPlanes(), u.workers())
-	found := make([][]error, len(nodes))
-	_ = u.OnAll(nodes, func(i int, t *task.Host) error {
-		found[i] = slices.Concat(certificatesValid(ctx, t), u.roomFor(ctx, t, plan), quotaHolds(ctx, t))
-		return nil
-	})
-	reasons = append(reasons, slices.Concat(found...)...)
+	reasons = append(reasons, u.onEach(slices.Concat(u.controlPlanes(), u.workers()), func(t *task.Host) []error {
+		return slices.Concat(certificatesValid(ctx, t), u.roomFor(ctx, t, plan), quotaHolds(ctx, t))
+	})...)
+	reasons = append(reasons, u.onEach(u.etcdAlone(), func(t *task.Host) []error { return u.roomForSnapshot(ctx, t) })...)
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case len(reasons) == 0:
 		return nil
 	}
-	return &UnfitError{reasons}
+	return &UnfitError{Reasons: reasons}
+}
+
+// onEach runs a check on hosts at the same time, and returns all reasons.
+func (u *upgrade) onEach(hosts []*task.Host, check func(t *task.Host) []error) []error {
+	found := make([][]error, len(hosts))
+	_ = u.OnAll(hosts, func(i int, t *task.Host) error { // no error is returned below
+		found[i] = check(t)
+		return nil
+	})
+	return slices.Concat(found...)
+}
+
+// etcdAlone returns the hosts of external etcd that are no nodes.
+func (u *upgrade) etcdAlone() []*task.Host {
+	if u.Cluster.Etcd.Type != manifest.EtcdExternal {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(u.Connected(manifest.RoleEtcd)), func(t *task.Host) bool { return t.Is(manifest.RoleCluster) })
+}
+
+// roomForSnapshot compares the space that a copy of etcd's data takes on one of its hosts with the free space.
+func (u *upgrade) roomForSnapshot(ctx context.Context, t *task.Host) []error {
+	data, err := used(ctx, t, u.Cluster.Etcd.DataDir)
+	if err != nil {
+		return []error{err}
+	}
+	return fits(ctx, t, map[string]int64{task.StateDir: data})
 }
 
 // serversAnswer checks that every API server is ready.
@@ -415,7 +452,7 @@ func fits(ctx context.Context, t *task.Host, need map[string]int64) []error {
 	var errs []error
 	for mount, f := range found {
 		if f.need > f.free {
-			errs = append(errs, fmt.Errorf("%s has %d MiB free on %s, and the upgrade writes up to %d MiB", t.Name, f.free>>20, mount, f.need>>20))
+			errs = append(errs, fmt.Errorf("%s has %d MiB free on %s, and up to %d MiB are written there", t.Name, f.free>>20, mount, f.need>>20))
 		}
 	}
 	return errs

@@ -74,11 +74,14 @@ func Verify(ctx context.Context, path string, jobs int, progress func(done, tota
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	surplus, err := surplusParts(base, len(list))
+	surplus, err := after(base, len(list))
 	if err != nil {
 		return nil, err
 	}
-	reports = append(reports, surplus...)
+	for _, name := range surplus {
+		reports = append(reports, Report{Path: name, State: Surplus, Err: &Error{Part: name, Reason: fmt.Sprintf(
+			"not part of this bundle, which has %d parts: remove the file", len(list))}})
+	}
 	errs := make([]error, 0, len(reports))
 	for _, r := range reports {
 		errs = append(errs, r.Err)
@@ -86,17 +89,27 @@ func Verify(ctx context.Context, path string, jobs int, progress func(done, tota
 	return reports, errors.Join(errs...)
 }
 
-// surplusParts finds parts with higher numbers than in parts.json: cat would append them to this bundle.
-func surplusParts(base string, n int) ([]Report, error) {
+// SurplusParts returns the files that have the name of a part of the bundle at path and a higher number than its parts.json lists:
+// cat would append them to the bundle. Without a parts.json there are none.
+func SurplusParts(path string) ([]string, error) {
+	base, _ := Locate(path)
+	list, err := readPartList(base)
+	if list == nil || err != nil {
+		return nil, err
+	}
+	return after(base, len(list))
+}
+
+// after returns the existing parts with higher numbers than n.
+func after(base string, n int) ([]string, error) {
 	last, err := Last(base)
 	if err != nil {
 		return nil, err
 	}
-	var all []Report
+	var all []string
 	for i := n + 1; i <= last; i++ {
 		if name := Name(base, i); exists(name) {
-			all = append(all, Report{Path: name, State: Surplus, Err: &Error{Part: name, Reason: fmt.Sprintf(
-				"not part of this bundle, which has %d parts: remove the file", n)}})
+			all = append(all, name)
 		}
 	}
 	return all, nil

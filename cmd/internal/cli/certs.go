@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -17,7 +16,6 @@ import (
 	"github.com/kkbundle/kkbundle/disk"
 	"github.com/kkbundle/kkbundle/installer"
 	"github.com/kkbundle/kkbundle/installer/engine"
-	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/installer/node"
 	"github.com/kkbundle/kkbundle/plain"
 )
@@ -103,23 +101,12 @@ func printCertificates(g *globals, all []installer.Certificate, now time.Time) e
 	var rows [][]string
 	for _, c := range all {
 		end, left, by := c.End.Format(time.DateOnly), remaining(c.End.Sub(now)), c.Renewal
-		switch {
-		case c.Problem != "":
+		if c.Problem != "" {
 			end, left, by = "unreadable", "", c.Problem
-		case c.CA:
-			by = authorityRenewal(c.Path)
 		}
 		rows = append(rows, []string{end, left, c.Host, c.Path, by})
 	}
 	return g.PrintTable([]string{"ENDS", "LEFT", "HOST", "CERTIFICATE", "RENEWED BY"}, rows)
-}
-
-// authorityRenewal returns what replaces an authority.
-func authorityRenewal(path string) string {
-	if strings.HasPrefix(path, kube.PKIDir) {
-		return "kkbundle certs rotate-ca"
-	}
-	return "an authority: a new one is a new cluster's"
 }
 
 // remaining returns a duration in days, or in hours of the last days.

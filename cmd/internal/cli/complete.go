@@ -44,6 +44,8 @@ func (g *globals) completeAll(root *cobra.Command) {
 		switch {
 		case c.CommandPath() == "kkbundle precheck":
 			_ = c.RegisterFlagCompletionFunc("output", oneOf("table", "json", "junit", "html", "markdown"))
+		case c.CommandPath() == "kkbundle status":
+			_ = c.RegisterFlagCompletionFunc("output", oneOf(showTable, showJSON))
 		case c.CommandPath() == "kkbundle extract":
 			_ = c.RegisterFlagCompletionFunc("format", oneOf(formatOCI, formatOCIArchive, formatDocker, formatTree))
 		case c.LocalFlags().Lookup("output") != nil && c.LocalFlags().Lookup("output").DefValue == showTable:

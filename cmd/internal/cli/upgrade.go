@@ -52,7 +52,8 @@ The upgrade stops at the first failed node and prints the state of the nodes; th
 version, which may be three minor releases older; the exit code is 0, and the last lines name them.
 
 --rollback with the bundle before goes back to its release, from any point of a failed upgrade and after a complete one: kubelets first,
-then control planes one by one. etcd keeps its data, so nothing written since is lost. It refuses if the cluster runs more than one minor
+then control planes one by one. With the bundle of the upgrade itself it goes back to an intermediate release, if the upgrade stopped
+after that one. etcd keeps its data, so nothing written since is lost. It refuses if the cluster runs more than one minor
 release later, if etcd's data have moved to a later minor release, or if there are objects of types that the release before does not
 have. --forget-rollback removes the copies that it needs; status names their size.
 With --json, events are lines on standard error, and the result with the plan is one document on standard output, as for install.`,
@@ -73,7 +74,7 @@ With --json, events are lines on standard error, and the result with the plan is
 	f.BoolVar(&o.dryRun, "dry-run", false, "show the plan and the cluster's health, and change nothing")
 	f.BoolVar(&o.force, "force", false, "continue if the precheck blocks or the cluster is unhealthy")
 	f.BoolVar(&o.plan, "plan", false, "as --dry-run, and rehearse: components, programs, removed APIs, webhooks, and the expected time")
-	f.BoolVar(&o.rollback, "rollback", false, "go back to the release and settings of this bundle, which the cluster had before its last upgrade")
+	f.BoolVar(&o.rollback, "rollback", false, "go back to the release and settings before the last upgrade, with the bundle of that time")
 	f.BoolVar(&o.forget, "forget-rollback", false, "remove the copies that a rollback needs, and do nothing else")
 	cmd.MarkFlagsMutuallyExclusive("rollback", "forget-rollback", "plan")
 	f.BoolVarP(&o.yes, "yes", "y", false, "do not ask for confirmation")

@@ -211,7 +211,7 @@ func (th *thread) wrongSudoPassword(t *testing.T) {
 func (th *thread) precheck(t *testing.T) {
 	run(t, th.site(t, "reset", "--yes")).must(t, 0) // what the refused installs left; also: there is nothing to reset
 	before := th.traces(t)
-	th.on(t, 2, "systemd-run --quiet --collect --unit=busy-port socat TCP-LISTEN:10250,fork /dev/null")
+	th.on(t, 2, "systemd-run --quiet --collect --unit=busy-port socat TCP-LISTEN:10250,fork,reuseaddr /dev/null")
 	eventually(t, "something listens on 10250", func() bool { return strings.Contains(th.on(t, 2, "ss -ltnH"), ":10250") })
 	r := run(t, th.site(t, "precheck")).must(t, 12)
 	if !strings.Contains(r.stdout, "10250") || !strings.Contains(r.stdout, "host2") {

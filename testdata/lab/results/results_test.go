@@ -36,6 +36,7 @@ func TestLoadRefusesAResultWithoutItsFacts(t *testing.T) {
 		`{"test":"TestA","outcome":"passed","lab":"lab","hosts":["debian/12"],"date":"2026-11-22"}`:               "version",
 		`{"test":"TestA","outcome":"passed","lab":"lab","hosts":["debian/12"],"date":"yesterday","version":"v1"}`: "yesterday",
 		`{"test":"TestA","outcome":"perhaps","lab":"lab","hosts":["debian/12"]}`:                                  "perhaps",
+		`{"test":"TestA","outcome":"passed","lab":"processes","hosts":["debian/12"]}`:                             "processes",
 		`{"test":"TestB","outcome":"passed","lab":"lab","hosts":["debian/12"]}`:                                   "TestB.debian-12.json",
 	} {
 		dir := t.TempDir()
@@ -45,6 +46,19 @@ func TestLoadRefusesAResultWithoutItsFacts(t *testing.T) {
 		if _, err := Load(dir); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want an error with %q", text, err, want)
 		}
+	}
+}
+
+func TestProcessesHaveNoHosts(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	want := Result{Test: "TestA", Outcome: Passed, Date: "2026-11-22", Version: "v1", Lab: Processes}
+	if err := Write(dir, want); err != nil {
+		t.Fatal(err)
+	}
+	got, err := Load(dir)
+	if diff := cmp.Diff([]Result{want}, got); err != nil || diff != "" {
+		t.Errorf("%v (-want +got)\n%s", err, diff)
 	}
 }
 
