@@ -400,7 +400,8 @@ func (f *foreign) locked(t *testing.T, b *bundle.Reader) {
 	if err != nil || lease.Spec.HolderIdentity != nil {
 		t.Fatalf("the lock is held after a run: %v, %v", lease, err)
 	}
-	who, now, seconds := "eva@laptop (process 7)", metav1.NowMicro(), int32(60)
+	// The lock is as young an hour later: a busy machine may need more than its minute to look at it.
+	who, now, seconds := "eva@laptop (process 7)", metav1.NewMicroTime(time.Now().Add(time.Hour)), int32(60)
 	lease.Spec.HolderIdentity, lease.Spec.RenewTime, lease.Spec.LeaseDurationSeconds = &who, &now, &seconds
 	if lease, err = leases.Update(t.Context(), lease, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
@@ -409,7 +410,7 @@ func (f *foreign) locked(t *testing.T, b *bundle.Reader) {
 	if _, err := deploy.Run(t.Context(), b, f.options()); !errors.As(err, &locked) || locked.Who != who {
 		t.Errorf("got %v", err)
 	}
-	old := metav1.NewMicroTime(now.Add(-2 * time.Minute)) // its run was killed
+	old := metav1.NewMicroTime(time.Now().Add(-2 * time.Minute)) // its run was killed
 	lease.Spec.RenewTime = &old
 	if _, err = leases.Update(t.Context(), lease, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)

@@ -411,9 +411,9 @@ func TestEtcdBackupEndsWithAHungMember(t *testing.T) {
 	t.Parallel()
 	_, r, _ := etcdSite(t, "external")
 	dir, bin := t.TempDir(), t.TempDir()
-	writeProgram(t, filepath.Join(bin, "etcdctl"), "#!/bin/sh\nexec sleep 60\n")
+	writeProgram(t, filepath.Join(bin, "etcdctl"), "#!/bin/sh\nexec sleep 3600\n")
 	script := strings.NewReplacer(etcd.Backups, dir, "PATH=", "PATH="+bin+":", "timeout 600", "timeout 0.2").Replace(string(etcd.BackupScript(r.Hosts[0], 2)))
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	err := newRooted(t, "save").Run(ctx, host.Cmd{Args: []string{"sh", "-c", script}})
 	if err == nil || ctx.Err() != nil || !strings.Contains(err.Error(), "etcd did not send a copy within 10 minutes") {

@@ -184,8 +184,9 @@ func TestEtcdCopiesInS3(t *testing.T) {
 // status warns of a copy that failed and of copies that are late, and says nothing of hosts without the timer.
 func TestStatusJudgesCopies(t *testing.T) {
 	t.Parallel()
+	now := time.Now().UTC()
 	day := func(n int) string {
-		return "etcd-" + time.Now().UTC().AddDate(0, 0, -n).Format("20060102T150405Z") + ".db"
+		return "etcd-" + now.AddDate(0, 0, -n).Format("20060102T150405Z") + ".db"
 	}
 	for name, c := range map[string]struct {
 		enabled bool

@@ -138,19 +138,25 @@ func labEtcd(t *testing.T, name string) string {
 	return found[0]
 }
 
-// A real etcd that has reached its quota takes changes again.
-func TestEtcdDefragNoSpace(t *testing.T) {
-	t.Parallel()
-	server, ctl := labEtcd(t, "etcd"), labEtcd(t, "etcdctl")
-	var urls []string
-	for range 2 {
+// freeURLs returns addresses with ports that differ: each is held until all are known.
+func freeURLs(t *testing.T, n int) (urls []string) {
+	t.Helper()
+	for range n {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			t.Fatal(err)
 		}
+		defer l.Close()
 		urls = append(urls, "http://"+l.Addr().String())
-		_ = l.Close()
 	}
+	return urls
+}
+
+// A real etcd that has reached its quota takes changes again.
+func TestEtcdDefragNoSpace(t *testing.T) {
+	t.Parallel()
+	server, ctl := labEtcd(t, "etcd"), labEtcd(t, "etcdctl")
+	urls := freeURLs(t, 2)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	cmd := exec.CommandContext(ctx, server, "--data-dir="+t.TempDir(), "--listen-client-urls="+urls[0], "--advertise-client-urls="+urls[0], "--listen-peer-urls="+urls[1],
 		"--initial-advertise-peer-urls="+urls[1], "--initial-cluster=default="+urls[1], "--quota-backend-bytes=16777216", "--log-level=error")

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -146,6 +147,10 @@ func TestStatusJudgesPodsWithoutAClusterFile(t *testing.T) {
 // TestStatusWaits holds that a status with a time limit looks again, and sees a host that came back meanwhile.
 func TestStatusWaits(t *testing.T) {
 	t.Parallel()
+	synctest.Test(t, statusWaits) // a look may take as long as the machine wants
+}
+
+func statusWaits(t *testing.T) {
 	s := newSite(t, "cp1", "node1")
 	s.dialing("node1")
 	lost := s.options.Dial

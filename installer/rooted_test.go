@@ -50,7 +50,14 @@ func newRooted(t *testing.T, name string) *rooted {
 	for _, stub := range []string{"systemctl", "sysctl", "modprobe", "ip", "nft", "swapoff", "swapon", "chown", "systemd-sysusers", "userdel", "pkill", "umount", "kubeadm", "kubectl", "hostname", "journalctl", "iptables", "ip6tables"} {
 		h.stub(t, stub, "exit 0")
 	}
-	h.stub(t, "pgrep", "exit 1") // this machine's processes are not the host's
+	h.stub(t, "pgrep", "exit 1")       // this machine's processes are not the host's
+	if uid := os.Geteuid(); uid != 0 { // chown is a stub: the host's root is who runs the tests
+		stat, err := exec.LookPath("stat")
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.stub(t, "stat", fmt.Sprintf(`%s "$@" | sed 's/ %d$/ 0/'`, stat, uid))
+	}
 	h.stub(t, "ctr", "echo 'io.containerd.grpc.v1                     cri                      -              ok        '")
 	h.commands[host.HelperPath] = h.helper
 	t.Cleanup(func() { wantExecutablePrograms(t, h) })

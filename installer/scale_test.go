@@ -162,6 +162,9 @@ func newFleet(t *testing.T, well, ill int, kinds []fault) *fleet {
 			o.Address, o.Port, o.Keys, o.KnownHosts = s.Host, s.Port, []string{s.KeyFile}, []string{s.KnownHosts}
 			f.machines[name] = m
 		}
+		if !f.faults[name].slow {
+			o.Patience = time.Hour // a busy machine
+		}
 		f.options[name] = o
 		fmt.Fprintf(&text, "  %s: {address: %s, internalIPv4: 10%s}\n", name, address, strings.TrimPrefix(address, "127"))
 	}

@@ -2,14 +2,12 @@ package delta
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/klauspost/compress/zstd"
 
@@ -85,17 +83,6 @@ func TestProgramsThatFailAreNamed(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), c.want) || !strings.HasPrefix(err.Error(), "compress with "+program+": ") {
 			t.Errorf("%s: %d bytes, %v; want %q", name, len(packed), err, c.want)
 		}
-	}
-}
-
-// TestTheProgramEndsWithTheContext cancels while the program and its child run.
-func TestTheProgramEndsWithTheContext(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-	defer cancel()
-	start := time.Now()
-	_, err := packWith(ctx, script(t, "sleep 100 & wait"), []byte("content"))
-	if !errors.Is(err, context.DeadlineExceeded) || time.Since(start) > time.Minute {
-		t.Errorf("%v after %s", err, time.Since(start))
 	}
 }
 

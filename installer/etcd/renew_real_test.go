@@ -47,15 +47,16 @@ func TestEtcdTakesNewCertificates(t *testing.T) {
 		t.Fatal(err)
 	}
 	authority, server := put("ca", caPair), put("server", pair)
-	free := func() string {
+	free := func() net.Listener {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer l.Close()
-		return l.Addr().String()
+		return l
 	}
-	address, peer := free(), free()
+	first, second := free(), free() // held until both are known, so that they differ
+	address, peer := first.Addr().String(), second.Addr().String()
+	_, _ = first.Close(), second.Close()
 	ctx, stop := context.WithCancel(t.Context())
 	command := exec.CommandContext(ctx, found[0], "--data-dir="+dir+"/data", "--unsafe-no-fsync", "--listen-client-urls=https://"+address,
 		"--advertise-client-urls=https://"+address, "--listen-peer-urls=http://"+peer, "--cert-file="+server.Cert, "--key-file="+server.Key,

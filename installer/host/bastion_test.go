@@ -21,7 +21,7 @@ func forward(ctx context.Context, address string) (net.Conn, error) {
 }
 
 func optionsOf(name string, s *hosttest.Server) host.SSHOptions {
-	return host.SSHOptions{Name: name, Address: s.Host, Port: s.Port, Keys: []string{s.KeyFile}, KnownHosts: []string{s.KnownHosts}}
+	return host.SSHOptions{Name: name, Address: s.Host, Port: s.Port, Keys: []string{s.KeyFile}, KnownHosts: []string{s.KnownHosts}, Patience: patience}
 }
 
 func bastions(t *testing.T) *host.Bastions {
@@ -215,8 +215,8 @@ func TestSSHDForwarding(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			s := hosttest.StartSSHD(t, hosttest.SSHDOptions{Config: c.config})
-			jump := host.SSHOptions{Name: "jump", Address: s.Host, Port: s.Port, Keys: []string{s.KeyFile}, KnownHosts: []string{s.KnownHosts}}
-			o := host.SSHOptions{Name: "node1", Address: target.Host, Port: target.Port, Keys: []string{target.KeyFile}, KnownHosts: []string{target.KnownHosts}}
+			jump := host.SSHOptions{Name: "jump", Address: s.Host, Port: s.Port, Keys: []string{s.KeyFile}, KnownHosts: []string{s.KnownHosts}, Patience: patience}
+			o := host.SSHOptions{Name: "node1", Address: target.Host, Port: target.Port, Keys: []string{target.KeyFile}, KnownHosts: []string{target.KnownHosts}, Patience: patience}
 			if c.name == "nobody there" {
 				o.Address, o.Port = "127.0.0.2", 1
 			}

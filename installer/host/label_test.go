@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -34,22 +35,30 @@ func newLabelling(t *testing.T, rules ...string) labelling {
 	}
 	dir := t.TempDir()
 	contexts := filepath.Join(dir, "file_contexts")
-	write := func(name, text string, mode os.FileMode) {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), mode); err != nil {
-			t.Fatal(err)
-		}
+	if err := os.WriteFile(contexts, []byte(strings.Join(rules, "\n")+"\n"), 0o644); err != nil {
+		t.Fatal(err)
 	}
-	write("file_contexts", strings.Join(rules, "\n")+"\n", 0o644)
-	write("matchpathcon", "#!/bin/sh\nexec "+program+" -f "+contexts+` "$@"`+"\n", 0o755)
+	writeProgram(t, filepath.Join(dir, "matchpathcon"), "#!/bin/sh\nexec "+program+" -f "+contexts+` "$@"`+"\n")
 	if err := exec.CommandContext(t.Context(), "unshare", "--mount", "mount", "-t", "tmpfs", "none", "/sys/fs").Run(); err != nil {
 		t.Skip("needs a mount namespace of its own: ", err)
 	}
-	local, err := host.Local(t.Context(), host.LocalOptions{})
+	local, err := host.Local(t.Context(), host.LocalOptions{Patience: patience})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = local.Close() })
 	return labelling{local, dir}
+}
+
+// writeProgram writes what will be run. No child is started meanwhile: it would have the file open for writing until it becomes
+// another program, and what somebody writes to cannot be run.
+func writeProgram(t *testing.T, name, text string) {
+	t.Helper()
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	if err := os.WriteFile(name, []byte(text), 0o755); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func labelOf(name string) string {
@@ -119,9 +128,7 @@ func TestEditFileKeepsLabel(t *testing.T) {
 func TestLabelThatCannotBeSet(t *testing.T) {
 	t.Parallel()
 	h := newLabelling(t, `/proc(/.*)?	system_u:object_r:bin_t:s0`, `.*	system_u:object_r:bin_t:s0`)
-	if err := os.WriteFile(h.bin+"/chcon", []byte("#!/bin/sh\necho 'chcon: Operation not supported' >&2\nexit 1\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	writeProgram(t, h.bin+"/chcon", "#!/bin/sh\necho 'chcon: Operation not supported' >&2\nexit 1\n")
 	name := t.TempDir() + "/program"
 	_, err := host.WriteFile(t.Context(), h, name, 0o755, []byte("x"))
 	if err == nil {

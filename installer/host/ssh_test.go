@@ -74,7 +74,7 @@ func TestKeys(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
 	s := hosttest.Start(t, hosttest.Options{})
-	base := host.SSHOptions{Address: s.Host, Port: s.Port, KnownHosts: []string{s.KnownHosts}}
+	base := host.SSHOptions{Address: s.Host, Port: s.Port, KnownHosts: []string{s.KnownHosts}, Patience: patience}
 	private := readKey(t, s.KeyFile)
 	locked := filepath.Join(t.TempDir(), "locked")
 	block, err := ssh.MarshalPrivateKeyWithPassphrase(private, "", []byte("open sesame"))
@@ -195,7 +195,7 @@ func TestHostKeys(t *testing.T) {
 	dir := t.TempDir()
 	ed, ec := hosttest.NewKey(t, dir+"/ed"), ecdsaKey(t)
 	s := hosttest.Start(t, hosttest.Options{HostKeys: []ssh.Signer{ed, ec}})
-	o := host.SSHOptions{Name: "w1", Address: s.Host, Port: s.Port, Keys: []string{s.KeyFile}}
+	o := host.SSHOptions{Name: "w1", Address: s.Host, Port: s.Port, Keys: []string{s.KeyFile}, Patience: patience}
 	var refused *host.KeyError
 
 	t.Run("unknown", func(t *testing.T) {
@@ -336,7 +336,7 @@ func testAuthority(t *testing.T, dir string) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := hosttest.Start(t, hosttest.Options{HostKeys: []ssh.Signer{c.key}})
-			o := host.SSHOptions{Name: "w1", Address: s.Host, Port: s.Port, Keys: []string{s.KeyFile}}
+			o := host.SSHOptions{Name: "w1", Address: s.Host, Port: s.Port, Keys: []string{s.KeyFile}, Patience: patience}
 			o.KnownHosts = []string{writeTemp(t, strings.ReplaceAll(c.lines, " * ", " "+knownhosts.Normalize(s.Addr)+" "))}
 			h, err := host.Dial(t.Context(), o)
 			if err == nil {
@@ -373,7 +373,7 @@ func ecdsaKey(t *testing.T) ssh.Signer {
 func TestSudoFailures(t *testing.T) {
 	t.Parallel()
 	s := hosttest.StartSSHD(t, hosttest.SSHDOptions{})
-	base := host.SSHOptions{Name: "cp1", Address: s.Host, Port: s.Port, Keys: []string{s.KeyFile}, KnownHosts: []string{s.KnownHosts}}
+	base := host.SSHOptions{Name: "cp1", Address: s.Host, Port: s.Port, Keys: []string{s.KeyFile}, KnownHosts: []string{s.KnownHosts}, Patience: patience}
 	for _, c := range []struct {
 		name, user string
 		password   host.Secret
@@ -495,7 +495,7 @@ func TestLostHost(t *testing.T) {
 			s := hosttest.Start(t, hosttest.Options{})
 			h, err := host.Dial(t.Context(), host.SSHOptions{
 				Address: s.Host, Port: s.Port, Keys: []string{s.KeyFile}, KnownHosts: []string{s.KnownHosts},
-				Keepalive: c.keepalive,
+				Keepalive: c.keepalive, Patience: patience,
 			})
 			if err != nil {
 				t.Fatal(err)

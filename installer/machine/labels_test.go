@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -29,7 +30,10 @@ func TestWrongLabels(t *testing.T) {
 	const kubelet = "system_u:object_r:container_var_lib_t:s0"
 	rules := dir + "/kubelet(/.*)?\t" + kubelet + "\n" + dir + "/free\t<<none>>\n"
 	for name, text := range map[string]string{bin + "/contexts": rules, bin + "/matchpathcon": "#!/bin/sh\nexec " + program + " -f " + bin + "/contexts \"$@\"\n"} {
-		if err := os.WriteFile(name, []byte(text), 0o755); err != nil {
+		syscall.ForkLock.RLock() // a child that is started meanwhile has the program open for writing, and what somebody writes to cannot be run
+		err := os.WriteFile(name, []byte(text), 0o755)
+		syscall.ForkLock.RUnlock()
+		if err != nil {
 			t.Fatal(err)
 		}
 	}

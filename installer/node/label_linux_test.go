@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -34,7 +35,10 @@ func selinuxRoot(t *testing.T) string {
 		if err := os.MkdirAll(filepath.Dir(root+name), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(root+name, []byte(text), 0o755); err != nil {
+		syscall.ForkLock.RLock() // a child that is started meanwhile has the program open for writing, and what somebody writes to cannot be run
+		err := os.WriteFile(root+name, []byte(text), 0o755)
+		syscall.ForkLock.RUnlock()
+		if err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	sshhost "github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/host/hosttest"
@@ -28,7 +29,7 @@ func TestOutdatedSSH(t *testing.T) {
 			s := hosttest.StartSSHD(t, hosttest.SSHDOptions{Config: c.config})
 			in := good(t)
 			h := &in.Hosts[1]
-			on, err := sshhost.Dial(t.Context(), sshhost.SSHOptions{Name: h.Name, Address: s.Host, Port: s.Port, User: hosttest.UserSudoFree, Keys: []string{s.KeyFile}, KnownHosts: []string{s.KnownHosts}})
+			on, err := sshhost.Dial(t.Context(), sshhost.SSHOptions{Name: h.Name, Address: s.Host, Port: s.Port, User: hosttest.UserSudoFree, Keys: []string{s.KeyFile}, KnownHosts: []string{s.KnownHosts}, Patience: time.Hour})
 			want := "ssh-algorithms"
 			switch {
 			case c.refused != "":

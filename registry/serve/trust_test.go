@@ -299,6 +299,7 @@ func TestShutdown(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
+	s.SetLimits(time.Hour) // a busy machine may need longer than the 20 seconds that transfers have at the end
 	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

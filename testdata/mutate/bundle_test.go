@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
@@ -230,8 +231,9 @@ func (c *content) replace(old digest.Digest, data []byte) {
 			d.Digest, d.Size = fresh, int64(len(data))
 		}
 	}
-	for at, parent := range c.blobs {
-		if parent.class > classManifest || !bytes.Contains(parent.data, []byte(old)) {
+	for _, at := range slices.Sorted(maps.Keys(c.blobs)) { // in one order: a seed makes the same bundle each time
+		parent, left := c.blobs[at]
+		if !left || parent.class > classManifest || !bytes.Contains(parent.data, []byte(old)) {
 			continue
 		}
 		tree, err := parse(parent.data)
@@ -373,12 +375,8 @@ func (f bundleFile) mutate(r *rand.Rand) (name string, data []byte) {
 
 // mutateBlob changes one blob. Manifests and indexes have better chances.
 func (c *content) mutateBlob(r *rand.Rand) string {
-	list := slices.Sorted(func(yield func(digest.Digest) bool) {
-		for d, b := range c.blobs {
-			if (b.class <= classConfig || r.IntN(2) == 0) && !yield(d) {
-				return
-			}
-		}
+	list := slices.DeleteFunc(slices.Sorted(maps.Keys(c.blobs)), func(d digest.Digest) bool {
+		return c.blobs[d].class > classConfig && r.IntN(2) != 0
 	})
 	at := list[r.IntN(len(list))]
 	b := c.blobs[at]

@@ -40,6 +40,8 @@ const (
 	hardLimit = 4 << 30
 	// maxFailures ends a kind's run.
 	maxFailures = 10
+	// startLimit is the least time in which a worker begins its first mutation.
+	startLimit = 2 * time.Minute
 )
 
 // A kind is a kind of hostile input, with its bounds. They hold for everything that is done with one mutation.
@@ -194,7 +196,7 @@ func (k kind) work(ctx context.Context, dir string, j job, o *outcome) (next uin
 		return j.From, err
 	}
 	hung := false
-	silence := time.AfterFunc(k.wall, func() {
+	silence := time.AfterFunc(max(k.wall, startLimit), func() {
 		hung = true
 		_ = cmd.Process.Signal(unix.SIGQUIT) // Go prints the goroutines
 	})
@@ -355,12 +357,13 @@ func badKinds() []kind {
 			}
 		}),
 		bad("time", time.Minute, func() {
-			for end := time.Now().Add(2 * time.Second); time.Now().Before(end); {
+			begin, _ := processorTime()
+			for now := begin; now < begin+2*time.Second; now, _ = processorTime() {
 				_ = strings.Repeat("x", 1000)
 			}
 		}),
 		bad("panic", time.Minute, func() { panic("out of range") }),
-		bad("panic elsewhere", time.Minute, func() { go panic("out of range"); time.Sleep(time.Second) }),
+		bad("panic elsewhere", time.Minute, func() { go panic("out of range"); time.Sleep(time.Hour) }),
 		bad("hang", 3*time.Second, func() { time.Sleep(time.Hour) }), // select {} ends at once where no other goroutine can run
 	}
 }
