@@ -41,6 +41,7 @@ type rotatingCluster struct {
 	mu      sync.Mutex
 	site    *site
 	kubeadm string
+	version string // of kubeadm, which knows its own release and the one before
 	// running has the files of each program at its start, by host.
 	running map[string]map[string]string
 	// root is the content of the ConfigMap kube-root-ca.crt, and pod its content when the pod started. restarts counts the generations of pods.
@@ -70,8 +71,8 @@ func labKubeadm(t *testing.T) string {
 
 // clusterConfig is kubeadm's configuration of the cluster.
 func (f *rotatingCluster) clusterConfig() string {
-	return fmt.Sprintf("apiVersion: kubeadm.k8s.io/v1beta4\nkind: ClusterConfiguration\nkubernetesVersion: v1.34.3\ncontrolPlaneEndpoint: %s:6443\napiServer: {certSANs: [%s, %s]}\n",
-		f.addresses["cp1"], f.addresses["cp1"], f.addresses["cp2"])
+	return fmt.Sprintf("apiVersion: kubeadm.k8s.io/v1beta4\nkind: ClusterConfiguration\nkubernetesVersion: %s\ncontrolPlaneEndpoint: %s:6443\napiServer: {certSANs: [%s, %s]}\n",
+		f.version, f.addresses["cp1"], f.addresses["cp1"], f.addresses["cp2"])
 }
 
 // newRotating makes the cluster. network distinguishes the tests' addresses.
@@ -94,6 +95,11 @@ func newRotating(t *testing.T, network int) *rotatingCluster {
 	f := &rotatingCluster{
 		site: s, kubeadm: labKubeadm(t), running: map[string]map[string]string{}, restarts: map[string]int{}, addresses: addresses, configs: map[string]map[string]string{}, checked: map[string]error{},
 	}
+	version, err := exec.CommandContext(t.Context(), f.kubeadm, "version", "--output=short").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.version = strings.TrimSpace(string(version))
 	f.configs["kubeadm-config"] = map[string]string{"ClusterConfiguration": f.clusterConfig()}
 	for _, name := range []string{"cp1", "cp2", "node1"} {
 		f.begin(t, s.hosts[name])

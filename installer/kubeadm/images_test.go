@@ -12,6 +12,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
 
 func parsed(t *testing.T, text string) *manifest.Cluster {
@@ -57,12 +58,24 @@ func TestImageTagsAreWritten(t *testing.T) {
 func TestRealKubeadmTakesTheTags(t *testing.T) {
 	t.Parallel()
 	program := labProgram(t, "kubernetes-amd64-*", "kubeadm")
+	version, err := exec.CommandContext(t.Context(), program, "version", "--output=short").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	release := "kubernetes: {version: " + strings.TrimSpace(string(version)) + "}\n" // kubeadm knows its own and the one before
+	tag := map[string]string{}
+	for _, name := range []string{"coredns", "pause", "etcd"} {
+		if tag[name], err = catalog.Version(parsed(t, release), name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	dns, pause, etcd := "registry.k8s.io/coredns/coredns:"+tag["coredns"], "registry.k8s.io/pause:"+tag["pause"], "registry.k8s.io/etcd:"+tag["etcd"]
 	for text, want := range map[string][]string{
-		"": {"registry.k8s.io/coredns/coredns:v1.12.1", "registry.k8s.io/pause:3.10.1", "registry.k8s.io/etcd:3.6.5-0"},
-		"components: {etcd: {version: 3.6.99-0}, coredns: {version: v1.13.9}}\n": {"registry.k8s.io/coredns/coredns:v1.13.9", "registry.k8s.io/pause:3.10.1", "registry.k8s.io/etcd:3.6.99-0"},
-		"etcd: {type: external}\n": {"registry.k8s.io/coredns/coredns:v1.12.1", "registry.k8s.io/pause:3.10.1"},
+		"": {dns, pause, etcd},
+		"components: {etcd: {version: 3.6.99-0}, coredns: {version: v1.13.9}}\n": {"registry.k8s.io/coredns/coredns:v1.13.9", pause, "registry.k8s.io/etcd:3.6.99-0"},
+		"etcd: {type: external}\n": {dns, pause},
 	} {
-		config, err := ImagesConfig(parsed(t, "kubernetes: {version: v1.34.3}\n"+text))
+		config, err := ImagesConfig(parsed(t, release+text))
 		if err != nil {
 			t.Fatal(err)
 		}
