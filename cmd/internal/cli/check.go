@@ -202,11 +202,11 @@ func (c *fileChecker) file(f checkedFile, data []byte) {
 	case f.Kind == manifest.KindPrecheckRules:
 		_, err = manifest.ParsePrecheckRules(f.File, data, precheck.IDs())
 	case f.Kind == "Config" || f.Kind == manifest.KindCluster && !foreign:
-		c.clusters[f.File], err = c.g.checkCluster(f.File, nil)
+		err = c.cluster(f.File)
 	case f.Kind == manifest.KindInventory:
 		c.inventories[f.File], err = site.ReadInventory(c.g.Console, f.File)
 	case f.Kind == manifest.KindCluster || f.Kind == "KKCluster": // hosts and cluster in one
-		c.clusters[f.File], err = c.g.checkCluster(f.File, nil)
+		err = c.cluster(f.File)
 		c.add(err)
 		c.inventories[f.File], err = site.ReadInventory(c.g.Console, f.File)
 	case foreign && f.Kind == "Manifest":
@@ -217,6 +217,24 @@ func (c *fileChecker) file(f checkedFile, data []byte) {
 	c.add(err)
 }
 
+// cluster checks a cluster file.
+func (c *fileChecker) cluster(file string) error {
+	k, assumptions, err := c.g.checkCluster(file, nil)
+	c.clusters[file] = k
+	c.assumed(assumptions)
+	return err
+}
+
+// assumed prints assumptions, each once: a manifest has those of its cluster file.
+func (c *fileChecker) assumed(lines []string) {
+	for _, line := range lines {
+		if !c.said[line] {
+			c.said[line] = true
+			c.g.assumed([]string{line})
+		}
+	}
+}
+
 // project checks a manifest with everything it names, and its lock.
 func (c *fileChecker) project(file string) {
 	p, err := build.Load(file)
@@ -224,7 +242,7 @@ func (c *fileChecker) project(file string) {
 		c.add(err)
 		return
 	}
-	c.g.assumed(p.Assumptions)
+	c.assumed(p.Assumptions)
 	c.g.noteIdleCharts(p)
 	for _, name := range p.Manifest.ClusterFiles() {
 		path := filepath.Join(filepath.Dir(file), name)
@@ -280,30 +298,27 @@ func (c *fileChecker) fit() {
 	}
 }
 
-// checkCluster reads a cluster file and checks its versions against the catalog.
-func (g *globals) checkCluster(file string, settings []string) (*manifest.Cluster, error) {
-	c, err := site.ReadCluster(g.Console, file, settings)
-	if err != nil {
-		return nil, err
+// checkCluster reads a cluster file and checks its versions against the catalog, whose assumptions are returned.
+func (g *globals) checkCluster(file string, settings []string) (c *manifest.Cluster, assumptions []string, err error) {
+	if c, err = site.ReadCluster(g.Console, file, settings); err != nil {
+		return nil, nil, err
 	}
 	g.noteGaps(c.CheckInstall())
 	d := c.WithDefaults()
 	var errs []error
 	if d.Catalogs, err = build.ReadCatalogs(c, build.ReadFile, filepath.Dir(file)); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	for _, name := range c.CarriedFiles() {
 		if _, err := build.ReadFile(filepath.Join(filepath.Dir(file), name)); err != nil {
 			errs = append(errs, fmt.Errorf("%s names %s: %w", file, name, err))
 		}
 	}
-	return c, errors.Join(append(errs, checkVersions(file, d, exampleStarter().Platforms))...)
-}
-
-// checkVersions checks that the catalog has the versions of a cluster with defaults, and that they go together.
-func checkVersions(file string, c *manifest.Cluster, platforms []string) error {
-	_, err := build.CheckVersions(file, c, catalog.Options{Platforms: platforms})
-	return err
+	more, err := build.CheckVersions(file, d, catalog.Options{Platforms: exampleStarter().Platforms})
+	if err != nil {
+		return c, nil, errors.Join(append(errs, err)...)
+	}
+	return c, more.Notes, errors.Join(errs...)
 }
 
 // noteIdleCharts names charts that travel in the bundle, and that install will not install.

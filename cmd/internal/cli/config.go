@@ -36,10 +36,11 @@ func newConfigCheckCmd(g *globals) *cobra.Command {
 		Example: "  kkbundle config check cluster.yaml",
 		Args:    takes("CLUSTER"),
 		RunE: func(_ *cobra.Command, args []string) error {
-			c, err := g.checkCluster(args[0], settings)
+			c, assumptions, err := g.checkCluster(args[0], settings)
 			if err != nil {
 				return err
 			}
+			g.assumed(assumptions)
 			if g.JSON {
 				return g.PrintJSON(checkResult{Version: 1, File: args[0]})
 			}

@@ -13,11 +13,13 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kkbundle/kkbundle/build"
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/cmd/internal/site"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/disk"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
 
 //go:embed starters
@@ -137,7 +139,8 @@ func (s starter) check(content map[string][]byte) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(checkVersions(bundle.DocumentCluster, c.WithDefaults(), s.Platforms), fit(inv, c))
+	_, err = build.CheckVersions(bundle.DocumentCluster, c.WithDefaults(), catalog.Options{Platforms: s.Platforms})
+	return errors.Join(err, fit(inv, c))
 }
 
 // write writes the files to a directory, or none if one exists. It returns their paths.
