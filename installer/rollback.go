@@ -309,7 +309,7 @@ func (b *rollback) leadsHere(ctx context.Context, t *task.Host, kept keptCopy) e
 		if !t.Is(manifest.RoleControlPlane) {
 			return nil
 		}
-		return b.refuse("give the bundle of that release", "the copies of %s lead back to %s", t.Name, is)
+		return b.refuse("give the bundle of that release, or that of an upgrade over it", "the copies of %s lead back to %s", t.Name, is)
 	}
 	data, err := t.Read(ctx, kept.dir+member.Path)
 	if err != nil {

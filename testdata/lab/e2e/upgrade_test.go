@@ -145,7 +145,7 @@ func TestUpgradeNew(t *testing.T) {
 		plan: []string{
 			"step " + over + ": etcd 3.6.6 -> 3.6.8, coredns v1.13.1 -> v1.14.2;", "step " + to.Version + ": etcd 3.6.8 -> 3.7.0, coredns v1.14.2 -> v1.14.6;",
 		},
-		stuck: "only the upgrade from that release keeps a way back",
+		stuck: "the copies of host1 lead back to " + over,
 		forth: []kill{{"control-plane", 1, kubeadmBegan}, {"containerd", 2, "true"}},
 	})
 }
@@ -317,10 +317,13 @@ func (th *upgraded) refused(t *testing.T) {
 // replaces returns what the plan says of the way.
 func (m moved) replaces() []string {
 	list := slices.Clone(m.plan)
-	if m.from.containerd == m.to.containerd {
-		list = append(list, "host2: replaces kubelet")
-	} else {
+	switch {
+	case m.from.containerd != m.to.containerd:
 		list = append(list, "changes: containerd "+m.from.containerd+" -> "+m.to.containerd)
+	case m.from.Pause != m.to.Pause: // which containerd's configuration names
+		list = append(list, "changes: containerd (another program or configuration) on", "host2: replaces containerd, kubelet")
+	default:
+		list = append(list, "host2: replaces kubelet")
 	}
 	if m.from.flannel != m.to.flannel {
 		list = append(list, "changes: flannel "+m.from.flannel+" -> "+m.to.flannel)
@@ -515,7 +518,7 @@ func (th *upgraded) wayBack(t *testing.T) {
 	}
 }
 
-// noRollback tries to go back where it is impossible.
+// noRollback tries to go back where it is impossible, with either bundle.
 func (th *upgraded) noRollback(t *testing.T) {
 	th.wayBack(t)
 	before := th.snapshot(t)
@@ -523,6 +526,7 @@ func (th *upgraded) noRollback(t *testing.T) {
 	if !strings.Contains(r.stderr, th.stuck) {
 		t.Errorf("no %q in\n%s", th.stuck, r.stderr)
 	}
+	run(t, th.withNext(t, "upgrade", "--yes", "--rollback")).must(t, 12)
 	if after := th.snapshot(t); after != before {
 		t.Errorf("a refused rollback changed something:\n%s", difference(before, after))
 	}
