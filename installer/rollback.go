@@ -668,12 +668,57 @@ func (b *rollback) controlPlaneTask() task.Task {
 			if err := b.putManifests(ctx, t); err != nil {
 				return err
 			}
-			if err := b.settled(ctx, t, b.nodeIsBack); err != nil {
+			if err := b.settled(ctx, t, b.planeIsBack); err != nil {
 				return err
 			}
 			return b.recordTask().Do(ctx, t)
 		},
 	}
+}
+
+// planeIsBack checks that a node is ready, and that the API knows the static pods of its manifests. A kubelet that does not reach the API
+// server while both change leaves the pods before in the API for a minute or more.
+func (b *rollback) planeIsBack(ctx context.Context, t *task.Host) error {
+	if err := b.nodeIsBack(ctx, t); err != nil {
+		return err
+	}
+	pods, err := b.FirstControlPlane().Kube().Pods(ctx, "--namespace="+kube.SystemNamespace, "--field-selector=spec.nodeName="+t.Name)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, name := range kube.ControlPlanePods(t.Name, b.Cluster.Etcd.Type == manifest.EtcdInternal) {
+		file := kube.ManifestsDir + "/" + strings.TrimSuffix(name, "-"+t.Name) + ".yaml"
+		text, err := t.Read(ctx, file)
+		if err != nil {
+			return err
+		}
+		for _, p := range pods {
+			if p.Name == name {
+				errs = append(errs, isOfManifest(p, string(text)))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// isOfManifest compares the image of a static pod's container with that of its manifest.
+func isOfManifest(p corev1.Pod, text string) error {
+	want := imageOf(text)
+	if want == "" || len(p.Spec.Containers) == 0 || p.Spec.Containers[0].Image == want {
+		return nil
+	}
+	return fmt.Errorf("the API still knows pod %s with %s, not %s", p.Name, p.Spec.Containers[0].Image, want)
+}
+
+// imageOf returns the first image of a manifest of kubeadm, "" if there is none.
+func imageOf(text string) string {
+	for line := range strings.Lines(text) {
+		if image, ok := strings.CutPrefix(strings.TrimSpace(line), "image: "); ok {
+			return image
+		}
+	}
+	return ""
 }
 
 // putManifests puts etcd's manifest back, waits for the member, and then puts the others back: an API server without etcd
@@ -754,16 +799,10 @@ func etcdRelease(ctx context.Context, t *task.Host, file string) (string, error)
 	if err != nil {
 		return "", err
 	}
-	for line := range strings.Lines(string(text)) {
-		image, ok := strings.CutPrefix(strings.TrimSpace(line), "image: ")
-		if !ok {
-			continue
-		}
-		image, _, _ = strings.Cut(image, "@")
-		release, _, _ := strings.Cut(image[strings.LastIndexByte(image, ':')+1:], "-")
-		if _, err := semver.NewVersion(release); err == nil {
-			return strings.TrimPrefix(release, "v"), nil
-		}
+	image, _, _ := strings.Cut(imageOf(string(text)), "@")
+	release, _, _ := strings.Cut(image[strings.LastIndexByte(image, ':')+1:], "-")
+	if _, err := semver.NewVersion(release); err == nil {
+		return strings.TrimPrefix(release, "v"), nil
 	}
 	return "", fmt.Errorf("%s on %s names no release of etcd's image", file, t.Name)
 }

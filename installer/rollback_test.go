@@ -835,6 +835,34 @@ func TestRollbackWaitsForAStartingAPIServer(t *testing.T) {
 	wantBack(t, s, f, "an API server that has just started")
 }
 
+// TestRollbackWaitsForItsPods: the API knows the pods of the later release for a while, and they are ready.
+func TestRollbackWaitsForItsPods(t *testing.T) {
+	t.Parallel()
+	before, old, next := clustersOf(t)
+	s, f := rollbackSite(t, "cp1")
+	if err := s.upgraded(t, f, next); err != nil {
+		t.Fatal(err)
+	}
+	b := s.rollbackTo(t, f, before, old)
+	if _, err := b.walkBack(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	const image = "registry.k8s.io/kube-controller-manager:"
+	s.hosts["cp1"].put(t, kube.ManifestsDir+"/kube-controller-manager.yaml", "spec:\n  containers:\n  - command: [x]\n    image: "+image+releaseBefore+"\n")
+	known := f.objects["pods --namespace=kube-system"]
+	for version, want := range map[string]string{
+		releaseBefore: "",
+		releaseAfter:  "the API still knows pod kube-controller-manager-cp1 with " + image + releaseAfter + ", not " + image + releaseBefore,
+	} {
+		f.objects["pods --namespace=kube-system"] = strings.Replace(known, `"kube-controller-manager-cp1","namespace":"kube-system"}`,
+			`"kube-controller-manager-cp1","namespace":"kube-system"},"spec":{"containers":[{"image":"`+image+version+`"}]}`, 1)
+		err := b.planeIsBack(t.Context(), b.Hosts[0])
+		if want == "" && err != nil || want != "" && (err == nil || err.Error() != want) {
+			t.Errorf("pods of %s: %v", version, err)
+		}
+	}
+}
+
 // TestControlPlaneIsBackWithItsPods asserts that a control plane of which the API knows no pod of etcd is not taken for back: after a
 // restart, the kubelet reports its static pods one by one.
 func TestControlPlaneIsBackWithItsPods(t *testing.T) {
