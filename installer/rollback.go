@@ -715,7 +715,7 @@ func isOfManifest(p corev1.Pod, text string) error {
 func imageOf(text string) string {
 	for line := range strings.Lines(text) {
 		if image, ok := strings.CutPrefix(strings.TrimSpace(line), "image: "); ok {
-			return image
+			return strings.Trim(image, `"'`)
 		}
 	}
 	return ""

@@ -848,7 +848,7 @@ func TestRollbackWaitsForItsPods(t *testing.T) {
 		t.Fatal(err)
 	}
 	const image = "registry.k8s.io/kube-controller-manager:"
-	s.hosts["cp1"].put(t, kube.ManifestsDir+"/kube-controller-manager.yaml", "spec:\n  containers:\n  - command: [x]\n    image: "+image+releaseBefore+"\n")
+	s.hosts["cp1"].put(t, kube.ManifestsDir+"/kube-controller-manager.yaml", "spec:\n  containers:\n  - command: [x]\n    image: \""+image+releaseBefore+"\"\n")
 	known := f.objects["pods --namespace=kube-system"]
 	for version, want := range map[string]string{
 		releaseBefore: "",
