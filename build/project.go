@@ -219,7 +219,7 @@ func CheckVersions(file string, c *manifest.Cluster, o catalog.Options) (catalog
 			lines = append(lines, line)
 		}
 	}
-	return more, &InputError{errors.New(strings.Join(lines, "\n"))}
+	return catalog.Additions{}, &InputError{errors.New(strings.Join(lines, "\n"))}
 }
 
 // sameDocuments removes duplicate documents. Different documents with one name are an error.

@@ -315,10 +315,7 @@ func (g *globals) checkCluster(file string, settings []string) (c *manifest.Clus
 		}
 	}
 	more, err := build.CheckVersions(file, d, catalog.Options{Platforms: exampleStarter().Platforms})
-	if err != nil {
-		return c, nil, errors.Join(append(errs, err)...)
-	}
-	return c, more.Notes, errors.Join(errs...)
+	return c, more.Notes, errors.Join(append(errs, err)...)
 }
 
 // noteIdleCharts names charts that travel in the bundle, and that install will not install.

@@ -83,11 +83,14 @@ func (o overwrite) bundle(g *globals, path string, differs func(r *bundle.Reader
 	switch {
 	case err == nil:
 		defer r.Close()
-		if reason = differs(r); reason != "" && !o.force {
+		if o.force {
+			return r.Digest(), nil
+		}
+		if reason = differs(r); reason != "" {
 			break
 		}
 		surplus, err := parts.SurplusParts(path)
-		if err != nil || len(surplus) == 0 || o.force {
+		if err != nil || len(surplus) == 0 {
 			return r.Digest(), err
 		}
 		return "", refused(surplus[0], " and is no part of the bundle beside it")
