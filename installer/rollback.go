@@ -67,7 +67,7 @@ func newRollback(r *engine.Run, o UpgradeOptions) *rollback {
 // written (https://kubernetes.io/docs/reference/using-api/deprecation-policy/, rule 4b). kubelets go back first, because none may be
 // newer than an API server, then control planes one by one. The work follows from running versions and from the copies on
 // nodes, so the same call continues a stopped rollback, and Upgrade completes the upgrade instead. If there is no way back, the error is a
-// *NoWayBackError and nothing was changed.
+// *NoWayBackError; at most, a control plane without an API server has its manifests of before then.
 func Rollback(ctx context.Context, o UpgradeOptions) (engine.Report, error) {
 	r, err := upgradeRun(&o)
 	if err != nil {
@@ -151,7 +151,14 @@ func (b *rollback) fitTask(plan UpgradePlan) task.Task {
 	return task.Task{
 		Name: "cluster-health", Roles: []manifest.Role{manifest.RoleControlPlane}, Where: task.First, InDryRun: true,
 		Do: func(ctx context.Context, t *task.Host) error {
-			reasons := slices.Concat(b.budgets(ctx, t, plan), b.lonePods(ctx, t, plan))
+			todo, err := b.toDrain(ctx, plan)
+			if err != nil {
+				return err
+			}
+			var reasons []error
+			if slices.ContainsFunc(todo.Nodes, func(n UpgradeNode) bool { return !n.Current && !n.Left }) {
+				reasons = slices.Concat(b.budgets(ctx, t, todo), b.lonePods(ctx, t, todo))
+			}
 			if b.Cluster.Etcd.Type != manifest.EtcdProvided {
 				reasons = append(reasons, b.onEach(b.Connected(manifest.RoleEtcd), func(t *task.Host) []error { return b.roomForSnapshot(ctx, t) })...)
 			}
@@ -161,6 +168,22 @@ func (b *rollback) fitTask(plan UpgradePlan) task.Task {
 			return b.unfit(t, &UnfitError{Reasons: reasons, Back: true})
 		},
 	}
+}
+
+// toDrain returns the plan with nodes as current that a stopped rollback has drained already.
+func (b *rollback) toDrain(ctx context.Context, plan UpgradePlan) (UpgradePlan, error) {
+	plan.Nodes = slices.Clone(plan.Nodes)
+	for i, n := range plan.Nodes {
+		if n.Left {
+			continue
+		}
+		old, err := b.kubeletIsOld(ctx, b.HostNamed(n.Name))
+		if err != nil {
+			return plan, err
+		}
+		plan.Nodes[i].Current = old
+	}
+	return plan, nil
 }
 
 // approve asks the operator once.

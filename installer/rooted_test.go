@@ -51,7 +51,7 @@ func newRooted(t *testing.T, name string) *rooted {
 		h.stub(t, stub, "exit 0")
 	}
 	h.stub(t, "pgrep", "exit 1")       // this machine's processes are not the host's
-	if uid := os.Geteuid(); uid != 0 { // chown is a stub: the host's root is who runs the tests
+	if uid := os.Geteuid(); uid != 0 { // the stub of chown changes nothing, so files of the host's root belong to the user of the test
 		stat, err := exec.LookPath("stat")
 		if err != nil {
 			t.Fatal(err)

@@ -53,7 +53,7 @@ func (e *UnfitError) Unwrap() []error { return e.Reasons }
 // Hint returns the remedy.
 func (e *UnfitError) Hint() string {
 	if e.Back {
-		return "no node was changed: remove these causes (--disable-eviction deletes pods in spite of a budget), and run the same command again; --force ignores them"
+		return "remove these causes (--disable-eviction deletes pods in spite of a budget), and run the same command again; --force ignores them"
 	}
 	return "nothing was changed: remove these causes, and run the same command again; --force ignores them"
 }
