@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -17,6 +18,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -39,6 +41,8 @@ import (
 // what it pretends is shown by TestEndpointMove of the lab.
 type movingCluster struct {
 	mu       sync.Mutex
+	before   string // the endpoint
+	after    string
 	ca       *pki.Authority
 	configs  map[string]map[string]string // ConfigMaps
 	mark     string                       // annotation of kube-proxy's pods
@@ -46,18 +50,37 @@ type movingCluster struct {
 	restarts []string // of kubelets
 }
 
-const (
-	oldEndpoint = "127.63.%d.3:6443"
-	newEndpoint = "127.63.%d.100:6443"
-)
-
-// movingSite is a cluster of cp1 and node1 at the address of cp1. net distinguishes the tests' addresses.
-func movingSite(t *testing.T, network int) (*site, *movingCluster) {
+// loopbackAPI listens on port 6443 of two addresses of this machine's that nobody else has. Further addresses of network, which
+// ends with a dot, are free as well: whoever uses it has those two first.
+func loopbackAPI(t *testing.T, one, two int) (network string, listeners []net.Listener) {
 	t.Helper()
-	before, after := fmt.Sprintf(oldEndpoint, network), fmt.Sprintf(newEndpoint, network)
+	for len(listeners) < 2 {
+		address := fmt.Sprintf("%s%d:6443", network, two)
+		if len(listeners) == 0 {
+			network = fmt.Sprintf("127.%d.%d.", 1+rand.IntN(127), 1+rand.IntN(254)) // TestLinks has those from 127.128.0.0
+			address = fmt.Sprintf("%s%d:6443", network, one)
+		}
+		l, err := net.Listen("tcp", address)
+		if len(listeners) == 0 && errors.Is(err, syscall.EADDRINUSE) {
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = l.Close() })
+		listeners = append(listeners, l)
+	}
+	return network, listeners
+}
+
+// movingSite is a cluster of cp1 and node1 at the address of cp1.
+func movingSite(t *testing.T) (*site, *movingCluster) {
+	t.Helper()
+	network, listeners := loopbackAPI(t, 3, 100)
+	before, after := listeners[0].Addr().String(), listeners[1].Addr().String()
 	s := newSite(t, "cp1", "node1")
 	inv := &manifest.Inventory{ // not parsed: that nodes have loopback addresses is refused
-		HostSpecs: manifest.HostSpecs{{Name: "cp1", Address: fmt.Sprintf("127.63.%d.3", network)}, {Name: "node1", Address: fmt.Sprintf("127.63.%d.4", network)}},
+		HostSpecs: manifest.HostSpecs{{Name: "cp1", Address: network + "3"}, {Name: "node1", Address: network + "4"}},
 		Groups:    manifest.Groups{ControlPlane: []string{"cp1"}, Worker: []string{"node1"}, Registry: []string{"cp1"}},
 	}
 	s.options.Inventory = inv
@@ -67,7 +90,7 @@ func movingSite(t *testing.T, network int) (*site, *movingCluster) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &movingCluster{ca: authority, leases: map[string]time.Time{}, configs: map[string]map[string]string{
+	f := &movingCluster{before: before, after: after, ca: authority, leases: map[string]time.Time{}, configs: map[string]map[string]string{
 		"kubeadm-config": {"ClusterConfiguration": "apiVersion: kubeadm.k8s.io/v1beta4\nkind: ClusterConfiguration\ncontrolPlaneEndpoint: " + before + "\napiServer: {certSANs: [mine.example]}\n"},
 		"cluster-info":   {"kubeconfig": "clusters:\n- cluster:\n    server: https://" + before + "\n"},
 		"kube-proxy":     {"kubeconfig.conf": "clusters:\n- cluster:\n    server: https://" + before + "\n", "config.conf": "mine\n"},
@@ -92,20 +115,16 @@ func movingSite(t *testing.T, network int) (*site, *movingCluster) {
 	} {
 		cp.put(t, path, text)
 	}
-	for _, address := range []string{before, after} {
-		f.serve(t, cp, address)
+	for _, listener := range listeners {
+		serveAPI(t, cp, listener)
 	}
 	s.options.Cluster = tasktest.Cluster(t, "controlPlaneEndpoint: {type: external, address: \""+after+"\"}")
 	return s, f
 }
 
-// serve is an API server at an address, with the certificate that the host has at the time.
-func (f *movingCluster) serve(t *testing.T, h *rooted, address string) {
+// serveAPI is an API server with the certificate that the host has at the time.
+func serveAPI(t *testing.T, h *rooted, listener net.Listener) {
 	t.Helper()
-	listener, err := net.Listen("tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
 	server := &http.Server{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) }), ReadHeaderTimeout: time.Minute, ErrorLog: nil,
 		TLSConfig: &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
@@ -215,8 +234,9 @@ func (s *site) moveOnce(ctx context.Context, t *testing.T, wrap func(host.Host) 
 func unchanged(h host.Host) host.Host { return h }
 
 // isMoved checks that everything names the new endpoint.
-func (s *site) isMoved(t *testing.T, f *movingCluster, before, after string) {
+func (s *site) isMoved(t *testing.T, f *movingCluster) {
 	t.Helper()
+	before, after := f.before, f.after
 	for _, h := range s.hosts {
 		for path, want := range map[string]string{"/etc/kubernetes/kubelet.conf": after, member.Path: "controlPlaneEndpoint.address " + after} {
 			own := h.name == "cp1" && path != member.Path // kubelet and its own API server
@@ -255,12 +275,11 @@ func (s *site) isMoved(t *testing.T, f *movingCluster, before, after string) {
 
 func TestMoveEndpoint(t *testing.T) {
 	t.Parallel()
-	s, f := movingSite(t, 1)
-	before, after := fmt.Sprintf(oldEndpoint, 1), fmt.Sprintf(newEndpoint, 1)
+	s, f := movingSite(t)
 	if err := s.moveOnce(t.Context(), t, unchanged); err != nil {
 		t.Fatal(err)
 	}
-	s.isMoved(t, f, before, after)
+	s.isMoved(t, f)
 	s.states()
 	f.restarts = nil
 	if err := s.moveOnce(t.Context(), t, unchanged); err != nil || len(s.states()) > 0 || len(f.restarts) > 0 {
@@ -295,7 +314,7 @@ func (e ending) Run(ctx context.Context, cmd host.Cmd) error {
 // through the old endpoint until then.
 func TestMoveEndpointContinues(t *testing.T) {
 	t.Parallel()
-	whole, _ := movingSite(t, 2)
+	whole, _ := movingSite(t)
 	var count atomic.Int64
 	if err := whole.moveOnce(t.Context(), t, func(h host.Host) host.Host { return ending{h, &count, 1 << 30, false, nil} }); err != nil {
 		t.Fatal(err)
@@ -305,9 +324,7 @@ func TestMoveEndpointContinues(t *testing.T) {
 		t.Fatalf("only %d ends are tried", ends)
 	}
 	for end := 0; end < ends; end += oneOf(5) {
-		s, f := movingSite(t, 3+end%200)
-		network := 3 + end%200
-		before, after := fmt.Sprintf(oldEndpoint, network), fmt.Sprintf(newEndpoint, network)
+		s, f := movingSite(t)
 		var count atomic.Int64
 		ctx, kill := context.WithCancel(t.Context())
 		ctxErr := s.moveOnce(ctx, t, func(h host.Host) host.Host { return ending{h, &count, int64(1 + end/2), end%2 == 1, kill} })
@@ -315,7 +332,7 @@ func TestMoveEndpointContinues(t *testing.T) {
 		if err := s.moveOnce(t.Context(), t, unchanged); err != nil {
 			t.Fatalf("command %d failed with %v, and then: %v", 1+end/2, ctxErr, err)
 		}
-		s.isMoved(t, f, before, after)
+		s.isMoved(t, f)
 		if t.Failed() {
 			t.Fatalf("after command %d failed with %v", 1+end/2, ctxErr)
 		}
@@ -427,14 +444,12 @@ func TestMoveEndpointAfterAKillBetweenKeyAndCertificate(t *testing.T) {
 // A move during an upgrade would write the settings of one release into the other.
 func TestMoveRefusesAnUnfinishedUpgrade(t *testing.T) {
 	t.Parallel()
-	network := 203
 	for name, begin := range map[string]func(s *site){
 		"kubeadm was at work":        func(s *site) { s.hosts["cp1"].put(t, upgradeBegun, "") },
 		"the kubelet is still older": func(s *site) { s.hosts["cp1"].put(t, serverMark, "") },
 		"a worker is still older":    func(s *site) { s.hosts["node1"].put(t, member.Path, "site v1.33.9\n") },
 	} {
-		s, _ := movingSite(t, network)
-		network++
+		s, _ := movingSite(t)
 		if err := checkMovable(t.Context(), s.run(t, nil)); err != nil {
 			t.Fatalf("%s: before: %v", name, err)
 		}

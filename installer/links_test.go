@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -17,11 +18,12 @@ import (
 	"github.com/kkbundle/kkbundle/installer/precheck"
 )
 
-// onLoopback gives each host of a site an address of this machine that nobody else has.
-func onLoopback(r *engine.Run, third int) []precheck.Host {
+// onLoopback gives each host of a site an address of this machine, counted from first, which another process of tests does not
+// have. Addresses are not used twice: a program that another test starts has a closed listener open until it runs.
+func onLoopback(r *engine.Run, first int) []precheck.Host {
 	var hosts []precheck.Host
 	for i, t := range r.Hosts {
-		t.InternalIPv4 = netip.AddrFrom4([4]byte{127, 0, byte(third), byte(i + 1)})
+		t.InternalIPv4 = netip.AddrFrom4([4]byte{127, byte(os.Getpid()>>8) | 128, byte(os.Getpid()), byte(first + i)})
 		hosts = append(hosts, precheck.Host{Host: t.Host, Facts: &node.Facts{}})
 	}
 	return hosts
@@ -44,19 +46,20 @@ func TestLinks(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "cp1", "node1", "node2")
 	r := s.run(t, nil)
-	hosts := onLoopback(r, 81)
+	hosts := onLoopback(r, 1)
 	tried := links(t.Context(), r, hosts, r.Hosts)
 	if list, fine := Found(tried); len(list) > 0 || fine != 2+2+2+6 { // API server, kubelet, registry, flannel
 		t.Errorf("%d are fine, and %q", fine, list)
 	}
 
 	// A service is there already; UDP does not tell who it is; a helper that fails holds nobody up.
-	kubelet, err := net.Listen("tcp", "127.0.81.2:10250")
+	hosts = onLoopback(r, 11)
+	kubelet, err := net.Listen("tcp", netip.AddrPortFrom(hosts[1].InternalIPv4, 10250).String())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = kubelet.Close() }()
-	vxlan, err := net.ListenPacket("udp", "127.0.81.2:8472")
+	vxlan, err := net.ListenPacket("udp", netip.AddrPortFrom(hosts[1].InternalIPv4, 8472).String())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +89,7 @@ func TestLinksWithTheWrongAddress(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "cp1", "node1")
 	r := s.run(t, nil)
-	hosts := onLoopback(r, 82)
+	hosts := onLoopback(r, 21)
 	hosts[1].InternalIPv4 = netip.MustParseAddr("192.0.2.1")
 	for _, l := range links(t.Context(), r, hosts, r.Hosts) {
 		if l.OK != (l.To == "cp1") || (l.Skipped == "") != l.OK {

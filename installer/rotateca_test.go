@@ -75,17 +75,15 @@ func (f *rotatingCluster) clusterConfig() string {
 		f.version, f.addresses["cp1"], f.addresses["cp1"], f.addresses["cp2"])
 }
 
-// newRotating makes the cluster. network distinguishes the tests' addresses.
-func newRotating(t *testing.T, network int) *rotatingCluster {
+// newRotating makes the cluster.
+func newRotating(t *testing.T) *rotatingCluster {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("minutes of kubeadm: without -short")
 	}
 	s := newSite(t, "cp1", "cp2", "node1")
-	addresses := map[string]string{}
-	for i, name := range []string{"cp1", "cp2", "node1"} {
-		addresses[name] = fmt.Sprintf("127.64.%d.%d", network, 3+i)
-	}
+	network, listeners := loopbackAPI(t, 3, 4)
+	addresses := map[string]string{"cp1": network + "3", "cp2": network + "4", "node1": network + "5"}
 	s.options.Inventory = &manifest.Inventory{ // not parsed: that nodes have loopback addresses is refused
 		HostSpecs: manifest.HostSpecs{{Name: "cp1", Address: addresses["cp1"]}, {Name: "cp2", Address: addresses["cp2"]}, {Name: "node1", Address: addresses["node1"]}},
 		Groups:    manifest.Groups{ControlPlane: []string{"cp1", "cp2"}, Worker: []string{"node1"}, Registry: []string{"cp1"}},
@@ -104,6 +102,8 @@ func newRotating(t *testing.T, network int) *rotatingCluster {
 	for _, name := range []string{"cp1", "cp2", "node1"} {
 		f.begin(t, s.hosts[name])
 	}
+	serveAPI(t, s.hosts["cp1"], listeners[0])
+	serveAPI(t, s.hosts["cp2"], listeners[1])
 	f.root = s.hosts["cp1"].content(kube.ClusterCA)
 	f.pod = f.root
 	f.configs["cluster-info"] = map[string]string{"kubeconfig": "clusters:\n- cluster:\n    certificate-authority-data: " + base64.StdEncoding.EncodeToString([]byte(f.root)) + "\n"}
@@ -138,7 +138,6 @@ func (f *rotatingCluster) begin(t *testing.T, h *rooted) {
 	if controls {
 		h.put(t, "/etc/kubernetes/manifests/kube-controller-manager.yaml", "spec:\n  containers:\n  - command:\n    - kube-controller-manager\n"+
 			"    - --cluster-signing-cert-file=/etc/kubernetes/pki/ca.crt\n    - --cluster-signing-key-file=/etc/kubernetes/pki/ca.key\n    - --root-ca-file=/etc/kubernetes/pki/ca.crt\n")
-		f.serveAPI(t, h)
 	} else {
 		for _, name := range []string{"ca.key", "front-proxy-ca.key", "etcd/ca.key"} {
 			if err := os.Remove(filepath.Join(h.root, kube.PKIDir, name)); err != nil {
@@ -184,13 +183,6 @@ func (f *rotatingCluster) runKubeadm(ctx context.Context, h *rooted, out io.Writ
 		return &host.ExitError{Host: h.name, Args: args, Code: 1, Stderr: errs.String()}
 	}
 	return nil
-}
-
-// serveAPI is the API server of a host, with the files that it has at the time.
-func (f *rotatingCluster) serveAPI(t *testing.T, h *rooted) {
-	t.Helper()
-	m := &movingCluster{}
-	m.serve(t, h, f.addresses[h.name]+":6443")
 }
 
 // loaded makes a program read its host's files.
@@ -494,7 +486,7 @@ func (f *rotatingCluster) rotate(ctx context.Context, t *testing.T, o AuthorityO
 // Every client trusts every server after each command of a rotation, of its rollback, and of its end. Then only new clients are trusted.
 func TestEveryClientTrustsEveryServerDuringARotation(t *testing.T) {
 	t.Parallel()
-	f := newRotating(t, 0)
+	f := newRotating(t)
 	before, _ := f.parties(t, false)
 	oldCA := f.site.hosts["cp1"].content(kube.ClusterCA)
 	f.check(t, "before the rotation")
@@ -572,7 +564,7 @@ func asItIs(h host.Host) host.Host { return h }
 
 func TestRotationOrder(t *testing.T) {
 	t.Parallel()
-	f := newRotating(t, 1)
+	f := newRotating(t)
 	o := AuthorityOptions{}
 	var refused *kubeadm.RotationError
 	if err := f.rotate(t.Context(), t, o, asItIs); !errors.As(err, &refused) || !strings.Contains(err.Error(), "shop/web-0") || !strings.Contains(refused.Hint(), "--restart-workloads") {
@@ -607,7 +599,7 @@ func TestRotationOrder(t *testing.T) {
 // The old authority is not removed while a node has a certificate of it.
 func TestRotationIsNotFinishedTooEarly(t *testing.T) {
 	t.Parallel()
-	f := newRotating(t, 2)
+	f := newRotating(t)
 	if err := f.rotate(t.Context(), t, AuthorityOptions{}, asItIs); err == nil {
 		t.Fatal("pods did not stop the rotation")
 	}
@@ -624,8 +616,8 @@ func TestRotationIsNotFinishedTooEarly(t *testing.T) {
 func TestRotationContinues(t *testing.T) {
 	t.Parallel()
 	restart := AuthorityOptions{Workloads: kubeadm.WorkloadChoice{Restart: true}}
-	for i, n := range []int{60, 150, 260} {
-		f := newRotating(t, 10+i)
+	for _, n := range []int{60, 150, 260} {
+		f := newRotating(t)
 		oldCA := f.site.hosts["cp1"].content(kube.ClusterCA)
 		for _, o := range []AuthorityOptions{restart, {Step: RotationFinish}} {
 			life := &lifetime{left: n}
@@ -643,7 +635,7 @@ func TestRotationContinues(t *testing.T) {
 // A kill while the files of a rotation are made or removed leaves some of them.
 func TestRestOfARotationIsRemoved(t *testing.T) {
 	t.Parallel()
-	f := newRotating(t, 3)
+	f := newRotating(t)
 	cp1 := f.site.hosts["cp1"]
 	cp1.put(t, kubeadm.RotationDir+"/old/ca.key", "secret")
 	if err := f.rotate(t.Context(), t, AuthorityOptions{Step: RotationRollback}, asItIs); err != nil || len(f.restarted) > 0 {
