@@ -19,7 +19,6 @@ VULN     := $(TOOLS)/govulncheck-$(VULN_VERSION)
 NFPM_VERSION := v2.45.0
 NFPM     := $(TOOLS)/nfpm-$(NFPM_VERSION)
 VULNDB   ?= https://vuln.go.dev
-GOFLAGS_STATIC := -trimpath -buildvcs=false
 COMMIT   := $(shell git rev-parse HEAD 2>/dev/null)
 DATE     := $(shell TZ=UTC git log -1 --format=%cd --date=format-local:%Y-%m-%dT%H:%M:%SZ 2>/dev/null)
 CLI      := github.com/kkbundle/kkbundle/cmd/internal/cli
@@ -31,6 +30,8 @@ HOSTS    ?= 2
 HOSTS_OS ?=
 RESULTS  := $(CURDIR)/testdata/lab/results
 export CGO_ENABLED ?= 0
+# Releases have no paths of the machine in them. Tests have the same flags, so that a package is compiled once for both.
+export GOFLAGS := $(strip $(GOFLAGS) -trimpath -buildvcs=false)
 
 .PHONY: help build helper dist dist-check dist-try release test test-full lint vuln fmt docs fuzz mutate bench bench-corpus demo recording clients conformance lab-needs lab lab-up lab-down e2e e2e-ha e2e-upgrade e2e-one e2e-all vm-e2e clean
 
@@ -45,7 +46,7 @@ helper: ## build the programs for hosts and pods for both architectures, to be e
 		for program in kkbundle-node kkbundle-start kkbundle-proxy kkbundle-registry; do
 			made=bin/helper/$$program-$$arch embedded=$(EMBEDDED)/$$program-$$arch flags="-s -w"
 			[ $$program != kkbundle-start ] || flags+=" -E main.entry"
-			GOOS=linux GOARCH=$$arch go build $(GOFLAGS_STATIC) -ldflags "$$flags" -o $$made ./cmd/$$program
+			GOOS=linux GOARCH=$$arch go build -ldflags "$$flags" -o $$made ./cmd/$$program
 			if [ $$program = kkbundle-node ]; then
 				cmp -s $$made $$embedded || { cp $$made $$made.new; mv $$made.new $$embedded; }
 			else
@@ -55,13 +56,13 @@ helper: ## build the programs for hosts and pods for both architectures, to be e
 	done
 
 build: helper ## build bin/kkbundle
-	@go build $(GOFLAGS_STATIC) -ldflags "$(LDFLAGS)" -o bin/kkbundle ./cmd/kkbundle
+	@go build -ldflags "$(LDFLAGS)" -o bin/kkbundle ./cmd/kkbundle
 
 dist: helper $(NFPM) ## a release in dist/: programs, deb, rpm, image, formula, bill of materials, provenance, checksums; RELEASE_KEY=FILE or env://NAME signs them
 	@rm -rf dist
 	for p in $(DIST); do
 		echo "dist/kkbundle-$$p"
-		GOOS=$${p%-*} GOARCH=$${p#*-} go build $(GOFLAGS_STATIC) -ldflags "$(LDFLAGS)" -o dist/kkbundle-$$p ./cmd/kkbundle
+		GOOS=$${p%-*} GOARCH=$${p#*-} go build -ldflags "$(LDFLAGS)" -o dist/kkbundle-$$p ./cmd/kkbundle
 	done
 	go run ./cmd/internal/manpages dist/share "$(VERSION)" "$(DATE)"
 	printf -- '- {semver: "%s", date: %s, packager: %s, deb: {urgency: low, distributions: [unstable]}, changes: [{note: "%s"}]}\n' \
@@ -96,10 +97,11 @@ release: dist-check ## publish dist/ of the tag $(VERSION) at GitHub with gh, an
 	dist/kkbundle-linux-amd64 login ghcr.io --username "$$GITHUB_ACTOR" --password-stdin <<< "$$GH_TOKEN"
 	skopeo copy --all "oci-archive:dist/kkbundle-image.tar:$(VERSION)" "docker://ghcr.io/kkbundle/kkbundle:$(VERSION)"
 
-# make test-full and make lint vet. Vetting here would analyze every dependency on a machine that has compiled nothing.
+# make test-full and make lint vet. Vetting here would analyze every dependency on a machine that has compiled nothing. Some packages mostly wait
+# (for sshd, for a disk), so there is one process more than processors.
 test: helper ## unit and integration tests without the slow ones: what to run after each change
 	@testdata/needs.sh $(TEST_NEEDS)
-	go test -short -vet=off -ldflags=-w -timeout 20m ./...
+	go test -short -vet=off -ldflags=-w -p $$(($$(getconf _NPROCESSORS_ONLN) + 1)) -timeout 20m ./...
 
 test-full: helper ## all tests: also of size and of hostile input, kill loops, arm64 emulated, the race detector on what is concurrent, the lab's own
 	@testdata/needs.sh $(TEST_NEEDS) gcc:gcc qemu-aarch64-static:qemu-user-static rpmbuild:rpm dnf:dnf

@@ -274,7 +274,7 @@ func needsMore(line string) string {
 // TestDocs runs the commands of README and docs as they are written, in a fresh directory with a fresh home, against stand-ins of
 // every upstream host: HTTPS_PROXY leads there, and SSL_CERT_FILE has their authority. Other pages than README begin with its
 // files and its bundle. Commands that need hosts, root or other programs are only parsed, by TestDocsCommandLines, and so are blocks
-// after <!-- not run: reason -->.
+// after <!-- not run: reason -->. With -short, only README's run.
 func TestDocs(t *testing.T) {
 	t.Parallel()
 	u := startInternet(t)
@@ -282,6 +282,9 @@ func TestDocs(t *testing.T) {
 	all := pages(t)
 	if ran := u.run(t, "README.md", all["README.md"], begin); ran < 5 {
 		t.Fatalf("README runs %d commands", ran)
+	}
+	if testing.Short() {
+		return
 	}
 	delete(all, "README.md")
 	for _, name := range []string{"site.kkb", "site-1.3.0.kkb"} { // what pages call a bundle, and an earlier one
