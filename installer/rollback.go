@@ -59,7 +59,7 @@ type rollback struct {
 }
 
 func newRollback(r *engine.Run, o UpgradeOptions) *rollback {
-	return &rollback{upgrade: &upgrade{Run: r, how: o}, kept: map[string]keptCopy{}, member: health.EtcdMember, patience: shortAPIWait}
+	return &rollback{upgrade: &upgrade{Run: r, how: o, lenient: true}, kept: map[string]keptCopy{}, member: health.EtcdMember, patience: shortAPIWait}
 }
 
 // Rollback brings a cluster back to the release and the settings of the bundle before its last upgrade, which may have
@@ -74,7 +74,7 @@ func Rollback(ctx context.Context, o UpgradeOptions) (engine.Report, error) {
 		return engine.Report{}, err
 	}
 	b := newRollback(r, o)
-	b.settle = settleTime
+	b.settle, b.servicesWait = settleTime, servicesWait
 	r.Finish = r.KeepReport
 	return r.Start(ctx, b.work)
 }
@@ -213,12 +213,13 @@ func (b *rollback) back(ctx context.Context, phase string, plan UpgradePlan) err
 		return err
 	}
 	for batch := range slices.Chunk(b.workers(), plan.Batch) {
-		if err := b.OnAll(batch, func(_ int, t *task.Host) error { return b.kubelet(ctx, phase, t) }); err != nil {
+		services := b.services(ctx, phase)
+		if err := b.OnAll(batch, func(_ int, t *task.Host) error { return b.kubelet(ctx, phase, t, services) }); err != nil {
 			return err
 		}
 	}
 	for _, t := range planes {
-		if err := b.kubelet(ctx, phase, t); err != nil {
+		if err := b.kubelet(ctx, phase, t, b.services(ctx, phase)); err != nil {
 			return err
 		}
 	}
@@ -564,8 +565,8 @@ func (b *rollback) objectsTask() task.Task {
 	}}
 }
 
-// kubelet brings a node's kubelet, its settings and the container runtime back.
-func (b *rollback) kubelet(ctx context.Context, phase string, t *task.Host) error {
+// kubelet brings a node's kubelet, its settings and the container runtime back. services is called before anything is drained.
+func (b *rollback) kubelet(ctx context.Context, phase string, t *task.Host, services func() error) error {
 	done, err := b.kubeletIsOld(task.InTask(ctx, phase+"/node"), t)
 	if err != nil {
 		return &engine.TaskError{Phase: phase, Task: "node", Host: t.Name, Err: err}
@@ -573,6 +574,9 @@ func (b *rollback) kubelet(ctx context.Context, phase string, t *task.Host) erro
 	if done {
 		b.Tell(task.Event{Phase: phase, Task: "node", Host: t.Name, State: task.Done})
 		return b.uncordoned(ctx, phase, t)
+	}
+	if err := services(); err != nil {
+		return err
 	}
 	tasks := append([]task.Task{b.drainTask(), b.settingsTask(t)}, containerTasks(b.Cluster)...)
 	if !t.Is(manifest.RoleControlPlane) {
