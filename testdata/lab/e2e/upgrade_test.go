@@ -346,8 +346,15 @@ func (th *upgraded) killRun(t *testing.T, cmd *exec.Cmd, at kill) {
 	killed := make(chan struct{})
 	watched := false
 	cmd.Stderr = io.MultiWriter(&errs, lines(func(data []byte) {
-		var e struct{ Task, State, Host string }
-		if json.Unmarshal(data, &e) != nil || e.Task != at.task || e.Host != h.Name || e.State != "started" || watched {
+		var e struct {
+			Task, State, Host string
+			Duration          json.RawMessage
+		}
+		bad := json.Unmarshal(data, &e) != nil
+		if e.Task == "services" && e.State == "changed" {
+			t.Logf("the Services of all nodes followed the API after %s", e.Duration)
+		}
+		if bad || e.Task != at.task || e.Host != h.Name || e.State != "started" || watched {
 			return
 		}
 		watched = true
