@@ -83,20 +83,25 @@ func (p *serviceProof) try(ctx context.Context, hosts []*task.Host) error {
 	return err
 }
 
+// serviceObject returns the Service of the proof. Its endpoints do not depend on the API servers' readiness, which their kubelets report: an upgrade
+// may have stopped with a kubelet that does not run.
+func serviceObject(port int32) *corev1.Service {
+	meta := proofMeta("services")
+	meta.Name, meta.GenerateName = "", "kkbundle-verify-"
+	return &corev1.Service{
+		ObjectMeta: meta,
+		Spec: corev1.ServiceSpec{
+			Selector:                 map[string]string{"component": "kube-apiserver", "tier": "control-plane"}, // kubeadm's labels
+			Ports:                    []corev1.ServicePort{{Name: "https", Protocol: corev1.ProtocolTCP, Port: port, TargetPort: intstr.FromInt32(manifest.DefaultPort)}},
+			PublishNotReadyAddresses: true,
+		},
+	}
+}
+
 // create makes the Service. Its port is one by chance: an address may have been that of an earlier Service, whose rules a host still has.
 func (p *serviceProof) create(ctx context.Context) error {
 	const lowest, ports = int32(10000), int32(20000)
-	meta := proofMeta("")
-	meta.GenerateName, meta.Labels = "kkbundle-verify-", map[string]string{proofLabel: "services"}
-	data, err := kube.YAML(&corev1.Service{
-		ObjectMeta: meta,
-		Spec: corev1.ServiceSpec{
-			Selector: map[string]string{"component": "kube-apiserver", "tier": "control-plane"}, // kubeadm's labels
-			Ports: []corev1.ServicePort{{
-				Name: "https", Protocol: corev1.ProtocolTCP, Port: lowest + rand.N(ports), TargetPort: intstr.FromInt32(manifest.DefaultPort),
-			}},
-		},
-	})
+	data, err := kube.YAML(serviceObject(lowest + rand.N(ports)))
 	if err != nil {
 		return err
 	}
