@@ -25,11 +25,11 @@ func (u *upgrade) servicesTask(phase string) task.Task {
 		if err == nil || ctx.Err() != nil {
 			return err
 		}
-		err = fmt.Errorf("a drain now could break connections, because the Services of a node do not follow the API server "+
-			"(see the controller manager, and kube-proxy or the network that replaces it, on that node): %w", err)
 		if !u.Force && !u.lenient && u.Cluster.CNI.Type != manifest.NetworkNone {
-			return fmt.Errorf("%w; --force drains in spite of it", err)
+			return fmt.Errorf("nothing is drained while the Services of a ready node do not follow the API server "+
+				"(look at the controller manager, and at kube-proxy or its replacement on that node; --force drains anyway): %w", err)
 		}
+		err = fmt.Errorf("the Services of a ready node do not follow the API server, and a drain can send clients to pods that are gone: %w", err)
 		u.servicesWait = min(u.servicesWait, shortAPIWait) // the later drains need not wait as long for the same fault
 		u.Tell(task.Event{Phase: phase, Task: "services", Host: t.Name, State: task.Warned, Message: u.Mask.Mask(err.Error())})
 		return nil
