@@ -21,8 +21,12 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// connectTime bounds one connection to a Service. A packet that no rule of the Service meets may be dropped without an answer.
-const connectTime = 5 * time.Second
+// Bounds of a host's first connection to a Service, and of later ones after each has doubled. A packet that came before the Service's rules is lost,
+// and its connection with it; a slow host needs seconds to begin one.
+const (
+	firstConnect = 2 * time.Second
+	connectTime  = 16 * time.Second
+)
 
 // ServicesFollow waits until the Services of hosts follow the API server. A client that lost it tries again after up to a minute
 // (defaultBackoffMax and its jitter in https://github.com/kubernetes/client-go/blob/v0.37.0/tools/cache/reflector.go), and until then kube-proxy
@@ -30,7 +34,7 @@ const connectTime = 5 * time.Second
 // host connects to its address. It is the same without kube-proxy, and needs no pod network. hosts returns the hosts to ask, and is called before
 // each try. A host that cannot be asked is left out.
 func ServicesFollow(ctx context.Context, lead *task.Host, most time.Duration, hosts func(context.Context) ([]*task.Host, error)) error {
-	p := serviceProof{lead: lead, reached: map[string]bool{}}
+	p := serviceProof{lead: lead, patience: firstConnect, reached: map[string]bool{}}
 	err := task.Eventually(ctx, most, func(ctx context.Context) error {
 		list, err := hosts(ctx)
 		if err != nil || len(list) == 0 {
@@ -51,6 +55,7 @@ type serviceProof struct {
 	begun         bool            // there may be a Service
 	name, address string          // "" before its address is known
 	served        bool            // it has an endpoint
+	patience      time.Duration   // with a connection
 	reached       map[string]bool // by the hosts' names
 }
 
@@ -80,6 +85,7 @@ func (p *serviceProof) try(ctx context.Context, hosts []*task.Host) error {
 	for i, t := range todo {
 		p.reached[t.Name] = reached[i]
 	}
+	p.patience = min(2*p.patience, connectTime)
 	return err
 }
 
@@ -137,7 +143,7 @@ func (p *serviceProof) hasEndpoint(ctx context.Context) error {
 
 // connect connects a host to the Service.
 func (p *serviceProof) connect(ctx context.Context, t *task.Host) error {
-	ctx, cancel := context.WithTimeout(ctx, connectTime)
+	ctx, cancel := context.WithTimeout(ctx, p.patience)
 	defer cancel()
 	c, err := t.Dial(ctx, "tcp", p.address)
 	if err != nil {
