@@ -155,7 +155,7 @@ func TestUpgradeNew(t *testing.T) {
 func TestUpgradeAway(t *testing.T) {
 	own := side{software.OwnRelease(), software.ContainerdVersion, software.FlannelVersion}
 	th := newUpgraded(t, moved{
-		name: "1 control plane, 2 nodes; another setting, the API server taken away for 75 s before the worker's drain", hosts: 2, groups: twoNodes(),
+		name: "1 control plane, 2 nodes; another setting, the API server taken away for 70 s before the worker's drain", hosts: 2, groups: twoNodes(),
 		etcdType: manifest.EtcdInternal, from: own, to: own,
 	})
 	steps(t, []step{
@@ -168,9 +168,9 @@ func TestUpgradeAway(t *testing.T) {
 
 // takeAway ends the API server of a host, and lets its kubelet start it again after a time.
 const takeAway = `m=/etc/kubernetes/manifests/kube-apiserver.yaml
-mv $m /root/ && kill -9 $(pidof kube-apiserver); sleep 75; mv /root/kube-apiserver.yaml $m`
+mv $m /root/ && kill -9 $(pidof kube-apiserver); sleep 70; mv /root/kube-apiserver.yaml $m`
 
-// upgradeAway upgrades, and takes the API server away when the kubelet of the control plane has been replaced.
+// upgradeAway upgrades, and takes the API server away when the control plane is complete: as soon as it answers again, the worker's turn comes.
 func (th *upgraded) upgradeAway(t *testing.T) {
 	stop := th.watch(t)
 	begin := time.Now()
@@ -183,7 +183,7 @@ func (th *upgraded) upgradeAway(t *testing.T) {
 		if e.Task == "services" && e.State == "changed" {
 			t.Logf("the Services of all nodes followed the API after %s", e.Duration)
 		}
-		if e.Task == "ready" && e.State == "started" && e.Host == th.lab.Hosts[0].Name && !taken {
+		if e.Task == "record" && e.State == "started" && e.Host == th.lab.Hosts[0].Name && !taken {
 			taken = true
 			away.Go(func() {
 				if out, err := th.lab.SSH(t.Context(), th.lab.Hosts[0], takeAway).CombinedOutput(); err != nil {
