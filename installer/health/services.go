@@ -120,7 +120,7 @@ func (p *serviceProof) create(ctx context.Context) error {
 		return fmt.Errorf("output of kubectl create: %w", err)
 	}
 	if len(made.Spec.Ports) != 1 || net.ParseIP(made.Spec.ClusterIP) == nil {
-		return fmt.Errorf("Service %s/%s has the address %q and %d ports", made.Namespace, made.Name, made.Spec.ClusterIP, len(made.Spec.Ports))
+		return fmt.Errorf("the new Service %s/%s has the address %q and %d ports", made.Namespace, made.Name, made.Spec.ClusterIP, len(made.Spec.Ports))
 	}
 	p.name, p.address = made.Name, net.JoinHostPort(made.Spec.ClusterIP, strconv.Itoa(int(made.Spec.Ports[0].Port)))
 	return nil
