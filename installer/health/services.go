@@ -25,7 +25,7 @@ import (
 // and its connection with it; a slow host needs seconds to begin one.
 const (
 	firstConnect = 2 * time.Second
-	connectTime  = 16 * time.Second
+	connectTime  = 5 * time.Second
 )
 
 // ServicesFollow waits until the Services of hosts follow the API server. A client that lost it tries again after up to a minute
