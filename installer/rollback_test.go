@@ -68,6 +68,7 @@ func (s *site) rollbackTo(t *testing.T, f *fakeAPI, c *manifest.Cluster, b *bund
 	r := s.run(t, b)
 	r.Operation, r.Rule = engine.Upgrading(), task.OtherVersion
 	back := newRollback(r, UpgradeOptions{Options: r.Options, DrainTimeout: DrainTimeout})
+	back.servicesWait = servicesWait
 	back.member = func(ctx context.Context, h *task.Host) (health.EtcdMetrics, error) {
 		version, err := etcdRelease(ctx, h, kube.ManifestsDir+"/etcd.yaml")
 		return health.EtcdMetrics{HasLeader: true, Version: version, Storage: "3.6"}, err

@@ -29,6 +29,9 @@ const DrainTimeout = 5 * time.Minute
 // settleTime exceeds the time in which a kubelet of another minor release restarts the static pods that it finds.
 const settleTime = 10 * time.Second
 
+// servicesWait exceeds the time in which a client of the API server that lost it tries again, and some restarts of kube-proxy.
+const servicesWait = 5 * time.Minute
+
 // upgradePhase begins the names of the phases that upgrade nodes.
 const upgradePhase = "upgrade "
 
@@ -64,6 +67,9 @@ type upgrade struct {
 	worked bool
 	// settle is how long a control plane has to stay ready.
 	settle time.Duration
+	// servicesWait bounds the wait for Services that follow the API. lenient means that nodes are drained after it even so.
+	servicesWait time.Duration
+	lenient      bool
 }
 
 // Upgrade brings a cluster to the version of the bundle: minor release by minor release, control planes first and one
@@ -76,7 +82,7 @@ func Upgrade(ctx context.Context, o UpgradeOptions) (engine.Report, error) {
 	if err != nil {
 		return engine.Report{}, err
 	}
-	u := &upgrade{Run: r, how: o, settle: settleTime}
+	u := &upgrade{Run: r, how: o, settle: settleTime, servicesWait: servicesWait}
 	r.Finish = u.keepReport
 	return r.Start(ctx, u.work)
 }
@@ -230,12 +236,13 @@ func (u *upgrade) step(ctx context.Context, phase string, plan UpgradePlan) erro
 		}
 	}
 	for _, t := range u.controlPlanes() {
-		if err := u.node(ctx, phase, t); err != nil {
+		if err := u.node(ctx, phase, t, u.services(ctx, phase)); err != nil {
 			return err
 		}
 	}
 	for batch := range slices.Chunk(u.workers(), plan.Batch) {
-		if err := u.OnAll(batch, func(_ int, t *task.Host) error { return u.node(ctx, phase, t) }); err != nil {
+		services := u.services(ctx, phase)
+		if err := u.OnAll(batch, func(_ int, t *task.Host) error { return u.node(ctx, phase, t, services) }); err != nil {
 			return err
 		}
 	}

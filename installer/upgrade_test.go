@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -56,6 +57,11 @@ type fakeAPI struct {
 	snapshot []byte
 	// alarm is what etcdctl says about members of etcd that are not healthy, "" if they are.
 	alarm string
+	// services is the address of the API servers behind Services. behind is how often a host does not reach a new Service, unled how often
+	// one has no endpoints.
+	services string
+	behind   map[string]int
+	unled    int
 	// fail, if set, decides for each command whether it fails, and whether it does so before anything is done.
 	fail func(n int, line string) (before, after bool)
 }
@@ -67,6 +73,7 @@ func newFakeAPI(t *testing.T, s *site, version string) *fakeAPI {
 		t.Fatal(err)
 	}
 	f := &fakeAPI{
+		services: listening(t), behind: map[string]int{},
 		hosts: s.hosts, snapshot: etcdCopy("keys"), silent: map[string]int{}, servers: map[string]string{}, nodes: map[string]*corev1.Node{}, address: map[string]string{},
 		target: version, objects: map[string]string{
 			"configmap kubeadm-config": `{"data":{"ClusterConfiguration":"apiVersion: kubeadm.k8s.io/v1beta4\n"}}`,
@@ -93,8 +100,40 @@ func newFakeAPI(t *testing.T, s *site, version string) *fakeAPI {
 		for _, name := range []string{"kubectl", "kubeadm", "systemctl", "etcdctl", "etcdutl"} {
 			on.answer(name, func(_ context.Context, cmd host.Cmd) error { return f.run(on, cmd) })
 		}
+		on.answer(host.HelperPath, func(ctx context.Context, cmd host.Cmd) error {
+			if cmd.Args[1] == "dial" && strings.HasPrefix(cmd.Args[2], newService+":") {
+				cmd.Args = []string{cmd.Args[0], "dial", f.connect(on)}
+			}
+			return on.helper(ctx, cmd)
+		})
 	}
 	return f
+}
+
+// newService is the address of every Service that is made.
+const newService = "10.233.7.7"
+
+// listening returns an address that takes connections.
+func listening(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	return l.Addr().String()
+}
+
+// connect returns where a host's connection to a new Service leads.
+func (f *fakeAPI) connect(on *rooted) string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.said = append(f.said, on.name+": connect")
+	if f.behind[on.name] > 0 {
+		f.behind[on.name]--
+		return "127.0.0.1:0" // nothing can listen there
+	}
+	return f.services
 }
 
 // staticPods returns the names of the static pods of all control planes.
@@ -184,6 +223,14 @@ func (f *fakeAPI) do(on *rooted, program string, words []string) (string, error)
 		return "pods\n" + f.objects["types"], nil
 	case strings.HasPrefix(line, "get nodes"):
 		return f.list(), nil
+	case words[0] == "create":
+		return `{"metadata":{"name":"kkbundle-verify-x"},"spec":{"clusterIP":"` + newService + `","ports":[{"port":12345}]}}`, nil
+	case strings.HasPrefix(line, "get endpointslices"):
+		if f.unled > 0 {
+			f.unled--
+			return `{"items":[{"endpoints":[{"conditions":{"ready":false}}]}]}`, nil
+		}
+		return `{"items":[{"endpoints":[{"conditions":{"ready":true}}]}]}`, nil
 	case words[0] == "get":
 		what := strings.TrimSuffix(strings.Join(words[1:], " "), " --output=json")
 		for name, answer := range f.objects {
@@ -312,7 +359,7 @@ func (s *site) upgradeWith(t *testing.T, b *bundle.Reader) *upgrade {
 	t.Helper()
 	r := s.run(t, b)
 	r.Operation, r.Rule = engine.Upgrading(), task.OtherVersion
-	return &upgrade{Run: r, how: UpgradeOptions{Options: r.Options, DrainTimeout: DrainTimeout}}
+	return &upgrade{Run: r, how: UpgradeOptions{Options: r.Options, DrainTimeout: DrainTimeout}, servicesWait: servicesWait}
 }
 
 // bundleOf has what several clusters need.

@@ -273,8 +273,8 @@ func kubeadmFiles(c *manifest.Cluster, name string) []task.Place {
 	return slices.DeleteFunc(slices.Clone(kubeadm.KubeletTask(c).Files), func(p task.Place) bool { return p.Component != name })
 }
 
-// node upgrades a node to the run's version unless it has it.
-func (u *upgrade) node(ctx context.Context, phase string, t *task.Host) error {
+// node upgrades a node to the run's version unless it has it. services is called before anything is drained.
+func (u *upgrade) node(ctx context.Context, phase string, t *task.Host, services func() error) error {
 	current, err := isCurrent(task.InTask(ctx, phase+"/node"), t)
 	if err != nil {
 		return &engine.TaskError{Phase: phase, Task: "node", Host: t.Name, Err: err}
@@ -288,6 +288,9 @@ func (u *upgrade) node(ctx context.Context, phase string, t *task.Host) error {
 		}
 		u.Tell(task.Event{Phase: phase, Task: "node", Host: t.Name, State: task.Done})
 		return nil
+	}
+	if err := services(); err != nil {
+		return err
 	}
 	for _, task := range u.nodeTasks(t) {
 		if err := u.TaskOn(ctx, phase, task, t); err != nil {

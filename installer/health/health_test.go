@@ -24,6 +24,15 @@ func TestProofObjects(t *testing.T) {
 	tasktest.Golden(t, "proof.yaml", got)
 }
 
+func TestServiceObject(t *testing.T) {
+	t.Parallel()
+	got, err := kube.YAML(serviceObject(12345))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tasktest.Golden(t, "service.yaml", got)
+}
+
 func TestNth(t *testing.T) {
 	t.Parallel()
 	p := netip.MustParsePrefix("10.233.0.0/18")

@@ -150,6 +150,73 @@ func TestUpgradeNew(t *testing.T) {
 	})
 }
 
+// TestUpgradeAway changes a setting of two nodes, and takes the only API server away for more than a minute before the worker is drained. Its
+// clients then wait longer than the upgrade needs to get there, while the application answers.
+func TestUpgradeAway(t *testing.T) {
+	own := side{software.OwnRelease(), software.ContainerdVersion, software.FlannelVersion}
+	th := newUpgraded(t, moved{
+		name: "1 control plane, 2 nodes; another setting, the API server taken away for 70 s before the worker's drain", hosts: 2, groups: twoNodes(),
+		etcdType: manifest.EtcdInternal, from: own, to: own,
+	})
+	steps(t, []step{
+		{"two bundles, one cluster", th.begin},
+		{"the API server is away, and the application answers", th.upgradeAway},
+		{"the nodes have the setting", func(t *testing.T) { th.podsOfNodes(t, "120") }},
+		{"no packet left the hosts' network", th.packets},
+	})
+}
+
+// takeAway ends the API server of a host, and lets its kubelet start it again after a time.
+const takeAway = `m=/etc/kubernetes/manifests/kube-apiserver.yaml
+mv $m /root/ && kill -9 $(pidof kube-apiserver); sleep 70; mv /root/kube-apiserver.yaml $m`
+
+// upgradeAway upgrades, and takes the API server away when the control plane is complete: as soon as it answers again, the worker's turn comes.
+func (th *upgraded) upgradeAway(t *testing.T) {
+	stop := th.watch(t)
+	begin := time.Now()
+	cmd := th.withNext(t, "upgrade", "--yes", "--json")
+	var errs bytes.Buffer
+	var away sync.WaitGroup
+	taken := false
+	cmd.Stderr = io.MultiWriter(&errs, lines(func(data []byte) {
+		e := eventOf(data)
+		if e.Task == "services" && e.State == "changed" {
+			t.Logf("the Services of all nodes followed the API after %s", e.Duration)
+		}
+		if e.Task == "record" && e.State == "started" && e.Host == th.lab.Hosts[0].Name && !taken {
+			taken = true
+			away.Go(func() {
+				if out, err := th.lab.SSH(t.Context(), th.lab.Hosts[0], takeAway).CombinedOutput(); err != nil {
+					t.Errorf("the API server was not taken away: %v\n%s", err, out)
+				}
+			})
+		}
+	}))
+	err := cmd.Run()
+	away.Wait()
+	m := results.Move{From: th.from.Version, To: th.to.Version, Topology: th.name, Seconds: int(time.Since(begin).Seconds())}
+	stop(&m)
+	if err != nil || !taken {
+		t.Fatalf("taken away: %t; %v\n%s", taken, err, errs.String())
+	}
+	t.Logf("%d of %d questions were missed, the API was away for %v ms", m.Missed, m.Asked, m.Away)
+	th.moves = append(th.moves, m)
+}
+
+// An event is a line that kkbundle prints with --json.
+type event struct {
+	Task, State, Host string
+	Duration          json.RawMessage
+}
+
+// eventOf decodes an event; other lines are none of a task.
+func eventOf(data []byte) (e event) {
+	if json.Unmarshal(data, &e) != nil {
+		return event{}
+	}
+	return e
+}
+
 const haproxyEndpoint = "controlPlaneEndpoint: {type: haproxy}"
 
 // twoNodes are a control plane and a worker, and both run pods.
@@ -168,7 +235,8 @@ func toNextMinor(name string, groups hosts.Groups) moved {
 	}
 }
 
-func upgradeAndBack(t *testing.T, m moved) {
+// newUpgraded starts the lab of a move.
+func newUpgraded(t *testing.T, m moved) *upgraded {
 	t.Helper()
 	th := &upgraded{moved: m, thread: start(t, scenario{
 		hosts: m.hosts, with: m.with, groups: m.groups,
@@ -179,6 +247,12 @@ func upgradeAndBack(t *testing.T, m moved) {
 	})}
 	members := slices.Sorted(slices.Values(slices.Concat(m.groups["kube_control_plane"], m.groups["kube_worker"])))
 	th.nodes = len(slices.Compact(members))
+	return th
+}
+
+func upgradeAndBack(t *testing.T, m moved) {
+	t.Helper()
+	th := newUpgraded(t, m)
 	back := step{"killed, rolled back, and the application answers", th.rollback}
 	if m.stuck != "" {
 		back = step{"a rollback is refused, and changes nothing", th.noRollback}
@@ -346,8 +420,11 @@ func (th *upgraded) killRun(t *testing.T, cmd *exec.Cmd, at kill) {
 	killed := make(chan struct{})
 	watched := false
 	cmd.Stderr = io.MultiWriter(&errs, lines(func(data []byte) {
-		var e struct{ Task, State, Host string }
-		if json.Unmarshal(data, &e) != nil || e.Task != at.task || e.Host != h.Name || e.State != "started" || watched {
+		e := eventOf(data)
+		if e.Task == "services" && e.State == "changed" {
+			t.Logf("the Services of all nodes followed the API after %s", e.Duration)
+		}
+		if e.Task != at.task || e.Host != h.Name || e.State != "started" || watched {
 			return
 		}
 		watched = true
