@@ -94,8 +94,17 @@ func (r *Reader) piece(b format.Blob, at int64, raw, out *[]byte) ([]byte, error
 	return content[skip:end], nil
 }
 
-// content reads and decodes one frame.
+// content reads and decodes one frame. A stored frame of a file at hand is read in place.
 func (r *Reader) content(f format.FrameInfo, raw, out *[]byte) ([]byte, error) {
+	if n := int(f.Size); r.atHand && int(f.Len) == storedLen(n) {
+		if cap(*out) < FrameBuffer(n) {
+			*out = make([]byte, 0, FrameBuffer(n))
+		}
+		content, err := r.readStored(f, *out)
+		if !errors.Is(err, errNotStored) {
+			return content, err
+		}
+	}
 	if cap(*raw) < int(f.Len) {
 		*raw = make([]byte, f.Len)
 	}

@@ -184,10 +184,11 @@ func (w *cacheWriter) Close() error {
 		return nil
 	}
 	w.done = true
-	err := w.settle()
+	_ = w.settle() // Write and Commit return its error; what is on the disk can be continued
 	w.dropPiece()
+	var err error
 	if isOwn(w.part.f.Name()) || w.part.end == 0 {
-		err = errors.Join(err, os.Remove(w.part.f.Name()))
+		err = os.Remove(w.part.f.Name())
 	}
 	// Unlock explicitly: a child process being started may hold a copy of the file, and with it the lock.
 	return errors.Join(err, unix.Flock(int(w.part.f.Fd()), unix.LOCK_UN), w.part.f.Close())

@@ -1,6 +1,7 @@
 package bundle
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
@@ -10,9 +11,11 @@ import (
 	"io/fs"
 	"maps"
 	"os"
+	"runtime"
 	"slices"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/kkbundle/kkbundle/bundle/format"
 )
@@ -100,16 +103,20 @@ type extraction struct {
 	copyBlob func(context.Context, io.Writer, format.Blob) error
 }
 
-// write writes the blobs first and the index last.
+// write writes the blobs first, several at a time, and the index last.
 func (x *extraction) write(ctx context.Context, blobs []format.Blob, index []byte) error {
 	root := x.root
 	if err := root.MkdirAll("blobs/sha256", 0o755); err != nil {
 		return err
 	}
-	for _, b := range blobs {
+	err := atOnce(ctx, blobs, func(ctx context.Context, b format.Blob) error {
 		if err := x.blob(ctx, b); err != nil {
 			return fmt.Errorf("blob %s: %w", b.Sum.Digest(), err)
 		}
+		return nil
+	})
+	if err != nil {
+		return err
 	}
 	if err := syncRooted(root, "blobs/sha256"); err != nil {
 		return err
@@ -124,6 +131,22 @@ func (x *extraction) write(ctx context.Context, blobs []format.Blob, index []byt
 		}
 	}
 	return syncRooted(root, ".")
+}
+
+// ReadJobs is the number of blobs to read from a bundle at a time. Each takes the memory of a frame and its content.
+func ReadJobs() int { return min(runtime.GOMAXPROCS(0), 8) }
+
+// atOnce calls f for every blob, several at a time, until one fails.
+func atOnce(ctx context.Context, blobs []format.Blob, f func(context.Context, format.Blob) error) error {
+	group, groupCtx := errgroup.WithContext(ctx)
+	group.SetLimit(ReadJobs())
+	for _, b := range blobs {
+		if groupCtx.Err() != nil {
+			break
+		}
+		group.Go(func() error { return f(groupCtx, b) })
+	}
+	return cmp.Or(group.Wait(), ctx.Err())
 }
 
 // syncRooted makes renames in a directory durable.

@@ -111,7 +111,7 @@ func (r *Reader) readStored(f format.FrameInfo, buf []byte) ([]byte, error) {
 	}
 	want := binary.LittleEndian.Uint32(buf[start+n:])
 	if got := uint32(xxhash.Sum64(content)); got != want || got != f.Checksum {
-		return nil, &DamageError{Offset: f.Off, Reason: "a frame is bad", Err: fmt.Errorf(
+		return nil, &DamageError{Offset: f.Off, Part: r.partAt(f.Off), Reason: "a frame is bad", Err: fmt.Errorf(
 			"content checksum %08x differs from %08x in the frame and %08x in the seek table", got, want, f.Checksum)}
 	}
 	return content, nil

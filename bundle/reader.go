@@ -30,6 +30,8 @@ type Reader struct {
 	close func() error
 	parts *parts.Set // nil for one file
 	size  int64
+	// atHand means that r is files in clear, so that many small reads cost as little as a large one.
+	atHand bool
 	// encrypted is the age file around the bundle, nil if there is none; r reads its content.
 	encrypted *ageFile
 	layout    format.Layout
@@ -70,7 +72,7 @@ func open(path string, keys Keys) (*Reader, error) {
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
-	r.close = f.Close
+	r.close, r.atHand = f.Close, r.encrypted == nil
 	return r, nil
 }
 
@@ -83,7 +85,7 @@ func openInParts(base string, keys Keys) (*Reader, error) {
 	if err != nil {
 		return nil, errors.Join(set.Explain(err), set.Close())
 	}
-	r.close = set.Close
+	r.close, r.atHand = set.Close, r.encrypted == nil
 	return r, nil
 }
 

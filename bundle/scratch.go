@@ -110,10 +110,18 @@ func (e *FullError) FullDisk() string { return e.Error() }
 // Unwrap returns the system's error.
 func (e *FullError) Unwrap() error { return e.err }
 
+// NewFullError returns an error if err says that the disk of temporary files in dir is full, and otherwise nil.
+func NewFullError(dir string, err error) error {
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+		return &FullError{Dir: dir, err: err}
+	}
+	return nil
+}
+
 // failed wraps err with the failed action, and names a full disk.
 func (u *cacheUse) failed(what string, err error) error {
-	if u.volatile && (errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)) {
-		return &FullError{Dir: filepath.Dir(u.root), err: err}
+	if full := NewFullError(filepath.Dir(u.root), err); u.volatile && full != nil {
+		return full
 	}
 	return fmt.Errorf("%s: %w", what, err)
 }

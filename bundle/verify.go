@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"runtime"
 	"slices"
 	"sync"
 
@@ -58,7 +57,7 @@ func (r *Reader) Verify(ctx context.Context, o VerifyOptions) (Report, error) {
 	}
 	v := &verifier{r: r, src: r, bad: make(map[format.Sum]*DamageError), progress: o.Progress}
 	if o.Jobs <= 0 {
-		o.Jobs = min(runtime.GOMAXPROCS(0), 8)
+		o.Jobs = ReadJobs()
 	}
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.SetLimit(o.Jobs)

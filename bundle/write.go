@@ -68,7 +68,7 @@ func Create(ctx context.Context, path string, src Source, x Index, o WriteOption
 	if err != nil {
 		return Summary{}, fmt.Errorf("write bundle %s: %w", path, err)
 	}
-	s, err := Write(ctx, f, src, x, o)
+	s, err := Write(ctx, &steadyFile{File: f}, src, x, o)
 	if err == nil {
 		err = f.Sync()
 	}

@@ -48,6 +48,11 @@ func clusterBundle(t *testing.T, c *manifest.Cluster, without ...string) *bundle
 // bundleWith has files with that content.
 func bundleWith(t *testing.T, c *manifest.Cluster, content func(name string) []byte, without ...string) *bundle.Reader {
 	t.Helper()
+	return builtWith(t, c, content, without...).Reader
+}
+
+func builtWith(t *testing.T, c *manifest.Cluster, content func(name string) []byte, without ...string) *bundletest.Bundle {
+	t.Helper()
 	b := bundletest.NewBuilder(t)
 	for i, need := range Needs(c) {
 		if slices.Contains(without, need.Name) {
@@ -69,7 +74,7 @@ func bundleWith(t *testing.T, c *manifest.Cluster, content func(name string) []b
 		}
 	}
 	b.Chart("https://charts.example/stable/demo:0.1.0", "demo", "0.1.0", bundletest.ChartArchive(t, "demo", "0.1.0"))
-	return b.Bundle().Reader
+	return b.Bundle()
 }
 
 // fileContent is a program, or an archive with the members that tasks want.

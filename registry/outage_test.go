@@ -95,20 +95,28 @@ func TestPushPipeWaitsWithoutSlot(t *testing.T) {
 	made := bundletest.NewBuilder(t)
 	large := bundletest.RandomImage(t, 21, 1, int64(frames)*4<<20-1<<20)
 	made.Image("a.example/a:1", large)
-	for seed := int64(22); ; seed++ {
-		if small := bundletest.RandomImage(t, seed, 1, heldBytes/2); layerOf(t, small) > layerOf(t, large) {
-			made.Image("a.example/b:1", small) // behind the large one in the pipe
-			break
-		}
+	small := bundletest.RandomImage(t, 22, 1, heldBytes/2)
+	for seed := int64(23); layerOf(t, small) < layerOf(t, large); seed++ {
+		small = bundletest.RandomImage(t, seed, 1, heldBytes/2)
 	}
+	made.Image("a.example/b:1", small) // behind the large one in the pipe
 	b := made.Bundle()
 	s := registrytest.Start(t, registrytest.Options{Dir: t.TempDir()})
 	fault := outage(isUpload(http.MethodPatch), 0, 503, time.Second)
-	at, once := fault.Effect, sync.Once{}
+	at, asked, once := fault.Effect, make(chan struct{}), sync.Once{}
+	question := layerOf(t, small)
 	fault.Effect = func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if r.Method == http.MethodPatch {
-				once.Do(func() { time.Sleep(time.Second) }) // the small blob's upload begins
+			switch {
+			case r.Method == http.MethodHead && strings.HasSuffix(r.URL.Path, question):
+				once.Do(func() { close(asked) })
+			case r.Method == http.MethodPatch:
+				select {
+				case <-asked:
+					time.Sleep(time.Second) // the small blob's upload would begin
+				case <-time.After(2 * time.Minute):
+					t.Error("nothing was asked about the small blob while the large one was sent")
+				}
 			}
 			at(next).ServeHTTP(w, r)
 		})

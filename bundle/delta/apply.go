@@ -105,7 +105,7 @@ func Apply(ctx context.Context, path string, o Options) (Result, error) {
 	}
 	_, err = disk.CheckSpace(disk.Need{
 		Dir: filepath.Dir(o.Output), What: "unpacked files, new blobs and the bundle", Bytes: need,
-		Remedy: "free space there, or name another directory with -o",
+		Remedy: "name another directory with -o",
 	})
 	if err != nil {
 		return Result{}, err

@@ -40,6 +40,9 @@ func (s *spool) Write(p []byte) (int, error) {
 // WriteAt writes p at an offset.
 func (s *spool) WriteAt(p []byte, at int64) (int, error) {
 	n, err := s.f.WriteAt(p, at)
+	if full := bundle.NewFullError(s.dir, err); full != nil {
+		return n, full
+	}
 	if err != nil {
 		return n, fmt.Errorf("temporary file in %s: %w", s.dir, err)
 	}

@@ -1,6 +1,7 @@
 package extract
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +14,8 @@ import (
 	"slices"
 	"strings"
 	"unicode"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -43,7 +46,7 @@ func Tree(ctx context.Context, r *bundle.Reader, dir string, items []bundle.Item
 	return bundle.ExtractLayout(ctx, r, filepath.Join(dir, treeImages), images)
 }
 
-// Files writes each item to a file below dir, images as archives for docker load. A file is written whole or not at all, and
+// Files writes each item to a file below dir, several at a time, images as archives for docker load. A file is written whole or not at all, and
 // never outside dir: names in a bundle are not trusted.
 func Files(ctx context.Context, r *bundle.Reader, dir string, items []bundle.Item) (err error) {
 	root, err := openRoot(dir)
@@ -51,12 +54,26 @@ func Files(ctx context.Context, r *bundle.Reader, dir string, items []bundle.Ite
 		return err
 	}
 	defer func() { err = errors.Join(err, root.Close()) }()
-	for i, name := range treePaths(items) {
-		if err := writeItem(ctx, r, root, name, items[i]); err != nil {
-			return fmt.Errorf("extract %s to %s: %w", items[i], filepath.Join(dir, name), err)
-		}
+	paths, same := treePaths(items), map[string][]int{} // items of equal content may have one path
+	for i, name := range paths {
+		same[strings.ToLower(name)] = append(same[strings.ToLower(name)], i)
 	}
-	return nil
+	group, groupCtx := errgroup.WithContext(ctx)
+	group.SetLimit(bundle.ReadJobs())
+	for _, key := range slices.Sorted(maps.Keys(same)) {
+		if groupCtx.Err() != nil {
+			break
+		}
+		group.Go(func() error {
+			for _, i := range same[key] {
+				if err := writeItem(groupCtx, r, root, paths[i], items[i]); err != nil {
+					return fmt.Errorf("extract %s to %s: %w", items[i], filepath.Join(dir, paths[i]), err)
+				}
+			}
+			return nil
+		})
+	}
+	return cmp.Or(group.Wait(), ctx.Err())
 }
 
 func openRoot(dir string) (*os.Root, error) {

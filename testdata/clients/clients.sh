@@ -162,8 +162,8 @@ fi
 
 # A bundle that is replaced while it is served.
 cp "$bundle" new.kkb && mv new.kkb "$bundle" && kill -HUP "$server"
-for _ in $(seq 100); do grep -q 'took up' serve.err && break; sleep 0.1; done
-ok "serve: it took up the new file" grep 'took up' serve.err
+for _ in $(seq 1800); do grep -q '^reloaded$' serve.err && break; sleep 0.1; done
+ok "serve: it took up the new file" grep '^reloaded$' serve.err
 ok "serve: the bundle was replaced, and crane still pulls" crane validate --remote "$host/$pause" --insecure
 
 # The registry that can be written to.

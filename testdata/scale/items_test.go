@@ -60,9 +60,13 @@ func manyItems(t *testing.T, n int) (path string) {
 
 // TestManyItems compares the bytes that commands read and write for a number of items and for four times as many: they may grow with the
 // number, and not with its square. It logs the processor time, too, which depends on the machine and is not compared; bundle/transfer and
-// registry have tests of walks that took a time that grew with the square.
+// registry have tests of walks that took a time that grew with the square. KKBUNDLE_BIG=1 has 3,000 and 12,000 items.
 func TestManyItems(t *testing.T) {
-	const few, times, most = 500, 4, 5
+	const times, most = 4, 5
+	few := 500
+	if big {
+		few = 3000
+	}
 	less, more := usageOf(t, few), usageOf(t, times*few)
 	for _, name := range slices.Sorted(maps.Keys(more)) {
 		a, b := less[name], more[name]

@@ -1,0 +1,22 @@
+package bundle
+
+import "os"
+
+// writeBackStep is how many bytes of a file the kernel is given to write at a time.
+const writeBackStep = 16 << 20
+
+// A steadyFile is written from its start to its end, and to the disk meanwhile, so that Sync at the end waits for little.
+type steadyFile struct {
+	*os.File
+	at, begun int64
+}
+
+// Write implements io.Writer.
+func (f *steadyFile) Write(b []byte) (int, error) {
+	n, err := f.File.Write(b)
+	if f.at += int64(n); f.at-f.begun >= writeBackStep {
+		writeBack(f.File, f.begun, f.at-f.begun)
+		f.begun = f.at
+	}
+	return n, err
+}
