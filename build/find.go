@@ -21,7 +21,7 @@ import (
 	"github.com/kkbundle/kkbundle/plain"
 )
 
-// A FindError lists the charts and files that could not be searched for images.
+// A FindError lists the charts and files that could not be searched for images, and images in files that are no references.
 type FindError struct{ problems []string }
 
 // Error has a line for each of them.
@@ -29,7 +29,7 @@ func (e *FindError) Error() string {
 	if len(e.problems) == 1 {
 		return e.problems[0]
 	}
-	return fmt.Sprintf("%d places could not be searched for images:\n  %s", len(e.problems), strings.Join(e.problems, "\n  "))
+	return fmt.Sprintf("%d problems in charts and YAML:\n  %s", len(e.problems), strings.Join(e.problems, "\n  "))
 }
 
 // Hint returns the ways around.
@@ -259,6 +259,7 @@ func (f *finder) find(ctx context.Context, list []fetch.Chart) error {
 		f.note("charts are rendered without %s, which this system does not offer; limits of time and memory hold", strings.Join(missing, ", "))
 	}
 	f.take(discover.Merge(results...))
+	problems = append(problems, f.invalid()...)
 	slices.SortFunc(f.seen.inputs, func(a, b manifest.Input) int { return strings.Compare(a.Path, b.Path) })
 	f.seen.inputs = slices.Compact(f.seen.inputs)
 	if len(problems) > 0 {
@@ -267,6 +268,16 @@ func (f *finder) find(ctx context.Context, list []fetch.Chart) error {
 	}
 	f.done = true
 	return nil
+}
+
+// invalid returns the images in the user's own YAML that are no references. A chart's can depend on values of the site.
+func (f *finder) invalid() (problems []string) {
+	for _, d := range f.seen.Doubts {
+		if d.Invalid() && d.Source == "" && !f.Manifest.ExcludesImage(d.Text) {
+			problems = append(problems, fmt.Sprintf("%s: %q is not an image reference: correct it, or name it under excludeImages", d.Place, d.Text))
+		}
+	}
+	return problems
 }
 
 // take keeps the results, excluded images apart.

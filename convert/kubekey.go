@@ -117,7 +117,7 @@ func (f *reader) kubekeyClusters(spec *object) {
 			common.Etcd.Type = manifest.EtcdExternal // KubeKey's default: programs on the etcd hosts
 		}
 	}
-	components.drop("calicoctl", "no component of kkbundle uses it; list it under files if people at the site do")
+	components.drop("calicoctl", "no component of kkbundle uses it; list it under files if the site needs it")
 	f.kubekeyNetwork(&common)
 	for _, kind := range []manifest.Distribution{manifest.DistributionKubernetes, manifest.DistributionK3s} {
 		base, c := common, choices{registries: registries}

@@ -41,8 +41,8 @@ func (f *reader) zarfComponent(c *object) {
 		f.platform(arch)
 	}
 	cluster.skip("distros")
-	only.drop("localOS", "it is included for every system")
-	only.drop("flavor", "it is always included; remove unwanted content")
+	only.drop("localOS", "files for one system are included for every system")
+	only.drop("flavor", "content of a flavor is always included; remove unwanted content")
 	only.rest()
 	for _, n := range c.list("images") {
 		f.zarfImage(n, platforms)

@@ -4,15 +4,21 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
+	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"maps"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
@@ -517,4 +523,260 @@ func (f *foreign) remove(t *testing.T) {
 	if list, err := deploy.List(t.Context(), f.admin, nil); err != nil || len(list) > 0 {
 		t.Errorf("still deployed: %v, %v", list, err)
 	}
+}
+
+// operated is a site whose operator makes pods: the bundle has their image, and no object names it.
+func operated(version string) site {
+	s := shop(version)
+	s.name, s.images = "operated", append(s.images, "docker.io/library/worker:1", "quay.io/team/sidecar:latest")
+	s.deploy = strings.ReplaceAll(s.deploy, "namespace: shop", "namespace: operated") + "images: [worker:1, quay.io/team/sidecar]\n"
+	s.files["notes.yaml"] = strings.ReplaceAll(strings.ReplaceAll(notesYAML, "name: notes,", "name: widgets,"), "namespace: notes", "namespace: widgets")
+	return s
+}
+
+// TestAPIServerRedirect holds that pods which an operator makes get the registry's images from an admission policy, in the namespaces of
+// the bundle and nowhere else.
+func TestAPIServerRedirect(t *testing.T) {
+	f := newForeign(t)
+	b := operated("1.0.0").bundle(t)
+	for _, step := range []struct {
+		name string
+		run  func(t *testing.T)
+	}{
+		{"without the policy, the images are named before the first change", func(t *testing.T) { f.warnsOfOperators(t, b) }},
+		{"a dry run shows the policy, and changes nothing", func(t *testing.T) { f.dryRunRedirect(t, b) }},
+		{"pods that others make are led to the registry", func(t *testing.T) { f.redirects(t, b) }},
+		{"a container that a webhook adds is led to the registry", func(t *testing.T) { f.redirectsInjected(t, b) }},
+		{"a rerun without the flag keeps the policy and changes nothing", func(t *testing.T) { f.redirectsAgain(t, b) }},
+		{"another digest arrives with the next version", f.redirectsNext},
+		{"--redirect-pods=false removes the policy", f.redirectsNoMore},
+		{"a removal removes the policy", f.removesRedirect},
+	} {
+		if !t.Run(step.name, step.run) {
+			return
+		}
+	}
+}
+
+// TestAPIServerNoPolicies runs on an API server whose plugin for policies is off.
+func TestAPIServerNoPolicies(t *testing.T) {
+	f := newForeign(t)
+	o := f.options()
+	o.Redirect = deploy.RedirectPods
+	_, err := deploy.Run(t.Context(), operated("1.0.0").bundle(t), o)
+	var not *deploy.RedirectError
+	if !errors.As(err, &not) || !strings.Contains(err.Error(), "does not apply the policy kkbundle.deploy.operated") || !strings.Contains(hint(err), "admission plugin") {
+		t.Fatalf("got %v, hint %q", err, hint(err))
+	}
+	if _, err := f.kube.AppsV1().Deployments("operated").Get(t.Context(), "front", metav1.GetOptions{}); err == nil {
+		t.Error("the release was installed")
+	}
+	f.policies(t, 0)
+	if _, err := deploy.Remove(t.Context(), deploy.RemoveOptions{Cluster: f.admin, Name: "operated"}); err != nil {
+		t.Error(err)
+	}
+}
+
+func (f *foreign) warnsOfOperators(t *testing.T, b *bundle.Reader) {
+	o := f.options()
+	o.DryRun = true
+	report, err := deploy.Run(t.Context(), b, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"image docker.io/library/worker:1 is in no object", "image quay.io/team/sidecar:latest is in no object"} {
+		if !strings.Contains(strings.Join(report.Warnings, "\n"), want) {
+			t.Errorf("no warning %q:\n%s", want, strings.Join(report.Warnings, "\n"))
+		}
+	}
+}
+
+func (f *foreign) dryRunRedirect(t *testing.T, b *bundle.Reader) {
+	o := f.options()
+	o.DryRun, o.Redirect = true, deploy.RedirectPods
+	report, err := deploy.Run(t.Context(), b, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(report.Diff, "+++ MutatingAdmissionPolicy.admissionregistration.k8s.io/v1 kkbundle.deploy.operated (deployed)") || len(report.Warnings) > 0 {
+		t.Errorf("warnings %q\n%s", report.Warnings, report.Diff)
+	}
+	f.policies(t, 0)
+}
+
+// policies holds the number of policies and bindings.
+func (f *foreign) policies(t *testing.T, want int) {
+	t.Helper()
+	policies, err := f.kube.AdmissionregistrationV1().MutatingAdmissionPolicies().List(t.Context(), metav1.ListOptions{LabelSelector: deploy.NameLabel})
+	if err != nil {
+		t.Fatal(err)
+	}
+	bindings, err := f.kube.AdmissionregistrationV1().MutatingAdmissionPolicyBindings().List(t.Context(), metav1.ListOptions{LabelSelector: deploy.NameLabel})
+	if err != nil || len(policies.Items) != want || len(bindings.Items) != want {
+		t.Errorf("%d policies, %d bindings, want %d (%v)", len(policies.Items), len(bindings.Items), want, err)
+	}
+}
+
+// operatorPod is a pod as an operator makes it.
+func (f *foreign) operatorPod(t *testing.T, namespace string) *corev1.Pod {
+	t.Helper()
+	pod, err := f.kube.CoreV1().Pods(namespace).Create(t.Context(), &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: "made-"},
+		Spec: corev1.PodSpec{
+			InitContainers: []corev1.Container{{Name: "i", Image: "quay.io/team/sidecar"}},
+			Containers:     []corev1.Container{{Name: "a", Image: "docker.io/library/other:1"}, {Name: "b", Image: "worker:1", Env: []corev1.EnvVar{{Name: "A", Value: "1"}}}},
+			Volumes:        []corev1.Volume{{Name: "e", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}, {Name: "v", VolumeSource: corev1.VolumeSource{Image: &corev1.ImageVolumeSource{Reference: "index.docker.io/library/worker:1"}}}},
+		},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pod
+}
+
+func (f *foreign) destination(b *bundle.Reader, ref string) string {
+	it, _ := b.Find(bundle.KindImage, ref, "")
+	return f.registry.Host + "/mirror/" + ref + "@" + it.Descriptor.Digest.String()
+}
+
+func (f *foreign) redirects(t *testing.T, b *bundle.Reader) {
+	if _, err := f.kube.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "elsewhere"}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	o := f.options()
+	o.Redirect, o.RedirectNamespaces = deploy.RedirectPods, []string{"customers"}
+	report, err := deploy.Run(t.Context(), b, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.Join(report.Redirected, " "); got != "customers kkbundle operated widgets" || len(report.Warnings) > 0 {
+		t.Errorf("namespaces %s, warnings %q", got, report.Warnings)
+	}
+	for _, namespace := range []string{"operated", "widgets", "customers"} {
+		pod := f.operatorPod(t, namespace)
+		worker := f.destination(b, "docker.io/library/worker:1")
+		got := []string{pod.Spec.InitContainers[0].Image, pod.Spec.Containers[0].Image, pod.Spec.Containers[1].Image, pod.Spec.Volumes[1].Image.Reference}
+		if want := []string{f.destination(b, "quay.io/team/sidecar:latest"), "docker.io/library/other:1", worker, worker}; !slices.Equal(got, want) {
+			t.Errorf("%s: images %q, want %q", namespace, got, want)
+		}
+		if s := pod.Spec.ImagePullSecrets; len(s) != 1 || s[0].Name != "kkbundle.pull.operated" || len(pod.Spec.Containers[1].Env) != 1 {
+			t.Errorf("%s: pull secrets %v, container %+v", namespace, s, pod.Spec.Containers[1])
+		}
+		if _, err := f.kube.CoreV1().Secrets(namespace).Get(t.Context(), "kkbundle.pull.operated", metav1.GetOptions{}); err != nil {
+			t.Error(err)
+		}
+	}
+	if pod := f.operatorPod(t, "elsewhere"); pod.Spec.Containers[1].Image != "worker:1" || pod.Spec.ImagePullSecrets != nil {
+		t.Errorf("a namespace that is not the bundle's: %+v", pod.Spec)
+	}
+}
+
+// injector is a webhook that adds a container to each pod, as service meshes do.
+func injector(t *testing.T) (url string, ca []byte) {
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var review struct{ Request struct{ UID string } }
+		if err := json.NewDecoder(r.Body).Decode(&review); err != nil {
+			t.Error(err)
+		}
+		patch := `[{"op": "add", "path": "/spec/containers/-", "value": {"name": "injected", "image": "quay.io/team/sidecar:latest"}}]`
+		_ = json.NewEncoder(w).Encode(map[string]any{
+			"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
+			"response": map[string]any{"uid": review.Request.UID, "allowed": true, "patchType": "JSONPatch", "patch": []byte(patch)},
+		})
+	}))
+	t.Cleanup(server.Close)
+	return server.URL, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+}
+
+func (f *foreign) redirectsInjected(t *testing.T, b *bundle.Reader) {
+	url, ca := injector(t)
+	webhooks := f.kube.AdmissionregistrationV1().MutatingWebhookConfigurations()
+	none := admissionv1.SideEffectClassNone
+	hook := &admissionv1.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "injector"}, Webhooks: []admissionv1.MutatingWebhook{{
+		Name: "injector.example.com", SideEffects: &none, AdmissionReviewVersions: []string{"v1"},
+		ClientConfig:      admissionv1.WebhookClientConfig{URL: &url, CABundle: ca},
+		NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"kubernetes.io/metadata.name": "operated"}},
+		Rules: []admissionv1.RuleWithOperations{{
+			Operations: []admissionv1.OperationType{admissionv1.Create},
+			Rule:       admissionv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods"}},
+		}},
+	}}}
+	if _, err := webhooks.Create(t.Context(), hook, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := webhooks.Delete(t.Context(), hook.Name, metav1.DeleteOptions{}); err != nil {
+			t.Error(err)
+		}
+	}()
+	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(200 * time.Millisecond) {
+		pod := f.operatorPod(t, "operated")
+		if n := len(pod.Spec.Containers); n == 3 {
+			if got, want := pod.Spec.Containers[2].Image, f.destination(b, "quay.io/team/sidecar:latest"); got != want {
+				t.Errorf("the injected container has image %s, want %s", got, want)
+			}
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatal("the webhook is not called")
+		}
+	}
+}
+
+func (f *foreign) redirectsAgain(t *testing.T, b *bundle.Reader) {
+	before := f.versions(t)
+	report, err := deploy.Run(t.Context(), b, f.options())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if after := f.versions(t); report.Changed() != 0 || !maps.Equal(before, after) || !slices.Contains(report.Redirected, "customers") {
+		t.Errorf("%d changed, namespaces %q\nbefore %v\nafter %v", report.Changed(), report.Redirected, before, after)
+	}
+	f.policies(t, 1)
+}
+
+func (f *foreign) redirectsNext(t *testing.T) {
+	s := operated("1.1.0")
+	s.images = []string{"docker.io/library/note:1", "docker.io/library/app:1.0", "quay.io/team/sidecar:latest", "docker.io/library/worker:1"} // other bytes for each
+	b := s.bundle(t)
+	if _, err := deploy.Run(t.Context(), b, f.options()); err != nil {
+		t.Fatal(err)
+	}
+	if pod := f.operatorPod(t, "operated"); pod.Spec.Containers[1].Image != f.destination(b, "docker.io/library/worker:1") {
+		t.Errorf("image %s", pod.Spec.Containers[1].Image)
+	}
+}
+
+func (f *foreign) redirectsNoMore(t *testing.T) {
+	o := f.options()
+	o.Redirect = deploy.RedirectNothing
+	b := operated("1.1.0").bundle(t)
+	if _, err := deploy.Run(t.Context(), b, o); err != nil {
+		t.Fatal(err)
+	}
+	f.policies(t, 0)
+	// Removed policies are applied for a moment.
+	for end := time.Now().Add(2 * time.Minute); f.operatorPod(t, "operated").Spec.Containers[1].Image != "worker:1"; time.Sleep(200 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the policy is still applied")
+		}
+	}
+	report, err := deploy.Run(t.Context(), b, f.options())
+	if got := strings.Join(report.Warnings, "\n"); err != nil || !strings.Contains(got, "pod operated/made-") || !strings.Contains(got, "has image worker:1, which nodes pull from upstream") || strings.Contains(got, "other:1") {
+		t.Errorf("%v; warnings:\n%s", err, got)
+	}
+	f.policies(t, 0)
+}
+
+func (f *foreign) removesRedirect(t *testing.T) {
+	o := f.options()
+	o.Redirect = deploy.RedirectPods
+	if _, err := deploy.Run(t.Context(), operated("1.1.0").bundle(t), o); err != nil {
+		t.Fatal(err)
+	}
+	f.policies(t, 1)
+	if _, err := deploy.Remove(t.Context(), deploy.RemoveOptions{Cluster: f.admin, Name: "operated"}); err != nil {
+		t.Fatal(err)
+	}
+	f.policies(t, 0)
 }

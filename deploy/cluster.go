@@ -39,6 +39,8 @@ type cluster struct {
 	kube   kubernetes.Interface
 	any    dynamic.Interface
 	mapper meta.ResettableRESTMapper
+	// version is that of the API server.
+	version string
 }
 
 // connect connects and reads the API server's version, so that an unreachable one is the first error.
@@ -55,9 +57,11 @@ func connect(ctx context.Context, config *rest.Config, logger *slog.Logger) (*cl
 		return nil, err
 	}
 	c.mapper = restmapper.NewDeferredDiscoveryRESTMapper(shared.Discovery())
-	if _, err := shared.Discovery().ServerVersion(); err != nil {
+	version, err := shared.Discovery().ServerVersion()
+	if err != nil {
 		return nil, &UnreachableError{config.Host, err}
 	}
+	c.version = version.GitVersion
 	return c, nil
 }
 

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/opencontainers/go-digest"
@@ -35,6 +36,10 @@ type Options struct {
 	Adopt bool
 	// Force takes over fields of YAML's objects that other programs own.
 	Force bool
+	// Redirect says whether pods that others make are led to the registry, too, and RedirectNamespaces in which namespaces besides those
+	// of the parts; nil stands for those of an earlier run.
+	Redirect           Redirecting
+	RedirectNamespaces []string
 	// Prune removes releases and objects of YAML that an earlier version of the bundle had, and this one lacks.
 	Prune bool
 	// Progress, if set, is told of each step.
@@ -74,9 +79,11 @@ const (
 // A Report is the outcome of Run.
 type Report struct {
 	Name     string   `json:"name"`
-	Version  string   `json:"version"`
+	Version  string   `json:"bundleVersion"`
 	Registry string   `json:"registry"`
 	Results  []Result `json:"parts"`
+	// Redirected are the namespaces in which an admission policy leads pods to the registry.
+	Redirected []string `json:"redirectedNamespaces,omitempty"`
 	// Removed are the releases and objects that Prune removed, or would remove.
 	Removed  []string  `json:"removed,omitempty"`
 	Warnings []string  `json:"warnings,omitempty"`
@@ -107,16 +114,17 @@ func (r *Report) Changed() int {
 type run struct {
 	Options
 	*cluster
-	bundle   *bundle.Reader
-	manifest *manifest.Bundle
-	steps    []*step
-	previews []*preview
-	images   *images
-	endpoint Endpoint
-	record   *Record
-	others   []*Record       // of other bundles
-	claimed  map[string]bool // identities of their objects
-	report   *Report
+	bundle    *bundle.Reader
+	manifest  *manifest.Bundle
+	steps     []*step
+	previews  []*preview
+	images    *images
+	endpoint  Endpoint
+	admission *admission // nil without one
+	record    *Record
+	others    []*Record       // of other bundles
+	claimed   map[string]bool // identities of their objects
+	report    *Report
 }
 
 // Run deploys a bundle. Nothing changes before everything is known to be complete: the plan, the connection, and that
@@ -182,6 +190,9 @@ func (r *run) prepare(ctx context.Context) error {
 	if err := r.readRecords(ctx); err != nil {
 		return err
 	}
+	if err := r.wantsRedirect(); err != nil {
+		return err
+	}
 	if err := r.renderAll(ctx); err != nil {
 		return err
 	}
@@ -215,7 +226,7 @@ func (r *run) rewriteAll(digests map[string]digest.Digest, sum registry.PushSumm
 		}
 	}
 	r.Logger.Debug("registry was asked", "items", len(sum.Items))
-	return nil
+	return r.planRedirect()
 }
 
 // readRecords reads what is deployed, and refuses releases of other bundles.
@@ -261,21 +272,48 @@ func (r *run) renderAll(ctx context.Context) error {
 			errs = append(errs, &PartError{s.name(), err})
 			continue
 		}
-		lacking, left, err := r.images.missing("", slices.Concat(p.objects.text, p.hooks.text))
+		found, err := r.images.unled(slices.Concat(p.objects.text, p.hooks.text))
 		if err != nil {
 			errs = append(errs, &PartError{s.name(), err})
 			continue
 		}
-		missing = append(missing, lacking...)
-		for _, one := range left {
-			r.warn(s.name(), "image "+one+" keeps its upstream name: nodes must be able to pull it, or set the place with imageRules or values")
-		}
+		missing = append(missing, found.lacking...)
+		r.warnOf(s.name(), found)
 	}
+	r.warnUnnamed()
 	if len(missing) > 0 {
 		slices.Sort(missing)
 		errs = append(errs, &MissingError{slices.Compact(missing)})
 	}
 	return errors.Join(errs...)
+}
+
+// warnOf warns of the images of a part that are not led to the registry.
+func (r *run) warnOf(part string, f findings) {
+	for _, one := range f.unclear {
+		r.warn(part, "undecided: "+one+": deploy leaves it alone; list a needed image under images of the manifest, and name another text under excludeImages")
+	}
+	if r.Redirect == RedirectPods {
+		return
+	}
+	for _, one := range f.left {
+		r.warn(part, "image "+one+" keeps its upstream name: nodes must be able to pull it; set the place with imageRules or values, or use --redirect-pods")
+	}
+}
+
+// warnUnnamed warns of images that the manifest lists for pods of operators.
+func (r *run) warnUnnamed() {
+	if r.Redirect == RedirectPods {
+		return
+	}
+	used := map[string]bool{}
+	for _, p := range r.previews {
+		maps.Copy(used, p.objects.used)
+		maps.Copy(used, p.hooks.used)
+	}
+	for _, ref := range r.images.unnamed(r.manifest.Images, used) {
+		r.warn("", "image "+ref+" is in no object: a pod that an operator makes with it pulls from upstream, unless --redirect-pods leads it to the registry")
+	}
 }
 
 // deploy makes the changes, part by part, and records them.
@@ -293,6 +331,10 @@ func (r *run) deploy(ctx context.Context) error {
 			return err
 		}
 	}
+	redirected, err := r.redirect(ctx)
+	if err != nil {
+		return r.failed(ctx, err)
+	}
 	for _, p := range r.previews {
 		result, err := r.part(ctx, p)
 		if err != nil && ctx.Err() == nil {
@@ -307,7 +349,8 @@ func (r *run) deploy(ctx context.Context) error {
 	if err != nil {
 		return r.failed(ctx, err)
 	}
-	if !changes && !pruned && r.report.Changed() == 0 {
+	r.warnStrays(ctx)
+	if !changes && !pruned && !redirected && r.report.Changed() == 0 {
 		return nil
 	}
 	r.record.State = StateDeployed
@@ -384,35 +427,45 @@ func (r *run) namespaces(ctx context.Context, p *preview) (changed bool, err err
 			labels = map[string]string{ManagedLabel: "Helm"}
 			annotations = map[string]string{"meta.helm.sh/release-name": p.step.Release, "meta.helm.sh/release-namespace": p.step.Namespace}
 		}
-		live, made, err := r.ensureNamespace(ctx, namespace, labels, annotations)
+		made, err := r.namespace(ctx, namespace, labels, annotations)
 		if err != nil {
 			return false, err
 		}
-		if made {
-			changed = true
-		}
-		// An earlier run can have ended between the namespace and its record.
-		if isOf(live, r.report.Name) && !slices.Contains(r.record.Namespaces, namespace) {
-			r.record.Namespaces = append(r.record.Namespaces, namespace)
-			if err := r.write(ctx, r.record); err != nil {
-				return false, err
-			}
-		}
+		changed = changed || made
 	}
 	for _, namespace := range p.pulls() {
-		if !slices.Contains(r.record.Pulls, namespace) {
-			r.record.Pulls = append(r.record.Pulls, namespace)
-			if err := r.write(ctx, r.record); err != nil {
-				return false, err
-			}
-		}
-		again, err := r.applyPullSecret(ctx, namespace, r.images.secret, r.report.Name, r.endpoint.PullSecret)
+		again, err := r.pullSecret(ctx, namespace)
 		if err != nil {
 			return false, err
 		}
 		changed = changed || again
 	}
 	return changed, nil
+}
+
+// namespace makes and records a namespace, and reports whether it was missing.
+func (r *run) namespace(ctx context.Context, name string, labels, annotations map[string]string) (made bool, err error) {
+	live, made, err := r.ensureNamespace(ctx, name, labels, annotations)
+	if err != nil {
+		return false, err
+	}
+	// An earlier run can have ended between the namespace and its record.
+	if isOf(live, r.report.Name) && !slices.Contains(r.record.Namespaces, name) {
+		r.record.Namespaces = append(r.record.Namespaces, name)
+		return made, r.write(ctx, r.record)
+	}
+	return made, nil
+}
+
+// pullSecret records and makes the pull secret of a namespace, and reports whether that changed anything.
+func (r *run) pullSecret(ctx context.Context, namespace string) (changed bool, err error) {
+	if !slices.Contains(r.record.Pulls, namespace) {
+		r.record.Pulls = append(r.record.Pulls, namespace)
+		if err := r.write(ctx, r.record); err != nil {
+			return false, err
+		}
+	}
+	return r.applyPullSecret(ctx, namespace, r.images.secret, r.report.Name, r.endpoint.PullSecret)
 }
 
 // chart installs or upgrades a release.
@@ -494,7 +547,7 @@ func (r *run) say(part, message string) {
 }
 
 func (r *run) warn(part, message string) {
-	r.report.Warnings = append(r.report.Warnings, part+": "+message)
+	r.report.Warnings = append(r.report.Warnings, strings.TrimPrefix(part+": "+message, ": "))
 	if r.Progress != nil {
 		r.Progress(Event{Part: part, Message: message, Warning: true})
 	}

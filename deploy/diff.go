@@ -34,9 +34,32 @@ func (r *run) diff(ctx context.Context) error {
 		all.WriteString(text)
 		r.report.Results = append(r.report.Results, result)
 	}
-	r.report.Diff = all.String()
-	_, err := r.orphans(ctx)
+	text, err := r.diffRedirect(ctx)
+	if err != nil {
+		return err
+	}
+	r.report.Diff = text + all.String()
+	_, err = r.orphans(ctx)
 	return err
+}
+
+// diffRedirect compares the admission policy with that of an earlier run.
+func (r *run) diffRedirect(ctx context.Context) (string, error) {
+	if r.admission == nil {
+		if r.Redirect == RedirectNothing && r.record.Redirect != nil {
+			r.say("", "admission policy "+policyName(r.report.Name)+" would be removed")
+		}
+		return "", nil
+	}
+	var all strings.Builder
+	for _, o := range r.admission.objects {
+		before, after, err := r.apply(ctx, o.DeepCopy(), applying{force: true, dryRun: true})
+		if err != nil {
+			return "", err
+		}
+		all.WriteString(difference(before, after))
+	}
+	return all.String(), nil
 }
 
 func (r *run) diffPart(ctx context.Context, p *preview, result *Result) (string, error) {

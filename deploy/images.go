@@ -28,7 +28,7 @@ import (
 type images struct {
 	pull     string            // HOST[/PREFIX]/ of all destinations
 	byRef    map[string]string // fully qualified reference: destination with digest
-	byDigest map[string]string // REPOSITORY@DIGEST: the same
+	byDigest map[string]string // REPOSITORY@DIGEST and REPOSITORY:TAG@DIGEST: the same
 	secret   string            // name of the pull secret that pods get; "" for none
 
 	finder   *discover.Finder
@@ -66,6 +66,9 @@ func newImages(items []bundle.Item, b *manifest.Bundle, at Endpoint, digests map
 		}
 		m.byRef[it.Ref] = where
 		m.byDigest[withoutTag(repository)+"@"+it.Descriptor.Digest.String()] = where
+		if repository == it.Ref {
+			m.byDigest[it.Ref+"@"+it.Descriptor.Digest.String()] = where
+		}
 	}
 	return m, nil
 }
@@ -254,22 +257,54 @@ func podSpec(object map[string]any) map[string]any {
 	return at
 }
 
-// missing returns the images in rewritten YAML that the bundle lacks, and those that keep upstream's name because
-// nothing says that their place may be changed: environment variables, arguments, custom resources without a rule.
-func (m *images) missing(source string, text []byte) (lacking, left []string, err error) {
-	found, err := m.finder.YAML(text, discover.Place{Source: source})
+// findings are the images in rewritten YAML that do not lead to the registry, each with its place.
+type findings struct {
+	lacking []string // images that the bundle lacks
+	left    []string // images of the bundle that keep upstream's name: nothing says that their place may be changed
+	unclear []string // texts that look like images, and that the bundle lacks
+}
+
+// unled searches rewritten YAML for images that do not lead to the registry: environment variables, arguments, custom resources
+// without a rule, texts in ConfigMaps.
+func (m *images) unled(text []byte) (f findings, err error) {
+	found, err := m.finder.YAML(text, discover.Place{})
 	if err != nil {
-		return nil, nil, err
+		return f, err
 	}
 	for _, image := range found.Images {
 		if strings.HasPrefix(image.Ref, m.pull) || m.excluded(image.Ref) {
 			continue
 		}
 		if _, ok := m.destination(image.Ref); ok {
-			left = append(left, image.Ref+" in "+image.Place.String())
+			f.left = append(f.left, image.Ref+" in "+image.Place.String())
 		} else {
-			lacking = append(lacking, image.Ref+" in "+image.Place.String())
+			f.lacking = append(f.lacking, image.Ref+" in "+image.Place.String())
 		}
 	}
-	return lacking, left, nil
+	for _, doubt := range found.Doubts {
+		if strings.HasPrefix(doubt.Text, m.pull) || m.excluded(doubt.Text) {
+			continue
+		}
+		if _, ok := m.destination(doubt.Text); ok {
+			f.left = append(f.left, doubt.Text+" in "+doubt.Place.String())
+		} else {
+			f.unclear = append(f.unclear, doubt.String())
+		}
+	}
+	return f, nil
+}
+
+// unnamed returns the images that the manifest lists itself and that no object leads to the registry.
+func (m *images) unnamed(listed []manifest.Image, used map[string]bool) []string {
+	var list []string
+	for _, image := range listed {
+		ref, err := image.Ref()
+		if err != nil || m.excluded(ref) {
+			continue
+		}
+		if to, ok := m.destination(ref); ok && !used[to] {
+			list = append(list, ref)
+		}
+	}
+	return list
 }

@@ -2,7 +2,6 @@ package deploy
 
 import (
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -176,10 +175,11 @@ spec: {template: {spec: {containers: [{name: c, image: nginx:1.29}]}}}
 	}
 }
 
-// TestMissing finds an image in an environment variable that keeps its upstream name, and two that the bundle lacks.
-func TestMissing(t *testing.T) {
+// TestUnled finds images that keep their upstream name: in an environment variable, and in a text of a ConfigMap; two that the
+// bundle lacks; and texts that nobody decided.
+func TestUnled(t *testing.T) {
 	t.Parallel()
-	m := testImages(t, &manifest.Bundle{ExcludeImages: []string{"docker.io/library/skip:*"}})
+	m := testImages(t, &manifest.Bundle{ExcludeImages: []string{"docker.io/library/skip:*", "quay.io/known/doc:1"}})
 	got, err := m.rewrite([]byte(`apiVersion: v1
 kind: Pod
 metadata: {name: p}
@@ -191,21 +191,45 @@ apiVersion: postgresql.cnpg.io/v1
 kind: Cluster
 metadata: {name: db}
 spec: {imageName: "ghcr.io/cloudnative-pg/postgresql:17"}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: operator}
+data:
+  runner: "registry.lab:5000/team/tool:2"
+  other: "see quay.io/known/doc:1 and quay.io/unknown/runner:1"
 `))
 	if err != nil {
 		t.Fatal(err)
 	}
-	lacking, left, err := m.missing("", got.text)
+	found, err := m.unled(got.text)
 	if err != nil {
 		t.Fatal(err)
 	}
-	slices.Sort(lacking)
-	if diff := cmp.Diff(lacking, []string{
-		"docker.io/library/lost:1 in Pod p: spec.initContainers[1].image", "ghcr.io/cloudnative-pg/postgresql:17 in Cluster db: spec.imageName",
-	}); diff != "" {
-		t.Errorf("lacking (-got +want):\n%s", diff)
+	slices.Sort(found.lacking)
+	slices.Sort(found.left)
+	if diff := cmp.Diff(found, findings{
+		lacking: []string{
+			"docker.io/library/lost:1 in Pod p: spec.initContainers[1].image", "ghcr.io/cloudnative-pg/postgresql:17 in Cluster db: spec.imageName",
+		},
+		left: []string{
+			"registry.lab:5000/team/tool:2 in ConfigMap operator: data.runner", "registry.lab:5000/team/tool:2 in Pod p: spec.containers[0].env[0].value",
+		},
+		unclear: []string{`"quay.io/unknown/runner:1" (it looks like an image, in an unknown place) in ConfigMap operator: data.other`},
+	}, cmp.AllowUnexported(findings{})); diff != "" {
+		t.Errorf("(-got +want):\n%s", diff)
 	}
-	if len(left) != 1 || !strings.HasPrefix(left[0], "registry.lab:5000/team/tool:2 in Pod p: spec.containers[0].env[0]") {
-		t.Errorf("left: %q", left)
+}
+
+// TestUnnamed finds the images that a manifest lists and that no object has.
+func TestUnnamed(t *testing.T) {
+	t.Parallel()
+	m := testImages(t, &manifest.Bundle{ExcludeImages: []string{"quay.io/pinned/app"}})
+	to, _ := m.destination("nginx:1.29")
+	got := m.unnamed([]manifest.Image{
+		{Name: "nginx:1.29"}, {Name: "registry.lab:5000/team/tool:2"}, {Name: "quay.io/pinned/app@" + digestC.String()}, {Name: "not-in-the-bundle:1"},
+	}, map[string]bool{to: true})
+	if diff := cmp.Diff(got, []string{"registry.lab:5000/team/tool:2"}); diff != "" {
+		t.Errorf("(-got +want):\n%s", diff)
 	}
 }

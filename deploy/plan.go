@@ -82,7 +82,7 @@ type NothingError struct{ Name string }
 
 // Error names the bundle.
 func (e *NothingError) Error() string {
-	return "bundle " + e.Name + " says nothing to deploy: its manifest has no deploy, and it has no cluster file with addons"
+	return "bundle " + e.Name + " has nothing to deploy: no deploy in its manifest, and no addons in a cluster file"
 }
 
 // Hint returns the remedy.

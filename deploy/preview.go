@@ -15,6 +15,7 @@ type preview struct {
 	rendered, renderedHooks []byte
 	objects, hooks          *rewritten
 	definitions             []string // API versions that its custom resource definitions define
+	operated                []string // namespaces in which others make pods that need a pull secret
 
 	// The rest is about charts.
 	version, was string // of the chart; was is deployed
@@ -67,9 +68,9 @@ func (p *preview) how(m *images) *charts.Rewrite {
 			if err != nil {
 				return nil, err
 			}
-			lacking, _, err := m.missing("", r.text) // other objects than in the preview
-			if err == nil && len(lacking) > 0 {
-				err = &MissingError{lacking}
+			found, err := m.unled(r.text) // other objects than in the preview
+			if err == nil && len(found.lacking) > 0 {
+				err = &MissingError{found.lacking}
 			}
 			return r.text, err
 		},
@@ -83,6 +84,9 @@ func (p *preview) pulls() []string {
 		for namespace := range r.pulls {
 			set[cmp.Or(namespace, p.step.Namespace)] = true
 		}
+	}
+	for _, namespace := range p.operated {
+		set[namespace] = true
 	}
 	return sorted(set)
 }

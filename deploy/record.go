@@ -51,6 +51,8 @@ type Record struct {
 	// Namespaces were created by deploy. Pulls have a pull secret of deploy.
 	Namespaces []string `json:"namespaces,omitempty"`
 	Pulls      []string `json:"pulls,omitempty"`
+	// Redirect is nil without an admission policy.
+	Redirect *Redirect `json:"redirect,omitempty"`
 }
 
 // A Part is a release or a set of YAML.

@@ -39,7 +39,7 @@ type remover struct {
 	kept   []string
 }
 
-// Remove removes what Run made for a bundle, in reverse order: releases, objects of YAML, pull secrets, and namespaces
+// Remove removes what Run made for a bundle, in reverse order: releases, objects of YAML, the admission policy, pull secrets, and namespaces
 // that Run created and that are empty. It keeps custom resource definitions and volume claims, since they hold data, and
 // returns what it kept. An interrupted run is continued by the next.
 func Remove(ctx context.Context, o RemoveOptions) (kept []string, err error) {
@@ -111,6 +111,11 @@ func (r *remover) remove(ctx context.Context) error {
 			return &PartError{p.String(), err}
 		}
 		r.say(p.String(), "removed")
+	}
+	if r.record.Redirect != nil {
+		if err := r.removePolicy(ctx, r.Name); err != nil {
+			return err
+		}
 	}
 	for _, namespace := range r.record.Pulls {
 		name := "kkbundle.pull." + r.Name

@@ -97,6 +97,9 @@ func CheckRules(own []manifest.ImageRule) error {
 	return err
 }
 
+// Invalid reports whether the text stands where only an image can be, and is no reference of one.
+func (d Doubt) Invalid() bool { return d.Why == whyInvalid }
+
 // Merge joins results, sorts their content and removes duplicates.
 func Merge(results ...Result) Result {
 	var all Result

@@ -75,7 +75,7 @@ func (h *helmCharts) resolveLocal(ctx context.Context, c manifest.Chart) (manife
 		return manifest.Pin{}, err
 	}
 	if c.Name != "" && c.Name != loaded.Name() {
-		return manifest.Pin{}, fmt.Errorf("the manifest names it %s, its Chart.yaml %s", c.Name, loaded.Name())
+		return manifest.Pin{}, fmt.Errorf("the manifest names the chart %s, but its Chart.yaml says %s", c.Name, loaded.Name())
 	}
 	return manifest.Pin{
 		Kind:     manifest.ItemChart,
@@ -145,7 +145,7 @@ func (h *helmCharts) resolveURL(ctx context.Context, c manifest.Chart) (manifest
 	}
 	pin.Name, pin.Version = loaded.Name(), loaded.Version()
 	if c.Name != "" && c.Name != pin.Name {
-		return pin, fmt.Errorf("the manifest names it %s, its Chart.yaml %s", c.Name, pin.Name)
+		return pin, fmt.Errorf("the manifest names the chart %s, but its Chart.yaml says %s", c.Name, pin.Name)
 	}
 	if pin, err = h.pinProvenance(ctx, pin, c.URL); err != nil {
 		return pin, err

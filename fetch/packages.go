@@ -61,7 +61,7 @@ func (p *packageSets) resolve(ctx context.Context, set manifest.PackageSet, plat
 	p.choosing.Lock() // one at a time: a distribution's lists take much memory
 	defer p.choosing.Unlock()
 	if set.Roles {
-		return nil, errors.New("roles: no cluster is given whose tasks would need packages; name its file under cluster, or name packages under install and leave roles out")
+		return nil, errors.New("roles need a cluster, whose tasks need packages: name its file under cluster, or name packages under install and leave roles out")
 	}
 	c := &choice{dir: p.local.dir, web: p.web, log: p.log, jobs: p.jobs, set: set, platform: platform}
 	if c.known, err = knownDistribution(set); err != nil {

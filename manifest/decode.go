@@ -75,6 +75,15 @@ func (d *decoder) header(root *yaml.Node, kind string) bool {
 	return ok
 }
 
+// Convertible returns the program whose file data is, if package convert can read it, or "".
+func Convertible(data []byte) string {
+	var doc yaml.Node
+	if err := yaml.Unmarshal(data, &doc); err != nil || len(doc.Content) == 0 {
+		return ""
+	}
+	return convertible(doc.Content[0])
+}
+
 // convertible returns the program whose file root is, if package convert can read it, or "".
 func convertible(root *yaml.Node) string {
 	text := func(path string) string {

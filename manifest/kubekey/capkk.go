@@ -35,7 +35,7 @@ func (r capkkReader) inventory(t tree) {
 		name := o.scalar("name")
 		if name == nil {
 			name = text(n, fmt.Sprintf("kk-instance-%d", i+1))
-			r.note(n, "%s: name is missing; it is called %s here (CAPKK makes names up)", o.path, name.Value)
+			r.note(n, "%s: name is missing; the host is called %s here (CAPKK makes names up)", o.path, name.Value)
 		}
 		if find(hosts.root, name.Value) != nil {
 			r.problem(name, "%s: %s is there twice", o.at("name"), shown(name.Value))

@@ -193,7 +193,7 @@ func (r *reader) said() Notes {
 		if r.secrets > 1 {
 			what = fmt.Sprintf("%d passwords and keys are", r.secrets)
 		}
-		r.note(r.secret, "%s in this file, the first one here; they are shown nowhere, but whoever can read the file has them: "+
+		r.note(r.secret, "%s in this file, the first one here; kkbundle does not print them, but every reader of the file has them: "+
 			"passwordEnv, passwordFile and key in a file of kkbundle keep them elsewhere", what)
 	}
 	slices.SortStableFunc(r.notes, byPlace)

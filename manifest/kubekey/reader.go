@@ -257,7 +257,7 @@ func (o *object) ignore(names ...string) {
 func (o *object) done() {
 	for _, name := range o.names {
 		if !o.taken[name] && o.value[name].Tag != "!!null" {
-			o.r.note(o.keys[name], "%s is not carried over: kkbundle has nothing for it", o.at(name))
+			o.r.note(o.keys[name], "%s is not carried over: kkbundle has no equivalent", o.at(name))
 		}
 	}
 }

@@ -169,7 +169,7 @@ func (g *groupsV4) read(t tree) {
 		if name == string(manifest.RoleCluster) {
 			g.cluster(groups)
 		} else if !isRole && !g.named[name] {
-			g.r.note(g.spec.keys[name], "group %s is not carried over: kkbundle has nothing for it to do", shown(name))
+			g.r.note(g.spec.keys[name], "group %s is not carried over: kkbundle has no such role", shown(name))
 		}
 		o.ignore("groups", "hosts")
 		o.done()

@@ -150,7 +150,7 @@ func readAccepted(file string) (*accepted, error) {
 	data, err := build.ReadFile(file)
 	if err == nil {
 		if err = json.Unmarshal(data, &a); err == nil && (a.Version != 1 || len(a.Identities) == 0) {
-			err = errors.New("it is damaged, or of a later kkbundle")
+			err = errors.New("damaged, or of a later kkbundle")
 		}
 	}
 	if err != nil {

@@ -55,7 +55,7 @@ An existing FILE must be of an earlier update, and is updated. If one request fa
 (mirrors, authorities). With --json: {"version", "changed", "digest", "rows": [{"component", "since", "have", "patch", "minor", "latest",
 "reason"}]}.`,
 		Example: "  kkbundle catalog update -o catalog.yaml\n  kkbundle catalog update --dry-run --component kubernetes --component containerd",
-		Args:    cobra.MaximumNArgs(1),
+		Args:    takes("[MANIFEST]"),
 		RunE:    func(cmd *cobra.Command, args []string) error { return runCatalogUpdate(cmd.Context(), g, args, o) },
 	}
 	f := cmd.Flags()

@@ -209,9 +209,11 @@ func (c *fileChecker) file(f checkedFile, data []byte) {
 		err = c.cluster(f.File)
 		c.add(err)
 		c.inventories[f.File], err = site.ReadInventory(c.g.Console, f.File)
-	case foreign && f.Kind == "Manifest":
-		err = &build.InputError{Err: fmt.Errorf("%s is a manifest of KubeKey: kkbundle convert %s makes one of kkbundle", f.File, f.File)}
 	default:
+		if program := manifest.Convertible(data); program != "" {
+			err = &build.InputError{Err: fmt.Errorf("%s is a file of %s: kkbundle convert %s makes files of kkbundle from it", f.File, program, f.File)}
+			break
+		}
 		err = &build.InputError{Err: fmt.Errorf("%s is no file of kkbundle (%s)", f.File, strings.Join(manifest.Kinds(), ", "))}
 	}
 	c.add(err)

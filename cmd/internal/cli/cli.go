@@ -118,6 +118,7 @@ That file is carried across; push seeds a registry from it, install makes a clus
 		}
 	}
 	groupFlags(cmd)
+	fitHelp(cmd)
 	g.completeAll(cmd)
 	return cmd
 }

@@ -44,7 +44,7 @@ out if there is another. Passwords and keys are never written: a note names the 
 Notes list keys that could not be carried over, and assumptions, with their place; with --strict they are an error, and nothing is
 written. Existing files are not replaced without --force.`,
 		Example: "  kkbundle convert config-sample.yaml inventory.yaml -o site\n  kkbundle convert manifest-sample.yaml -o site\n  kkbundle convert temp/files.list temp/images.list --name kubespray",
-		Args:    cobra.MinimumNArgs(1),
+		Args:    takesSome("FILE"),
 		RunE:    func(_ *cobra.Command, args []string) error { return runConvert(g, args, o) },
 	}
 	f := cmd.Flags()

@@ -79,7 +79,7 @@ type copyResult struct {
 	Recompressed int64           `json:"recompressed"` // unpacked bytes of frames that were compressed again
 	From         []digest.Digest `json:"from"`         // digests of the sources
 	LeftOut      []string        `json:"leftOut"`      // items that were not copied, with reasons
-	Duration     plain.Duration  `json:"duration"`     // nanoseconds
+	Duration     plain.Duration  `json:"duration"`
 }
 
 func runCopy(ctx context.Context, g *globals, paths []string, o copyOptions) (err error) {

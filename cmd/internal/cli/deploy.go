@@ -57,6 +57,8 @@ type deployOptions struct {
 	registry, pullSecret                 string
 	renames, values, sets                []string
 	dryRun, noPush, adopt, forced, prune bool
+	redirect                             bool
+	redirectNamespaces                   []string
 }
 
 func newDeployCmd(g *globals) *cobra.Command {
@@ -73,6 +75,10 @@ custom resources where imageRules of the manifest name the place. Before anythin
 bundle. Namespaces are created. If the registry needs a login, each namespace gets a pull secret, from --pull-secret or else with the
 login of this command.
 
+Pods that an operator makes later have the images that the operator chooses. --redirect-pods leads them to the registry, too: an admission
+policy of the API server (CEL, no webhook) replaces the bundle's images in new pods of the releases' namespaces. Later runs keep it up to
+date, --redirect-pods=false removes it. Without it, deploy warns of images that it cannot lead, before the first change.
+
 With --own-registry, deploy first puts a registry into the cluster, through the API server alone; every node then pulls from it on its own
 loopback address. docs/site/deploy-registry.md says where this was seen to run.
 
@@ -84,7 +90,9 @@ other. With Ctrl-C, finished releases stay, and the next run continues.`,
   kkbundle deploy --kubeconfig prod.conf --registry harbor.site --pull-secret robot.json site-1.4.0.kkb
   kkbundle deploy --registry harbor.site --values web=prod.yaml --set web=replicas=3 --dry-run site-1.4.0.kkb`,
 		Args: takes("BUNDLE"),
-		RunE: func(cmd *cobra.Command, args []string) error { return runDeploy(cmd.Context(), g, args[0], o) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return runDeploy(cmd.Context(), g, args[0], o, o.redirecting(cmd.Flags()))
+		},
 	}
 	f := cmd.Flags()
 	o.kubeFlags.add(f)
@@ -99,13 +107,30 @@ other. With Ctrl-C, finished releases stay, and the next run continues.`,
 	f.BoolVar(&o.noPush, "no-push", false, "do not push: the registry has the bundle already, which is checked")
 	f.BoolVar(&o.adopt, "adopt", false, "take over releases of the same name that were installed without kkbundle")
 	f.BoolVar(&o.forced, "force-conflicts", false, "take over fields of YAML's objects that other programs own")
+	o.addRedirect(f)
 	f.BoolVar(&o.prune, "prune", false, "remove releases and objects of YAML that an earlier version of the bundle had and this one lacks")
 	g.addAccept(f)
 	cmd.AddCommand(newDeployListCmd(g), newDeployRemoveCmd(g), newDeployRegistryCmd(g))
 	return cmd
 }
 
-func runDeploy(ctx context.Context, g *globals, path string, o deployOptions) (err error) {
+func (o *deployOptions) addRedirect(f *pflag.FlagSet) {
+	f.BoolVar(&o.redirect, "redirect-pods", false, "also lead the pods that operators and jobs make to the registry, with an admission policy (Kubernetes v1.36 or later)")
+	f.StringArrayVar(&o.redirectNamespaces, "redirect-namespace", nil, "`namespace` of such pods, besides those of the releases and their custom resources (repeated)")
+}
+
+// redirecting returns what the flags say about pods that others make.
+func (o *deployOptions) redirecting(f *pflag.FlagSet) deploy.Redirecting {
+	switch {
+	case o.redirect, !f.Changed("redirect-pods") && len(o.redirectNamespaces) > 0:
+		return deploy.RedirectPods
+	case f.Changed("redirect-pods"):
+		return deploy.RedirectNothing
+	}
+	return deploy.RedirectAsBefore
+}
+
+func runDeploy(ctx context.Context, g *globals, path string, o deployOptions, redirect deploy.Redirecting) (err error) {
 	if err := o.checkRegistry(); err != nil {
 		return err
 	}
@@ -134,6 +159,7 @@ func runDeploy(ctx context.Context, g *globals, path string, o deployOptions) (e
 	start := time.Now()
 	report, err := deploy.Run(ctx, r, deploy.Options{
 		Cluster: config, Registry: at, Values: values, By: thisRun(), DryRun: o.dryRun, NoPush: o.noPush, Adopt: o.adopt, Force: o.forced, Prune: o.prune, Logger: g.Logger(),
+		Redirect: redirect, RedirectNamespaces: o.redirectNamespaces,
 		Progress: func(e deploy.Event) {
 			if e.Part != "" {
 				meter().Stop() // the push has ended
@@ -177,7 +203,7 @@ func noteDeployment(g *globals, e deploy.Event) {
 
 // deployResult is the JSON output of deploy.
 type deployResult struct {
-	Version int  `json:"resultVersion"` // 1
+	Version int  `json:"version"` // 1
 	DryRun  bool `json:"dryRun,omitempty"`
 	*deploy.Report
 }
@@ -344,12 +370,37 @@ func newDeployListCmd(g *globals) *cobra.Command {
 	return cmd
 }
 
+// deployedResult is the JSON output of deploy ls.
+type deployedResult struct {
+	Version int              `json:"version"` // 1
+	Bundles []deployedBundle `json:"bundles"`
+}
+
+// deployedBundle is the record of a bundle. In all results, version is that of the result.
+type deployedBundle struct {
+	Name     string           `json:"name"`
+	Version  string           `json:"bundleVersion"`
+	Digest   string           `json:"digest"`
+	Registry string           `json:"registry"`
+	State    deploy.State     `json:"state"`
+	By       string           `json:"by"`
+	Changed  time.Time        `json:"changed"`
+	Parts    []deploy.Part    `json:"parts"`
+	Redirect *deploy.Redirect `json:"redirect,omitempty"` // of pods that others make
+	// Namespaces were created by deploy. Pulls have a pull secret.
+	Namespaces []string `json:"namespaces,omitempty"`
+	Pulls      []string `json:"pulls,omitempty"`
+}
+
 func printDeployed(g *globals, list []*deploy.Record) error {
 	if g.JSON {
-		if list == nil {
-			list = []*deploy.Record{}
+		result := deployedResult{Version: 1, Bundles: []deployedBundle{}}
+		for _, r := range list {
+			result.Bundles = append(result.Bundles, deployedBundle{
+				r.Name, r.Bundle, r.Digest, r.Registry, r.State, r.By, r.Changed, r.Parts, r.Redirect, r.Namespaces, r.Pulls,
+			})
 		}
-		return g.PrintJSON(map[string]any{"resultVersion": 1, "bundles": list})
+		return g.PrintJSON(result)
 	}
 	if len(list) == 0 {
 		g.Note("nothing is deployed")

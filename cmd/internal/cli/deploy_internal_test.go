@@ -1,10 +1,14 @@
 package cli
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"io"
 	"strings"
 	"testing"
+
+	"github.com/spf13/pflag"
 
 	"github.com/kkbundle/kkbundle/cmd/internal/terminal"
 	"github.com/kkbundle/kkbundle/deploy"
@@ -74,5 +78,65 @@ func TestSiteValues(t *testing.T) {
 	list, err := (&deployOptions{sets: []string{"shop/web=a.b=c=d"}}).siteValues()
 	if err != nil || len(list) != 1 || list[0].Release != "shop/web" || list[0].Set != "a.b=c=d" {
 		t.Errorf("got %v, %v", list, err)
+	}
+}
+
+// TestDeploymentVersions holds that version is that of the result, as in the results of all commands, and bundleVersion that of the bundle.
+func TestDeploymentVersions(t *testing.T) {
+	t.Parallel()
+	for name, print := range map[string]func(*globals) error{
+		"deploy": func(g *globals) error {
+			return printDeployment(g, &deploy.Report{Name: "shop", Version: "1.4.0"}, deployOptions{}, 0)
+		},
+		"deploy ls": func(g *globals) error {
+			return printDeployed(g, []*deploy.Record{{Name: "shop", Bundle: "1.4.0", Version: 7}})
+		},
+	} {
+		var out bytes.Buffer
+		g := &globals{Console: terminal.NewConsole(terminal.Streams{Out: &out, Err: io.Discard})}
+		g.JSON = true
+		if err := print(g); err != nil {
+			t.Fatal(err)
+		}
+		var got struct {
+			Version       int    `json:"version"`
+			BundleVersion string `json:"bundleVersion"`
+			Bundles       []struct {
+				Version       *int   `json:"version"`
+				BundleVersion string `json:"bundleVersion"`
+			} `json:"bundles"`
+		}
+		if err := json.Unmarshal(out.Bytes(), &got); err != nil {
+			t.Fatalf("%s: %v\n%s", name, err, &out)
+		}
+		of := got.BundleVersion
+		if len(got.Bundles) == 1 && got.Bundles[0].Version == nil {
+			of = got.Bundles[0].BundleVersion
+		}
+		if got.Version != 1 || of != "1.4.0" {
+			t.Errorf("%s: %s", name, &out)
+		}
+	}
+}
+
+// TestRedirecting holds that a run without the flag keeps what an earlier run chose, and that the flag's value is no default.
+func TestRedirecting(t *testing.T) {
+	t.Parallel()
+	for args, want := range map[string]deploy.Redirecting{
+		"":                       deploy.RedirectAsBefore,
+		"--redirect-pods":        deploy.RedirectPods,
+		"--redirect-namespace a": deploy.RedirectPods,
+		"--redirect-pods=false":  deploy.RedirectNothing,
+		"--redirect-pods=false --redirect-namespace a": deploy.RedirectNothing,
+	} {
+		var o deployOptions
+		f := pflag.NewFlagSet("deploy", pflag.ContinueOnError)
+		o.addRedirect(f)
+		if err := f.Parse(strings.Fields(args)); err != nil {
+			t.Fatal(err)
+		}
+		if got := o.redirecting(f); got != want {
+			t.Errorf("%q: got %d, want %d", args, got, want)
+		}
 	}
 }

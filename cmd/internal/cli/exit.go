@@ -104,7 +104,7 @@ func exitClasses() []exitClass {
 				asError[*installer.NoClusterError](err) ||
 				asError[*installer.UnfitError](err) || asError[*installer.RefusedError](err) || asError[*installer.NoWayBackError](err) || asError[*installer.ChangesError](err) || asError[*installer.WithoutError](err) || asError[*installer.MoveError](err) || asError[*installer.NamelessError](err) || asError[*kubeadm.TakenError](err) || asError[*kubeadm.RotationError](err) || asError[*deploy.TakenError](err)
 		}},
-		{13, "host or API server unreachable, or it refused us", func(err error) bool {
+		{13, "host or API server unreachable, or login refused", func(err error) bool {
 			return asError[*deploy.UnreachableError](err) || asError[*precheck.UnreachableError](err) || asError[*host.UnreachableError](err) || asError[*host.SudoError](err) || asError[*host.SlowError](err) ||
 				asError[*host.HelperError](err)
 		}},
@@ -118,7 +118,7 @@ func exitClasses() []exitClass {
 			return asError[*task.LockedError](err) || asError[*deploy.LockedError](err) || asError[*deploy.BusyError](err)
 		}},
 		{23, "the cluster is not healthy", asError[*health.UnhealthyError]},
-		{18, "a chart or YAML could not be searched for images, or --strict found something undecided", func(err error) bool {
+		{18, "a chart or YAML could not be searched for images or has an invalid one, or --strict found something undecided", func(err error) bool {
 			return asError[*build.FindError](err) || asError[*build.UndecidedError](err)
 		}},
 		{19, "the cache had damaged entries", asError[*cacheDamageError]},

@@ -3,11 +3,14 @@ package cli
 import (
 	"bytes"
 	"io"
+	"regexp"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/kkbundle/kkbundle/cmd/internal/terminal"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 )
 
@@ -27,6 +30,83 @@ func groupFlags(root *cobra.Command) {
 		_, err = io.WriteString(out, strings.Replace(text.String(), all, groupedFlags(c.LocalFlags()), 1))
 		return err
 	})
+}
+
+// fitHelp makes help fit the terminal that it is printed on. Elsewhere it stays as it is written.
+func fitHelp(root *cobra.Command) {
+	print := root.HelpFunc()
+	root.SetHelpFunc(func(c *cobra.Command, args []string) {
+		out := c.OutOrStdout()
+		width := terminal.Width(out)
+		if width == 0 {
+			print(c, args)
+			return
+		}
+		var text bytes.Buffer
+		c.SetOut(&text)
+		print(c, args)
+		c.SetOut(out)
+		_, _ = io.WriteString(out, fitted(text.String(), width)) // as cobra ignores it
+	})
+}
+
+// fitted breaks the lines of help at blanks. Paragraphs are filled anew, and descriptions continue below their beginning. Commands under
+// Usage and Examples stay whole, for copying.
+func fitted(help string, width int) string {
+	var out strings.Builder
+	before := regexp.MustCompile(`^ +\S.*?  +`) // a description of a flag or command
+	whole := false
+	for block := range strings.SplitSeq(help, "\n\n") {
+		title, _, _ := strings.Cut(block, "\n")
+		whole = title == "Usage:" || title == "Examples:" || whole && strings.HasPrefix(block, " ")
+		if !strings.Contains(block, "\n ") && !strings.HasPrefix(block, " ") {
+			block = strings.ReplaceAll(block, "\n", " ")
+		}
+		below := 0 // of the descriptions
+		for line := range strings.Lines(block) {
+			below = max(below, len(before.FindString(line)))
+		}
+		for line := range strings.Lines(block) {
+			if whole {
+				out.WriteString(line)
+				continue
+			}
+			text := strings.TrimSuffix(line, "\n")
+			out.WriteString(broken(text, below, width))
+			if strings.HasSuffix(line, "\n") {
+				out.WriteByte('\n')
+			}
+		}
+		out.WriteString("\n\n")
+	}
+	return strings.TrimRight(out.String(), "\n") + "\n"
+}
+
+// broken breaks one line at blanks. What follows a break begins in the column indent, or below the line's beginning.
+func broken(line string, indent, width int) string {
+	indent = max(indent, len(line)-len(strings.TrimLeft(line, " ")))
+	const least = 20 // of a description
+	if indent > width-least {
+		indent = min(8, width/2)
+	}
+	var out strings.Builder
+	column, first := 0, true
+	for i, word := range strings.Split(line, " ") {
+		size := utf8.RuneCountInString(word)
+		switch {
+		case i == 0:
+		case !first && column+1+size > width:
+			out.WriteString("\n" + strings.Repeat(" ", indent))
+			column = indent
+		default:
+			out.WriteByte(' ')
+			column++
+		}
+		out.WriteString(word)
+		column += size
+		first = first && word == ""
+	}
+	return out.String()
 }
 
 // groupedFlags returns the help of flags: those without a group first, then each group in the order of its first flag.

@@ -178,7 +178,7 @@ func signProvenance(ctx context.Context, g *globals, path string, o signOptions)
 		return &build.InputError{Err: fmt.Errorf("%s: %w", base+provenanceSuffix, err)}
 	}
 	if exists(out.Path) && !o.force {
-		return fmt.Errorf("%s is there: move it away, or replace it with --force", out.Path)
+		return fmt.Errorf("%s exists: move it away, or replace it with --force", out.Path)
 	}
 	key, err := g.readPrivateKey(ctx, o.key, o.passwordStdin)
 	if err != nil {

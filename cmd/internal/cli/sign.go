@@ -70,7 +70,7 @@ any of them. The content is not read: check it with kkbundle verify.`,
 func (o *signOptions) check() error {
 	switch {
 	case o.key == "":
-		return usage.Errorf("name the private key with --key")
+		return usage.Errorf("name the private key with --key; kkbundle keygen makes one")
 	case o.signer != "" && o.provenance:
 		return usage.Errorf("--name and --provenance exclude each other")
 	case o.signer != "" && o.output != "":

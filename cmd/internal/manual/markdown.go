@@ -239,11 +239,16 @@ func renderCode(w util.BufWriter, source []byte, n ast.Node, entering bool) (ast
 	return ast.WalkSkipChildren, err
 }
 
+// manyColumns is the number above which a table needs narrower columns.
+const manyColumns = 6
+
 func renderTable(w util.BufWriter, _ []byte, n ast.Node, entering bool) (ast.WalkStatus, error) {
 	if entering {
 		open := "<div class=\"table\"><table>\n"
 		if class, ok := n.AttributeString("class"); ok {
 			open = fmt.Sprintf("<div class=\"table\"><table class=\"%s\">\n", class)
+		} else if head := n.FirstChild(); head != nil && head.ChildCount() > manyColumns {
+			open = "<div class=\"table\"><table class=\"many\">\n"
 		}
 		_, err := w.WriteString(open)
 		return ast.WalkContinue, err

@@ -72,6 +72,19 @@ func (s *screen) Write(p []byte) (int, error) {
 	return s.out.Write(p)
 }
 
+// Width returns the number of columns of the terminal that a stream is, 0 if it is none.
+func Width(stream any) int {
+	f, ok := stream.(*os.File)
+	if !ok {
+		return 0
+	}
+	width, _, err := term.GetSize(int(f.Fd()))
+	if err != nil {
+		return 0
+	}
+	return width
+}
+
 // IsTerminal reports whether a stream is a terminal.
 func IsTerminal(stream any) bool {
 	f, ok := stream.(*os.File)

@@ -52,11 +52,17 @@ func TestDeployAPIServer(t *testing.T) {
 	for name, args := range map[string][]string{
 		"TestAPIServer":              {"-test.run=^TestAPIServer$"},
 		"TestAPIServerTrouble":       {"-test.run=^TestAPIServerTrouble$"},
+		"TestAPIServerRedirect":      {"-test.run=^TestAPIServerRedirect$"},
+		"TestAPIServerNoPolicies":    {"-test.run=^TestAPIServerNoPolicies$"},
 		"TestManyCharts":             {"-test.run=^TestManyCharts$"},
 		"BenchmarkDeployAgainstHelm": {"-test.run=^$", "-test.bench=^BenchmarkDeployAgainstHelm$", "-test.benchtime=3x"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			server := apiServer(t, made.Bin, "--disable-admission-plugins=ServiceAccount")
+			off := "ServiceAccount"
+			if name == "TestAPIServerNoPolicies" {
+				off += ",MutatingAdmissionPolicy"
+			}
+			server := apiServer(t, made.Bin, "--disable-admission-plugins="+off)
 			cmd := exec.CommandContext(t.Context(), tests, append(args, "-test.v", "-test.timeout=30m")...)
 			cmd.Dir = "../../../deploy"
 			cmd.Env = append(os.Environ(), "KKBUNDLE_TEST_APISERVER="+server.kubeconfig)
