@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/installer/addon"
 	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/etcd"
@@ -17,6 +18,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/precheck"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
 
 // Precheck examines all hosts and reports what would make an installation fail. The report includes unreachable hosts.
@@ -271,7 +273,7 @@ func checkImagePlatforms(ctx context.Context, r *engine.Run) error {
 		}
 		for _, arch := range archesOf(r, d.Roles) {
 			for _, it := range items {
-				_, has, err := r.Bundle.Narrow(ctx, it, task.ForArch(arch))
+				has, err := serves(ctx, r, it, arch)
 				if err != nil {
 					return err
 				}
@@ -282,6 +284,54 @@ func checkImagePlatforms(ctx context.Context, r *engine.Run) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// serves reports whether an image of the bundle has an architecture. An image without an index says nothing of its platform, but the build has noted
+// the platforms that it was asked for in vain.
+func serves(ctx context.Context, r *engine.Run, it bundle.Item, arch string) (bool, error) {
+	own := task.ForArch(arch)
+	if slices.ContainsFunc(strings.Split(it.Descriptor.Annotations[bundle.AnnotationLacks], ","), own) {
+		return false, nil
+	}
+	_, has, err := r.Bundle.Narrow(ctx, it, own)
+	return has, err
+}
+
+// lackingImages returns the images that lack an architecture of the cluster's hosts, by architecture. Those of tasks are left out: checkImagePlatforms
+// reports them.
+func lackingImages(ctx context.Context, r *engine.Run) (map[string][]string, error) {
+	if r.Bundle == nil {
+		return nil, nil
+	}
+	declared := map[string]bool{}
+	for _, d := range Needed(r.Cluster) {
+		if d.Kind != manifest.ItemImage {
+			continue
+		}
+		refs, err := catalog.Refs(r.Cluster, d.Need, "")
+		if err != nil {
+			return nil, err
+		}
+		for _, ref := range refs {
+			declared[ref] = true
+		}
+	}
+	lacking := map[string][]string{}
+	for _, arch := range archesOf(r, []manifest.Role{manifest.RoleCluster}) {
+		for _, it := range r.Items {
+			if it.Kind != bundle.KindImage || declared[it.Ref] {
+				continue
+			}
+			has, err := serves(ctx, r, it, arch)
+			if err != nil {
+				return nil, err
+			}
+			if !has {
+				lacking[arch] = append(lacking[arch], it.Ref)
+			}
+		}
+	}
+	return lacking, nil
 }
 
 // archesOf returns the known architectures of the hosts with one of the roles.
