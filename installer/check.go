@@ -224,10 +224,14 @@ func boundedSpace(ctx context.Context, t *task.Host) ([]precheck.Space, error) {
 	return space(ctx, t)
 }
 
-// checkBundle returns an error that lists missing items: every need of every task, for the task's hosts.
+// checkBundle returns an error that lists missing items: every need of every task, for the task's hosts. Without the architecture of a host,
+// everything would be missing there: the error is an ArchitectureError then.
 func checkBundle(ctx context.Context, r *engine.Run) error {
 	if r.Bundle == nil {
 		return nil
+	}
+	if err := checkArchitectures(r); err != nil {
+		return err
 	}
 	missing := map[string]error{}
 	var order []string
@@ -258,6 +262,45 @@ func checkBundle(ctx context.Context, r *engine.Run) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// checkArchitectures checks that the bundle was built for the hosts' architectures.
+func checkArchitectures(r *engine.Run) error {
+	has := architectures(r)
+	if len(has) == 0 {
+		return nil
+	}
+	var errs []error
+	for _, arch := range archesOf(r, nil) {
+		if slices.Contains(has, arch) {
+			continue
+		}
+		lacking := &ArchitectureError{Arch: arch, Has: has}
+		for _, t := range r.Hosts {
+			if t.Arch == arch {
+				lacking.Hosts = append(lacking.Hosts, t.Name)
+			}
+		}
+		errs = append(errs, lacking)
+	}
+	return errors.Join(errs...)
+}
+
+// An ArchitectureError means that the bundle was built without an architecture of hosts.
+type ArchitectureError struct {
+	Hosts []string
+	Arch  string   // of the hosts, in Go's spelling
+	Has   []string // architectures of the bundle
+}
+
+// Error names the hosts.
+func (e *ArchitectureError) Error() string {
+	return fmt.Sprintf("the bundle has nothing for %s, the architecture of %s: it was built for %s", e.Arch, strings.Join(e.Hosts, ", "), strings.Join(e.Has, ", "))
+}
+
+// Hint returns the remedy.
+func (e *ArchitectureError) Hint() string {
+	return "build the bundle again with linux/" + e.Arch + " under platforms in the manifest, or take these hosts out of the inventory"
 }
 
 // checkImagePlatforms checks that the bundle has each role's images for its hosts' architectures.

@@ -141,6 +141,28 @@ func TestMixedBundleLacksPlatform(t *testing.T) {
 	}
 }
 
+// TestBundleLacksArchitecture has hosts for which the bundle was not built: one sentence names them, instead of one for each item.
+func TestBundleLacksArchitecture(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "cp1", "node1", "node2")
+	b := mixedBuilder(t, s.options.Cluster, "")
+	b.Index.Platforms = []string{"linux/amd64"}
+	r := s.run(t, b.Bundle().Reader)
+	if err := checkBundle(t.Context(), r); err != nil {
+		t.Fatal(err)
+	}
+	r.Hosts[1].Arch, r.Hosts[2].Arch = "arm64", "arm64"
+	err := checkBundle(t.Context(), r)
+	const want = "the bundle has nothing for arm64, the architecture of node1, node2: it was built for amd64"
+	if err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+	lacking, ok := errors.AsType[*ArchitectureError](err)
+	if !ok || !strings.Contains(lacking.Hint(), "linux/arm64") {
+		t.Errorf("the remedy does not name the platform: %v", err)
+	}
+}
+
 // TestMixedBundleLacksPlatformOfOwnImages warns of the operator's images that cannot run on a node: an index without its architecture, and an image
 // without an index of which the build says so. The cluster's own image of that kind is an error.
 func TestMixedBundleLacksPlatformOfOwnImages(t *testing.T) {
