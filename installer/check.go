@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/installer/addon"
 	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/etcd"
@@ -17,6 +18,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/precheck"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
 
 // Precheck examines all hosts and reports what would make an installation fail. The report includes unreachable hosts.
@@ -222,10 +224,14 @@ func boundedSpace(ctx context.Context, t *task.Host) ([]precheck.Space, error) {
 	return space(ctx, t)
 }
 
-// checkBundle returns an error that lists missing items: every need of every task, for the task's hosts.
+// checkBundle returns an error that lists missing items: every need of every task, for the task's hosts. Without the architecture of a host,
+// everything would be missing there: the error is an ArchitectureError then.
 func checkBundle(ctx context.Context, r *engine.Run) error {
 	if r.Bundle == nil {
 		return nil
+	}
+	if err := checkArchitectures(r); err != nil {
+		return err
 	}
 	missing := map[string]error{}
 	var order []string
@@ -258,6 +264,45 @@ func checkBundle(ctx context.Context, r *engine.Run) error {
 	return errors.Join(errs...)
 }
 
+// checkArchitectures checks that the bundle was built for the hosts' architectures.
+func checkArchitectures(r *engine.Run) error {
+	has := architectures(r)
+	if len(has) == 0 {
+		return nil
+	}
+	var errs []error
+	for _, arch := range archesOf(r, nil) {
+		if slices.Contains(has, arch) {
+			continue
+		}
+		lacking := &ArchitectureError{Arch: arch, Has: has}
+		for _, t := range r.Hosts {
+			if t.Arch == arch {
+				lacking.Hosts = append(lacking.Hosts, t.Name)
+			}
+		}
+		errs = append(errs, lacking)
+	}
+	return errors.Join(errs...)
+}
+
+// An ArchitectureError means that the bundle was built without an architecture of hosts.
+type ArchitectureError struct {
+	Hosts []string
+	Arch  string   // of the hosts, in Go's spelling
+	Has   []string // architectures of the bundle
+}
+
+// Error names the hosts.
+func (e *ArchitectureError) Error() string {
+	return fmt.Sprintf("the bundle has nothing for %s, the architecture of %s: it was built for %s", e.Arch, strings.Join(e.Hosts, ", "), strings.Join(e.Has, ", "))
+}
+
+// Hint returns the remedy.
+func (e *ArchitectureError) Hint() string {
+	return "build the bundle again with linux/" + e.Arch + " under platforms in the manifest, or take these hosts out of the inventory"
+}
+
 // checkImagePlatforms checks that the bundle has each role's images for its hosts' architectures.
 func checkImagePlatforms(ctx context.Context, r *engine.Run) error {
 	var errs []error
@@ -271,7 +316,7 @@ func checkImagePlatforms(ctx context.Context, r *engine.Run) error {
 		}
 		for _, arch := range archesOf(r, d.Roles) {
 			for _, it := range items {
-				_, has, err := r.Bundle.Narrow(ctx, it, task.ForArch(arch))
+				has, err := serves(ctx, r, it, arch)
 				if err != nil {
 					return err
 				}
@@ -282,6 +327,54 @@ func checkImagePlatforms(ctx context.Context, r *engine.Run) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// serves reports whether an image of the bundle has an architecture. An image without an index says nothing of its platform, but the build has noted
+// the platforms that it was asked for in vain.
+func serves(ctx context.Context, r *engine.Run, it bundle.Item, arch string) (bool, error) {
+	own := task.ForArch(arch)
+	if slices.ContainsFunc(strings.Split(it.Descriptor.Annotations[bundle.AnnotationLacks], ","), own) {
+		return false, nil
+	}
+	_, has, err := r.Bundle.Narrow(ctx, it, own)
+	return has, err
+}
+
+// lackingImages returns the images that lack an architecture of the cluster's hosts, by architecture. Those of tasks are left out: checkImagePlatforms
+// reports them.
+func lackingImages(ctx context.Context, r *engine.Run) (map[string][]string, error) {
+	if r.Bundle == nil {
+		return nil, nil
+	}
+	declared := map[string]bool{}
+	for _, d := range Needed(r.Cluster) {
+		if d.Kind != manifest.ItemImage {
+			continue
+		}
+		refs, err := catalog.Refs(r.Cluster, d.Need, "")
+		if err != nil {
+			return nil, err
+		}
+		for _, ref := range refs {
+			declared[ref] = true
+		}
+	}
+	lacking := map[string][]string{}
+	for _, arch := range archesOf(r, []manifest.Role{manifest.RoleCluster}) {
+		for _, it := range r.Items {
+			if it.Kind != bundle.KindImage || declared[it.Ref] {
+				continue
+			}
+			has, err := serves(ctx, r, it, arch)
+			if err != nil {
+				return nil, err
+			}
+			if !has {
+				lacking[arch] = append(lacking[arch], it.Ref)
+			}
+		}
+	}
+	return lacking, nil
 }
 
 // archesOf returns the known architectures of the hosts with one of the roles.

@@ -28,12 +28,13 @@ func input(ctx context.Context, r *engine.Run) (precheck.Input, error) {
 		missing, err = sentences(err), nil
 	}
 	programs, unread := bundledPrograms(ctx, r)
+	lacking, unknown := lackingImages(ctx, r)
 	return precheck.Input{
 		Programs: programs,
 		Cluster:  r.Cluster, Inventory: r.Options.Inventory, Install: r.Bundle != nil, Upgrade: r.Rule == task.OtherVersion, Missing: missing,
 		Architectures: architectures(r), Packages: r.Distributions(), Unsigned: r.UnsignedDistributions(), Etcd: providedEtcd(ctx, r),
-		PackagesOf: r.Packages.For,
-	}, errors.Join(engine.CheckHooks(r.Site), err, unread)
+		PackagesOf: r.Packages.For, Lacking: lacking,
+	}, errors.Join(engine.CheckHooks(r.Site), err, unread, unknown)
 }
 
 // sentences returns the texts of joined errors.

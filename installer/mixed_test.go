@@ -28,7 +28,13 @@ import (
 // there for amd64 only.
 func mixedBundle(t *testing.T, c *manifest.Cluster, amd64Only string) *bundle.Reader {
 	t.Helper()
+	return mixedBuilder(t, c, amd64Only).Bundle().Reader
+}
+
+func mixedBuilder(t *testing.T, c *manifest.Cluster, amd64Only string) *bundletest.Builder {
+	t.Helper()
 	b := bundletest.NewBuilder(t)
+	b.Index.Platforms = []string{"linux/amd64", "linux/arm64"}
 	for i, need := range Needs(c) {
 		for _, arch := range []string{"amd64", "arm64"} {
 			refs, err := catalog.Refs(c, need, "linux/"+arch)
@@ -57,7 +63,7 @@ func mixedBundle(t *testing.T, c *manifest.Cluster, amd64Only string) *bundle.Re
 		}
 	}
 	b.Chart("https://charts.example/stable/demo:0.1.0", "demo", "0.1.0", bundletest.ChartArchive(t, "demo", "0.1.0"))
-	return b.Bundle().Reader
+	return b
 }
 
 // TestMixedArchitectures has an amd64 control plane and an arm64 worker: each gets its own programs and its own images.
@@ -132,5 +138,62 @@ func TestMixedBundleLacksPlatform(t *testing.T) {
 	var missing *task.MissingError
 	if !errors.As(err, &missing) || !strings.HasPrefix(err.Error(), "the bundle lacks the image pause (registry.k8s.io/pause:") || !strings.HasSuffix(err.Error(), " for linux/arm64") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestBundleLacksArchitecture has hosts for which the bundle was not built: one sentence names them, instead of one for each item.
+func TestBundleLacksArchitecture(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "cp1", "node1", "node2")
+	b := mixedBuilder(t, s.options.Cluster, "")
+	b.Index.Platforms = []string{"linux/amd64"}
+	r := s.run(t, b.Bundle().Reader)
+	if err := checkBundle(t.Context(), r); err != nil {
+		t.Fatal(err)
+	}
+	r.Hosts[1].Arch, r.Hosts[2].Arch = "arm64", "arm64"
+	err := checkBundle(t.Context(), r)
+	const want = "the bundle has nothing for arm64, the architecture of node1, node2: it was built for amd64"
+	if err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+	lacking, ok := errors.AsType[*ArchitectureError](err)
+	if !ok || !strings.Contains(lacking.Hint(), "linux/arm64") {
+		t.Errorf("the remedy does not name the platform: %v", err)
+	}
+}
+
+// TestMixedBundleLacksPlatformOfOwnImages warns of the operator's images that cannot run on a node: an index without its architecture, and an image
+// without an index of which the build says so. The cluster's own image of that kind is an error.
+func TestMixedBundleLacksPlatformOfOwnImages(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "cp1", "node1")
+	b := mixedBuilder(t, s.options.Cluster, "")
+	const first, last = 70001, 70003
+	b.ImageIndex("docker.io/acme/both:1", bundletest.MultiImage(t, first))
+	b.ImageIndex("docker.io/acme/some:1", bundletest.MultiImage(t, first+1), func(d v1.Descriptor) bool { return d.Platform.Architecture == "amd64" })
+	b.Image("docker.io/acme/one:1", bundletest.RandomImage(t, last, 1, 100))
+	lacks := &b.Index.Items[len(b.Index.Items)-1].Descriptor
+	lacks.Annotations = map[string]string{bundle.AnnotationLacks: "linux/arm64"}
+	r := s.run(t, b.Bundle().Reader)
+	for arch, want := range map[string][]string{"amd64": nil, "arm64": {"docker.io/acme/one:1", "docker.io/acme/some:1"}} {
+		r.Hosts[1].Arch = arch
+		in, err := input(t.Context(), r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := slices.Sorted(slices.Values(in.Lacking[arch])); !slices.Equal(got, want) {
+			t.Errorf("node1 has %s: got %q, want %q", arch, got, want)
+		}
+	}
+	if err := checkBundle(t.Context(), r); err != nil {
+		t.Errorf("the operator's images are no error: %v", err)
+	}
+	i := slices.IndexFunc(r.Items, func(it bundle.Item) bool {
+		return it.Kind == bundle.KindImage && strings.HasPrefix(it.Ref, "registry.k8s.io/pause:")
+	})
+	r.Items[i].Descriptor.Annotations = map[string]string{bundle.AnnotationLacks: "linux/arm64"}
+	if err := checkBundle(t.Context(), r); !errors.As(err, new(*task.MissingError)) {
+		t.Errorf("an image of the cluster that the build did not get for arm64: got %v", err)
 	}
 }

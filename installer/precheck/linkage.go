@@ -40,7 +40,25 @@ func linkageChecks() []Check {
 		Why:    "a program for another architecture, or for a newer glibc, ends before its first line, and its service never starts",
 		Fix:    "build the bundle with static programs (for containerd, cri.version 1.7 or newer and kkbundle's own catalog), or use a newer operating system",
 		Source: "kkbundle: PT_INTERP and .gnu.version_r of the ELF files; getconf GNU_LIBC_VERSION",
+	}, {
+		ID: "bundle-images", Groups: []string{GroupOS, GroupKKBundle}, Level: Warn, Title: "the bundle's images have the host's architecture", Rule: hasImages, Roles: cluster(),
+		Why:    "a pod of such an image that is scheduled on the host cannot start",
+		Fix:    "build the bundle with images that have this platform, or keep their pods off the host: nodeSelector kubernetes.io/arch",
+		Source: "kkbundle: platforms of the images in the bundle",
 	}}
+}
+
+// hasImages applies to installations from a bundle that has the host's architecture.
+func hasImages(s *Subject) Finding {
+	lacking := s.Input.Lacking[s.Facts.Arch]
+	switch {
+	case !s.Input.Install || !slices.Contains(s.Input.Architectures, s.Facts.Arch):
+		return skip()
+	case len(lacking) > 0:
+		return fail("without " + s.Facts.Arch + ": " + some(lacking))
+	default:
+		return pass("all of them")
+	}
 }
 
 // canStart applies to installations from a bundle.

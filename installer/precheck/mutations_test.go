@@ -264,6 +264,13 @@ func programMutations() []mutation {
 		{"musl with a loader of glibc's name", good, with(dynamic, node.Libc{Name: "musl", Version: "1.2.5", Loaders: []string{loader}}), each("bundle-programs", "w1")},
 		{"a program that cannot be read", good, with(precheck.Linkage{Arch: "amd64", Problem: "the ELF file ends within its headers"}, el8, manifest.RoleWorker), each("bundle-programs", "w1")},
 		{"an unknown libc", good, with(dynamic, node.Libc{}), each("bundle-programs", "w1")},
+		{"images for amd64 alone, hosts of both architectures", good, func(in *input) {
+			in.Hosts[1].Facts.Arch = "arm64"
+			in.Architectures, in.Lacking = []string{"amd64", "arm64"}, map[string][]string{"arm64": {"docker.io/acme/app:1"}}
+		}, each("bundle-images", "w1")},
+		{"images for amd64 alone, hosts with amd64", good, func(in *input) {
+			in.Lacking = map[string][]string{"arm64": {"docker.io/acme/app:1"}}
+		}, nil},
 		{"a program for arm64", good, with(precheck.Linkage{Arch: "arm64"}, el8, manifest.RoleWorker), each("bundle-programs", "w1")},
 	}
 }

@@ -92,6 +92,9 @@ type Input struct {
 	Inventory *manifest.Inventory
 	// Programs are the bundle's programs for these hosts; nil without a bundle.
 	Programs []Program
+	// Lacking are the bundle's images without an architecture of the hosts, by that architecture. Images that the installation itself needs are
+	// among Missing instead.
+	Lacking map[string][]string
 	// Packages are the distributions of the bundle's packages, such as "debian/12"; nil if it has none.
 	Packages []string
 	// Unsigned are those among them whose packages were accepted without a signature.

@@ -15,7 +15,7 @@ import (
 // machines runs the commands for virtual machines.
 func machines(ctx context.Context, command string, a args) error {
 	if command == "up" {
-		image, err := vm.Build(ctx, os.Stderr)
+		image, err := vm.Build(ctx, a.arch, os.Stderr)
 		if err != nil {
 			return err
 		}

@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -36,7 +37,7 @@ const usage = `usage: lab COMMAND
   link     [--state DIR] HOST up|down             plug the network cable in or out
   packets  [--state DIR]                          count what the hosts sent elsewhere
   down     [--state DIR]                          remove the hosts and everything of theirs
-  vm       up|ssh|kill|start|pause|down [--hosts N] [--memory MIB] [--kernel-args A] [--state DIR] [HOST [COMMAND...]]
+  vm       up|ssh|kill|start|pause|down [--hosts N] [--memory MIB] [--kernel-args A] [--arch amd64|arm64] [--state DIR] [HOST [COMMAND...]]
                                                   the same with virtual machines; pause stops HOST for COMMAND's duration`
 
 func main() {
@@ -61,6 +62,7 @@ type args struct {
 	hosts, memory int
 	releases      []software.Release
 	kernelArgs    string
+	arch          string
 	rest          []string
 }
 
@@ -116,6 +118,7 @@ func parse(argv []string) (a args, err error) {
 	})
 	flags.IntVar(&a.memory, "memory", 3072, "")
 	flags.StringVar(&a.kernelArgs, "kernel-args", "", "")
+	flags.StringVar(&a.arch, "arch", runtime.GOARCH, "")
 	flags.StringVar(&a.state, "state", "", "")
 	flags.StringVar(&a.listen, "listen", "127.0.0.1:0", "")
 	if err := flags.Parse(argv[1:]); err != nil {

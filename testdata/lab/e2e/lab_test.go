@@ -46,6 +46,7 @@ type thread struct {
 	nodes     int      // of the cluster
 	admin     int      // the number of the host that kubectl runs on; 0 is the first
 	systems   []string // of the hosts, as debian/12
+	machines  []string // their architectures
 	kind      results.Lab
 	pristine  string // the hosts' traces before anything was done
 	moves     []results.Move
@@ -96,6 +97,7 @@ func (th *thread) noteSystems(t *testing.T) {
 	t.Helper()
 	for _, h := range th.lab.Hosts {
 		th.systems = append(th.systems, results.HostID(th.on(t, h.Number, "cat /etc/os-release")))
+		th.machines = append(th.machines, results.ArchOf(th.on(t, h.Number, "uname -m")))
 	}
 }
 
@@ -149,7 +151,7 @@ func (th *thread) keepResult(t *testing.T, standIns []string) {
 			return
 		}
 		r := results.Result{
-			Test: t.Name(), Outcome: results.Passed, Lab: th.kind, Hosts: th.systems, StandIns: standIns,
+			Test: t.Name(), Outcome: results.Passed, Lab: th.kind, Hosts: th.systems, Arches: th.machines, StandIns: standIns,
 			Date: begin.UTC().Format(time.DateOnly), Seconds: int(time.Since(begin).Seconds()), Moves: th.moves,
 		}
 		if t.Failed() {

@@ -81,11 +81,22 @@ func Up(ctx context.Context, o Options) (*Lab, error) {
 }
 
 // Prepare makes a lab without its hosts: keys, an inventory, a directory with each host's own files (SeedDir) and a network
-// with the port Port for each host. The caller boots the hosts there, and ends them before Down.
+// with the port Port for each host. The caller boots the hosts there, and ends them before Down. With a RootFS, hosts that the caller
+// does not boot are for Start.
 func Prepare(ctx context.Context, o Options) (*Lab, error) {
+	if o.RootFS != "" {
+		if err := Check(); err != nil {
+			return nil, err
+		}
+	}
 	l, err := newLab(o)
 	if err != nil {
 		return nil, err
+	}
+	if o.RootFS != "" {
+		if err := l.makeRoom(); err != nil {
+			return nil, err
+		}
 	}
 	if err := errors.Join(l.keys(), l.networkUp(ctx)); err != nil {
 		return nil, errors.Join(err, l.Down(context.WithoutCancel(ctx)))

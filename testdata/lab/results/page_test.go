@@ -184,7 +184,7 @@ func page(all []Result, tests map[string]string) string {
 		}
 		fmt.Fprintf(&b, "| %s | %s |\n", id, proof)
 	}
-	b.WriteString("\nHosts with arm64 were **not seen on a real one**. k3s was **not seen on a real one**: its program could not be obtained.\n")
+	b.WriteString("\n" + arm64(all) + " k3s was **not seen on a real one**: its program could not be obtained.\n")
 	for _, host := range seen {
 		fmt.Fprintf(&b, "\n## Hosts with %s\n\n| runtime |", strings.Replace(host, "/", " ", 1))
 		for _, n := range networks() {
@@ -204,6 +204,20 @@ func page(all []Result, tests map[string]string) string {
 		writeTest(&b, all, name, tests[name])
 	}
 	return b.String()
+}
+
+// arm64 is the sentence about hosts with arm64. A lab's arm64 host is a virtual machine on a processor that QEMU emulates.
+func arm64(all []Result) string {
+	var proofs []string
+	for _, r := range all {
+		if r.Outcome == Passed && slices.Contains(r.Arches, "arm64") {
+			proofs = append(proofs, fmt.Sprintf("%s, %s", r.Test, r.Date))
+		}
+	}
+	if proofs == nil {
+		return "Hosts with arm64 were **not seen on a real one**."
+	}
+	return "Hosts with arm64 were seen as virtual machines with an emulated processor (" + strings.Join(proofs, "; ") + "), and **not on a real one**."
 }
 
 // cell returns the strongest proof of a combination on hosts, and its failed tests.

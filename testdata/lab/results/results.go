@@ -48,6 +48,8 @@ type Result struct {
 	Seconds int      `json:"seconds,omitempty"`
 	Lab     Lab      `json:"lab"`
 	Hosts   []string `json:"hosts"` // ID and version of their distributions, as debian/12
+	// Arches are the hosts' architectures in Go's spelling. They are empty in results from before they were noted, of amd64.
+	Arches []string `json:"arches,omitempty"`
 	Cluster
 	// StandIns are programs that took the place of genuine ones.
 	StandIns []string `json:"standIns,omitempty"`
@@ -107,9 +109,22 @@ func HostID(osRelease string) string {
 	return values["ID"] + "/" + values["VERSION_ID"]
 }
 
+// ArchOf returns the architecture in Go's spelling for what uname -m prints.
+func ArchOf(machine string) string {
+	switch machine = strings.TrimSpace(machine); machine {
+	case "x86_64":
+		return "amd64"
+	case "aarch64":
+		return "arm64"
+	default:
+		return machine
+	}
+}
+
 // Write replaces the result of the same test on the same hosts in dir.
 func Write(dir string, r Result) error {
 	r.Hosts = slices.Compact(slices.Sorted(slices.Values(r.Hosts)))
+	r.Arches = slices.Compact(slices.Sorted(slices.Values(r.Arches)))
 	data, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
 		return fmt.Errorf("result of %s: %w", r.Test, err)

@@ -62,6 +62,16 @@ func TestProcessesHaveNoHosts(t *testing.T) {
 	}
 }
 
+// Results name architectures as bundles do.
+func TestArchOf(t *testing.T) {
+	t.Parallel()
+	for machine, want := range map[string]string{"x86_64\n": "amd64", "aarch64\n": "arm64", "riscv64": "riscv64"} {
+		if got := ArchOf(machine); got != want {
+			t.Errorf("%q: got %q, want %q", machine, got, want)
+		}
+	}
+}
+
 func TestHostID(t *testing.T) {
 	t.Parallel()
 	if got := HostID("PRETTY_NAME=\"Debian GNU/Linux 11 (bullseye)\"\nID=debian\nVERSION_ID=\"11\"\n"); got != "debian/11" {

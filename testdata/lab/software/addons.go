@@ -104,7 +104,7 @@ func (s *imageSet) extra(ctx context.Context, e Extra) []imageSpec {
 		return imageSpec{
 			ref: ref, arches: here, attested: true, entrypoint: []string{dir + "/" + recipe}, user: user,
 			layers: func(arch string) ([]*layer, error) {
-				return s.stack(s.busybox, func() (*layer, error) { return s.command(recipe, arch, dir, recipe) })
+				return s.stack(s.busybox(ctx, arch), func() (*layer, error) { return s.command(recipe, arch, dir, recipe) })
 			},
 		}
 	}
@@ -119,10 +119,10 @@ func (s *imageSet) extra(ctx context.Context, e Extra) []imageSpec {
 		volumes.entrypoint, volumes.cmd = nil, []string{"local-path-provisioner"}
 		return []imageSpec{
 			one("registry.k8s.io/metrics-server/metrics-server:"+MetricsServerVersion, "metrics-server", "", "65534"),
-			s.multusImage(here), volumes, s.toolsImage("docker.io/library/busybox:1.37.0", here),
+			s.multusImage(here), volumes, s.toolsImage(ctx, "docker.io/library/busybox:1.37.0", here),
 		}
 	case LocalPV:
-		return []imageSpec{s.localPVImage(ctx, here), s.toolsImage("docker.io/openebs/linux-utils:"+LocalPVToolsVersion, here)}
+		return []imageSpec{s.localPVImage(ctx, here), s.toolsImage(ctx, "docker.io/openebs/linux-utils:"+LocalPVToolsVersion, here)}
 	case KubeVIP:
 		return []imageSpec{{
 			ref: KubeVIPProgram, arches: here, entrypoint: []string{"/kube-vip"},
@@ -151,10 +151,10 @@ func (s *imageSet) multusImage(on []string) imageSpec {
 }
 
 // toolsImage is a shell and its tools, under a name that somebody has for such an image.
-func (s *imageSet) toolsImage(ref string, on []string) imageSpec {
+func (s *imageSet) toolsImage(ctx context.Context, ref string, on []string) imageSpec {
 	return imageSpec{
 		ref: ref, arches: on, entrypoint: nil, cmd: []string{"sh"},
-		layers: func(string) ([]*layer, error) { return s.stack(s.busybox) },
+		layers: func(arch string) ([]*layer, error) { return s.stack(s.busybox(ctx, arch)) },
 	}
 }
 
@@ -162,9 +162,9 @@ func (s *imageSet) toolsImage(ref string, on []string) imageSpec {
 func (s *imageSet) localPVImage(ctx context.Context, on []string) imageSpec {
 	return imageSpec{
 		ref: LocalPVProgram, arches: on, entrypoint: []string{"/usr/local/bin/provisioner-localpv"},
-		layers: func(string) ([]*layer, error) {
+		layers: func(arch string) ([]*layer, error) {
 			return s.stack(
-				func() (*layer, error) { return s.debian(ctx, "procps", "procps,base-files,netbase") }, s.busybox,
+				func() (*layer, error) { return s.debian(ctx, arch, "procps", "procps,base-files,netbase") }, s.busybox(ctx, arch),
 				func() (*layer, error) { return s.given(LocalPVProgram, "usr/local/bin/provisioner-localpv") },
 			)
 		},

@@ -42,15 +42,16 @@ func (s *Software) RootsOf(releases []Release) []string {
 }
 
 type builder struct {
-	dir string
-	log io.Writer
-	bin map[string]string // recipe's name and architecture: directory of its commands
+	dir    string
+	log    io.Writer
+	arches []string          // of what runs on nodes, the machine's own first
+	bin    map[string]string // recipe's name and architecture: directory of its commands
 }
 
 // Build makes what is not there yet. Concurrent calls, of other processes too, wait for each other. What it needs besides
 // Go is listed by Needs; Build fails with the list of what is missing.
 func Build(ctx context.Context, o Options) (s *Software, err error) {
-	b := &builder{log: o.Log, dir: o.Dir, bin: map[string]string{}}
+	b := &builder{log: o.Log, dir: o.Dir, arches: []string{runtime.GOARCH}, bin: map[string]string{}}
 	if b.log == nil {
 		b.log = io.Discard
 	}
@@ -73,6 +74,9 @@ func Build(ctx context.Context, o Options) (s *Software, err error) {
 	if o.Small {
 		return b.small(ctx)
 	}
+	if slices.Contains(o.With, BothArches) {
+		b.arches = arches()
+	}
 	if s, err = b.full(ctx); err != nil {
 		return nil, err
 	}
@@ -91,8 +95,10 @@ func (b *builder) full(ctx context.Context) (*Software, error) {
 		containerd("containerd", ContainerdVersion), runc(), cni(), registry(), own("kube-vip"),
 	}
 	native = slices.Concat(native, ownFlannel().recipes(), OwnRelease().recipes())
-	if err := b.compileAll(ctx, native, runtime.GOARCH); err != nil {
-		return nil, err
+	for _, arch := range b.arches {
+		if err := b.compileAll(ctx, native, arch); err != nil {
+			return nil, err
+		}
 	}
 	for _, arch := range arches() {
 		if err := b.compileAll(ctx, []recipe{own("pause"), own("labapp")}, arch); err != nil {

@@ -65,7 +65,11 @@ func (b *builder) goBuild(ctx context.Context, r recipe, arch, out string) (err 
 	slices.Sort(args[len(args)-len(r.Packages):])
 	env := []string{"CGO_ENABLED=0", "GOOS=linux", "GOARCH=" + arch}
 	if r.Cgo {
-		env[0] = "CGO_ENABLED=1"
+		tools, err := b.cTools(ctx, arch)
+		if err != nil {
+			return err
+		}
+		env = append(env, append(tools, "CGO_ENABLED=1")...)
 	}
 	if err := b.goTool(ctx, dir, env, args...); err != nil {
 		return err

@@ -34,6 +34,7 @@ const (
 	Addons        Extra = "addons"         // metrics-server, multus and local-path-provisioner: images and charts
 	LocalPV       Extra = "localpv"        // images of OpenEBS's local volumes; its program and chart have to be given
 	KubeVIP       Extra = "kube-vip"       // kube-vip's image with its own program, which has to be given
+	BothArches    Extra = "both-arches"    // the cluster's own software for amd64 and arm64
 )
 
 // Versions of the extras. Docker's and Compose's are the catalog's; containerd is the newest 1.7 that the Go proxy has.
@@ -47,7 +48,7 @@ const (
 
 // Extras lists all extras.
 func Extras() []Extra {
-	return []Extra{Docker, DockerCompose, Containerd1, Harbor, Addons, LocalPV, KubeVIP, Containerd21, FlannelNext, Kubernetes133, Kubernetes134, Kubernetes135, Kubernetes137}
+	return []Extra{Docker, DockerCompose, Containerd1, Harbor, Addons, LocalPV, KubeVIP, BothArches, Containerd21, FlannelNext, Kubernetes133, Kubernetes134, Kubernetes135, Kubernetes137}
 }
 
 // What an extra is made of besides is part of its key.
@@ -81,7 +82,10 @@ func (b *builder) extras(ctx context.Context, with []Extra) ([]string, error) {
 		if !slices.Contains(Extras(), e) {
 			return nil, fmt.Errorf("there is no extra %q: the extras are %q", e, Extras())
 		}
-		if e == LocalPV || e == KubeVIP { // images alone
+		if e == BothArches && len(with) > 1 {
+			return nil, fmt.Errorf("the extra %q is of the cluster's own software: it goes with no other", e)
+		}
+		if e == LocalPV || e == KubeVIP || e == BothArches { // images alone, or no more files than a build has anyway
 			continue
 		}
 		dir, err := b.extra(ctx, e)
@@ -125,7 +129,7 @@ func (b *builder) extra(ctx context.Context, e Extra) (string, error) {
 	return b.output("extra-"+string(e), key, func(tmp string) error {
 		files := fileSet{b: b, dir: tmp}
 		if isKubernetes {
-			return release.publish(files, arch)
+			return release.publish(files, []string{arch})
 		}
 		switch e {
 		case Docker:

@@ -21,13 +21,13 @@ import (
 
 // The code that assembles the upstream's content, as part of the key of what it makes.
 //
-//go:embed layers.go images.go specs.go files.go charts.go kubernetes.go flannel.go
+//go:embed layers.go images.go specs.go files.go charts.go kubernetes.go flannel.go arches.go
 var assembly embed.FS
 
 // upstream assembles the content that package upstream serves: registry/ is the registry's storage, files/ has a directory
 // for each upstream host, images.json lists the images.
 func (b *builder) upstream(ctx context.Context, small bool) (string, error) {
-	inputs := []any{b.bin, small}
+	inputs := []any{b.bin, b.arches, small}
 	for _, fsys := range []embed.FS{assembly, sources} {
 		entries, err := folder(fsys, ".", "")
 		if err != nil {
@@ -75,10 +75,12 @@ func (f fileSet) publish(ctx context.Context, small bool) error {
 		}
 		return f.charts(ctx, small)
 	}
-	arch := arches()[0]
-	return errors.Join(
-		OwnRelease().publish(f, arch), f.containerd(arch, "containerd", ContainerdVersion), f.runc(arch), f.cni(arch), f.registry(arch), f.charts(ctx, small),
-	)
+	for _, arch := range f.b.arches {
+		if err := errors.Join(f.containerd(arch, "containerd", ContainerdVersion), f.cni(arch), f.registry(arch)); err != nil {
+			return err
+		}
+	}
+	return errors.Join(OwnRelease().publish(f, f.b.arches), f.runc(f.b.arches), f.charts(ctx, small))
 }
 
 // kubernetes has the bare digest in NAME.sha256, without a name or a newline.
@@ -107,19 +109,21 @@ func (f fileSet) containerd(arch, recipe, version string) error {
 }
 
 // runc lists the digests of all files of a release in one file, which its maintainers sign in clear.
-func (f fileSet) runc(arch string) error {
-	to := githubRelease("opencontainers/runc", RuncVersion, "runc."+arch)
-	sum, err := f.link(to, f.b.command("runc", arch, "runc"))
-	if err != nil {
-		return err
+func (f fileSet) runc(arches []string) error {
+	lines := ""
+	for _, arch := range arches {
+		sum, err := f.link(githubRelease("opencontainers/runc", RuncVersion, "runc."+arch), f.b.command("runc", arch, "runc"))
+		if err != nil {
+			return err
+		}
+		lines += sum + "  runc." + arch + "\n"
 	}
 	other := sha256.Sum256([]byte("runc.tar.xz"))
-	lines := fmt.Sprintf("%s  runc.%s\n%s  runc.tar.xz\n", sum, arch, hex.EncodeToString(other[:]))
-	signed, err := clearSign(lines)
+	signed, err := clearSign(lines + hex.EncodeToString(other[:]) + "  runc.tar.xz\n")
 	if err != nil {
 		return err
 	}
-	return f.text(path.Join(path.Dir(to), "runc.sha256sum"), signed)
+	return f.text(githubRelease("opencontainers/runc", RuncVersion, "runc.sha256sum"), signed)
 }
 
 func (f fileSet) cni(arch string) error {
@@ -132,9 +136,22 @@ func (f fileSet) cni(arch string) error {
 	return f.archive(githubRelease("containernetworking/plugins", CNIVersion, file), ".sha256", entries)
 }
 
-// etcd has its commands in a directory that is named like the archive, and lists the digests of a release in one file. The server is of a
-// recipe, and the tools are the release's.
-func (f fileSet) etcd(arch, version, server string, r KubernetesRelease) error {
+// etcd lists the digests of a release in one file.
+func (f fileSet) etcd(arches []string, version, server string, r KubernetesRelease) error {
+	lines := ""
+	for _, arch := range arches {
+		line, err := f.etcdArchive(arch, version, server, r)
+		if err != nil {
+			return err
+		}
+		lines += line
+	}
+	return f.text(githubRelease("etcd-io/etcd", version, "SHA256SUMS"), lines)
+}
+
+// etcdArchive has its commands in a directory that is named like it, and returns its digest as sha256sum prints it. The server is of a recipe,
+// and the tools are the release's.
+func (f fileSet) etcdArchive(arch, version, server string, r KubernetesRelease) (string, error) {
 	name := "etcd-" + version + "-linux-" + arch
 	entries := []entry{
 		{Name: name + "/"},
@@ -147,16 +164,13 @@ func (f fileSet) etcd(arch, version, server string, r KubernetesRelease) error {
 	to := githubRelease("etcd-io/etcd", version, name+".tar.gz")
 	file, err := f.place(to)
 	if err != nil {
-		return err
+		return "", err
 	}
 	if err := archive(file, entries); err != nil {
-		return fmt.Errorf("publish %s: %w", to, err)
+		return "", fmt.Errorf("publish %s: %w", to, err)
 	}
 	sum, err := sumOf(file)
-	if err != nil {
-		return err
-	}
-	return f.text(path.Join(path.Dir(to), "SHA256SUMS"), sum+"  "+path.Base(to)+"\n")
+	return sum + "  " + path.Base(to) + "\n", err
 }
 
 func (f fileSet) registry(arch string) error {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 )
@@ -55,25 +54,25 @@ func (r flannelRelease) recipes() []recipe { return []recipe{r.daemon, r.plugin}
 
 // images returns flannel's two images.
 func (r flannelRelease) images(ctx context.Context, s *imageSet) []imageSpec {
-	here := []string{runtime.GOARCH}
+	on := s.b.arches
 	return []imageSpec{
 		{
-			ref: "ghcr.io/flannel-io/flannel:" + r.version, arches: here, attested: true, entrypoint: []string{"/opt/bin/flanneld"},
+			ref: "ghcr.io/flannel-io/flannel:" + r.version, arches: on, attested: true, entrypoint: []string{"/opt/bin/flanneld"},
 			layers: func(arch string) ([]*layer, error) {
 				var programs []entry
 				for at, command := range r.programs {
 					programs = append(programs, entry{Name: at, From: s.b.command(r.daemon.Name, arch, command)})
 				}
 				return s.stack(
-					func() (*layer, error) { return s.userland(ctx) }, s.busybox,
+					func() (*layer, error) { return s.userland(ctx, arch) }, s.busybox(ctx, arch),
 					func() (*layer, error) { return s.layer(r.daemon.Name+arch, programs...) },
 				)
 			},
 		},
 		{
-			ref: "ghcr.io/flannel-io/flannel-cni-plugin:" + r.pluginTag, arches: here, attested: true,
+			ref: "ghcr.io/flannel-io/flannel-cni-plugin:" + r.pluginTag, arches: on, attested: true,
 			layers: func(arch string) ([]*layer, error) {
-				return s.stack(s.busybox, func() (*layer, error) { return s.command(r.plugin.Name, arch, "", "flannel") })
+				return s.stack(s.busybox(ctx, arch), func() (*layer, error) { return s.command(r.plugin.Name, arch, "", "flannel") })
 			},
 		},
 	}

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 
@@ -110,33 +109,25 @@ func (s *imageSet) stack(more ...func() (*layer, error)) ([]*layer, error) {
 }
 
 // userland is the layer of iptables and its friends from Debian packages, for kube-proxy and flannel.
-func (s *imageSet) userland(ctx context.Context) (*layer, error) {
+func (s *imageSet) userland(ctx context.Context, arch string) (*layer, error) {
 	var links []entry
 	for _, c := range []string{"iptables", "iptables-save", "iptables-restore", "ip6tables", "ip6tables-save", "ip6tables-restore"} {
 		links = append(links, entry{Name: "usr/sbin/" + c, Link: "xtables-nft-multi"})
 	}
-	return s.debian(ctx, "userland", userlandPackages(), links...)
+	return s.debian(ctx, arch, "userland", userlandPackages(), links...)
 }
 
 // debian is the layer of some Debian packages with all that they depend on, and more.
-func (s *imageSet) debian(ctx context.Context, name, packages string, more ...entry) (*layer, error) {
-	if l := s.made[name]; l != nil {
+func (s *imageSet) debian(ctx context.Context, arch, name, packages string, more ...entry) (*layer, error) {
+	if l := s.made[name+arch]; l != nil {
 		return l, nil
 	}
-	key, err := keyOf(name, packages, 1)
+	file, err := s.b.debianFiles(ctx, arch, name, packages)
 	if err != nil {
 		return nil, err
 	}
-	dir, err := s.b.output(name, key, func(tmp string) error {
-		cmd := exec.CommandContext(ctx, "mmdebstrap", "--quiet", "--variant=extract", "--include="+packages, "bookworm", filepath.Join(tmp, name+".tar"))
-		cmd.Stdout, cmd.Stderr = s.b.log, s.b.log
-		return cmd.Run()
-	})
-	if err != nil {
-		return nil, err
-	}
-	return s.once(name, false, func(w io.Writer) error {
-		f, err := os.Open(filepath.Join(dir, name+".tar"))
+	return s.once(name+arch, false, func(w io.Writer) error {
+		f, err := os.Open(file)
 		if err != nil {
 			return err
 		}
@@ -159,16 +150,18 @@ func wanted(name string) bool {
 	return true
 }
 
-func (s *imageSet) busybox() (*layer, error) {
-	path, err := exec.LookPath("busybox")
-	if err != nil {
-		return nil, err
+func (s *imageSet) busybox(ctx context.Context, arch string) func() (*layer, error) {
+	return func() (*layer, error) {
+		path, err := s.b.busybox(ctx, arch)
+		if err != nil {
+			return nil, err
+		}
+		entries := []entry{{Name: "bin/"}, {Name: "bin/busybox", From: path}}
+		for _, c := range []string{"cat", "cp", "ip", "ls", "mkdir", "mv", "nslookup", "ps", "rm", "sh", "sleep", "test", "wget"} {
+			entries = append(entries, entry{Name: "bin/" + c, Link: "busybox"})
+		}
+		return s.layer("busybox"+arch, entries...)
 	}
-	entries := []entry{{Name: "bin/"}, {Name: "bin/busybox", From: path}}
-	for _, c := range []string{"cat", "cp", "ip", "ls", "mkdir", "mv", "nslookup", "ps", "rm", "sh", "sleep", "test", "wget"} {
-		entries = append(entries, entry{Name: "bin/" + c, Link: "busybox"})
-	}
-	return s.layer("busybox", entries...)
 }
 
 // publish assembles the image and pushes it.

@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"strings"
 )
 
@@ -113,20 +112,23 @@ func (r KubernetesRelease) compare(constants string) error {
 }
 
 // publish publishes the release's programs for nodes and etcd's archive.
-func (r KubernetesRelease) publish(f fileSet, arch string) error {
-	err := errors.Join(f.kubernetes(arch, r), f.etcd(arch, r.Etcd, r.recipe("etcd"), r))
+func (r KubernetesRelease) publish(f fileSet, arches []string) error {
+	err := f.etcd(arches, r.Etcd, r.recipe("etcd"), r)
 	if r.Through != "" {
-		err = errors.Join(err, f.etcd(arch, r.Through, r.recipe(etcdThrough), r))
+		err = errors.Join(err, f.etcd(arches, r.Through, r.recipe(etcdThrough), r))
+	}
+	for _, arch := range arches {
+		err = errors.Join(err, f.kubernetes(arch, r))
 	}
 	return err
 }
 
 // kubernetesImages returns the images of a release.
 func (s *imageSet) kubernetesImages(ctx context.Context, r KubernetesRelease) []imageSpec {
-	here := []string{runtime.GOARCH}
-	images := append(s.controlPlane(ctx, r), s.etcdImage(here, r.EtcdImage, r.recipe("etcd"), r), s.coreDNSImage(here, r), s.pauseImage(r.Pause))
+	on := s.b.arches
+	images := append(s.controlPlane(ctx, r), s.etcdImage(on, r.EtcdImage, r.recipe("etcd"), r), s.coreDNSImage(on, r), s.pauseImage(r.Pause))
 	if r.Through != "" {
-		images = append(images, s.etcdImage(here, strings.TrimPrefix(r.Through, "v")+"-0", r.recipe(etcdThrough), r))
+		images = append(images, s.etcdImage(on, strings.TrimPrefix(r.Through, "v")+"-0", r.recipe(etcdThrough), r))
 	}
 	return images
 }

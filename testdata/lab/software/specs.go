@@ -3,20 +3,18 @@ package software
 import (
 	"context"
 	"io"
-	"runtime"
 	"slices"
 )
 
-// cluster are the images of the lab's cluster. Most are for the machine's architecture only: nothing else would run here.
+// cluster are the images of the lab's cluster. Most are for the machine's architecture only, unless BothArches was asked for.
 func (s *imageSet) cluster(ctx context.Context) []imageSpec {
-	here := []string{runtime.GOARCH}
 	return slices.Concat(s.kubernetesImages(ctx, OwnRelease()), ownFlannel().images(ctx, s),
-		[]imageSpec{s.labappImage(), s.haproxyImage(ctx, here), s.kubeVIPImage(here)})
+		[]imageSpec{s.labappImage(), s.haproxyImage(ctx, s.b.arches), s.kubeVIPImage(s.b.arches)})
 }
 
 // controlPlane are Kubernetes' own images of a version.
 func (s *imageSet) controlPlane(ctx context.Context, r KubernetesRelease) []imageSpec {
-	here, recipe, version := []string{runtime.GOARCH}, r.recipe("kubernetes"), r.Version
+	here, recipe, version := s.b.arches, r.recipe("kubernetes"), r.Version
 	k8s := func(command string) func(arch string) ([]*layer, error) {
 		return func(arch string) ([]*layer, error) {
 			return s.stack(func() (*layer, error) { return s.command(recipe, arch, "/usr/local/bin", command) })
@@ -32,14 +30,14 @@ func (s *imageSet) controlPlane(ctx context.Context, r KubernetesRelease) []imag
 			layers: k8s("kube-controller-manager"), entrypoint: []string{"/usr/local/bin/kube-controller-manager"},
 		},
 		{
-			ref: "registry.k8s.io/kube-scheduler:" + version, docker: true, single: true, arches: here,
+			ref: "registry.k8s.io/kube-scheduler:" + version, docker: true, single: len(here) == 1, arches: here,
 			layers: k8s("kube-scheduler"), entrypoint: []string{"/usr/local/bin/kube-scheduler"},
 		},
 		{
 			ref: "registry.k8s.io/kube-proxy:" + version, docker: true, arches: here, entrypoint: []string{"/usr/local/bin/kube-proxy"},
 			layers: func(arch string) ([]*layer, error) {
 				return s.stack(
-					func() (*layer, error) { return s.userland(ctx) },
+					func() (*layer, error) { return s.userland(ctx, arch) },
 					func() (*layer, error) { return s.command(recipe, arch, "/usr/local/bin", "kube-proxy") },
 				)
 			},
@@ -113,8 +111,8 @@ func (s *imageSet) labappImage() imageSpec {
 func (s *imageSet) haproxyImage(ctx context.Context, on []string) imageSpec {
 	return imageSpec{
 		ref: "docker.io/library/haproxy:" + HAProxyImageTag, attested: true, arches: on, entrypoint: []string{"haproxy"}, user: "99:99",
-		layers: func(string) ([]*layer, error) {
-			return s.stack(func() (*layer, error) { return s.debian(ctx, "haproxy", "haproxy,base-files,netbase") })
+		layers: func(arch string) ([]*layer, error) {
+			return s.stack(func() (*layer, error) { return s.debian(ctx, arch, "haproxy", "haproxy,base-files,netbase") })
 		},
 	}
 }
