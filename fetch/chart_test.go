@@ -169,7 +169,7 @@ func TestChartFailures(t *testing.T) {
 		"wrong checksum":     {manifest.Chart{Name: "wrong", Repo: s.url + "/other"}, []string{"wrong content", digestOf(nil).String()}},
 		"archive is gone":    {manifest.Chart{Name: "gone", Repo: s.url + "/other"}, []string{"gone.tgz", "no such file"}},
 		"no chart at URL":    {manifest.Chart{URL: s.url + "/page.tgz"}, []string{"not a packaged chart"}},
-		"another name":       {manifest.Chart{Name: "db", URL: s.url + "/repo/app-1.0.0.tgz"}, []string{"names it db", "app"}},
+		"another name":       {manifest.Chart{Name: "db", URL: s.url + "/repo/app-1.0.0.tgz"}, []string{"the manifest names the chart db", "app"}},
 		"no such directory":  {manifest.Chart{Path: "not/there"}, []string{"not/there"}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -190,7 +190,7 @@ func TestPackagesWrong(t *testing.T) {
 	text := s.kkbundle(t, 14, "lock")
 	for _, want := range []string{
 		"no package kk-ap; did you mean kk-app", "kk-lib (= 9): no such version; available is 3.1, 2.0",
-		"not published for s390x, only for all, amd64, arm64", "no repositories are known for it", "roles: no cluster is given", "no packages are named",
+		"not published for s390x, only for all, amd64, arm64", "no repositories are known for it", "roles need a cluster", "no packages are named",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("it did not say %q:\n%s", want, text)
