@@ -84,7 +84,7 @@ func (v *virtual) arches(t *testing.T) {
 		if label := v.kubectl(t, fmt.Sprintf("get node host%d", number)+" -o jsonpath='{.metadata.labels.kubernetes\\.io/arch}'"); label != want.arch {
 			t.Errorf("host%d calls itself %s", number, label)
 		}
-		images[number] = strings.Fields(v.on(t, number, `ctr -n k8s.io images ls | awk '/^docker.io\/lab\/labapp:1 /{print $3}'`))
+		images[number] = strings.Fields(v.on(t, number, `ctr -n k8s.io images ls 2>/dev/null | awk '/^docker.io\/lab\/labapp:1 /{print $3}'`))
 	}
 	if len(images[1]) != 1 || !slices.Equal(images[1], images[2]) {
 		t.Errorf("the hosts have pulled different indexes of the application: %v", images)
