@@ -57,7 +57,9 @@ func isFatal(err error) bool {
 // explain adds cause and remedy to an error of a request about repo ("" if about the registry itself). An error already
 // explained, or about the bundle or the context, is returned unchanged.
 func (s *session) explain(repo string, err error) error {
-	if _, done := errors.AsType[*plainError](err); done || err == nil || errors.Is(err, bundle.ErrDamaged) || errors.Is(err, context.Canceled) {
+	_, done := errors.AsType[*plainError](err)
+	_, refused := errors.AsType[indexError](err)
+	if done || refused || err == nil || errors.Is(err, bundle.ErrDamaged) || errors.Is(err, context.Canceled) {
 		return err
 	}
 	var e *plainError

@@ -173,19 +173,22 @@ func (m manifestPusher) alreadyReduced(ctx context.Context, n *node, have digest
 	return d, true, nil
 }
 
+// An indexError means that the registry refuses an index. Its text has the remedy.
+type indexError struct{ error }
+
 // putReduced puts an index of the existing children.
 func (m manifestPusher) putReduced(ctx context.Context, n *node, reference string, replaced map[digest.Digest]ocispec.Descriptor) (ocispec.Descriptor, error) {
 	if m.job.pinned {
-		return ocispec.Descriptor{}, fmt.Errorf("registry %s requires all platforms of an index, the bundle lacks some of %s, and its digest is pinned, so no smaller index can replace it: "+
+		return ocispec.Descriptor{}, indexError{fmt.Errorf("registry %s requires all platforms of an index, the bundle lacks some of %s, and its digest is pinned, so no smaller index can replace it: "+
 			"build the bundle with every platform of this image, or pin the digest of one platform, or configure the registry to accept it (distribution: validation.manifests.indexes.platforms: none)",
-			m.session.host, n.desc.Digest)
+			m.session.host, n.desc.Digest)}
 	}
 	content, err := m.reduce(ctx, n, replaced)
 	if err != nil {
 		return ocispec.Descriptor{}, err
 	}
 	if content == nil {
-		return ocispec.Descriptor{}, fmt.Errorf("registry %s refuses index %s although all its children exist", m.session.host, n.desc.Digest)
+		return ocispec.Descriptor{}, indexError{fmt.Errorf("registry %s refuses index %s although all its children exist", m.session.host, n.desc.Digest)}
 	}
 	d := n.desc
 	d.Digest, d.Size = digest.FromBytes(content), int64(len(content))

@@ -1,6 +1,7 @@
 package registry_test
 
 import (
+	"errors"
 	"io"
 	"net/http"
 	"slices"
@@ -117,6 +118,9 @@ func TestPushSparsePinned(t *testing.T) {
 		_, err := registry.Push(t.Context(), b.Reader, options(s))
 		if err == nil || !strings.Contains(err.Error(), "pinned") || !strings.Contains(err.Error(), "build the bundle with every platform") {
 			t.Errorf("%s: got %v", ref, err)
+		}
+		if errors.Is(err, registry.ErrUnreachable) || strings.Contains(err.Error(), "connection") {
+			t.Errorf("%s: a refused index is no lost connection: %v", ref, err)
 		}
 		s = registrytest.Start(t, registrytest.Options{Children: registrytest.ChildrenNone})
 		if sum := push(t, b, options(s)); sum.Items[0].Digest.String() != upstream {
