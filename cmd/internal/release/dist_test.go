@@ -192,7 +192,7 @@ func TestDistImage(t *testing.T) {
 	// The digest names the content, so the layout serves in place of a registry that does not exist.
 	index := indexDigest(t, layout)
 	write(t, filepath.Join(dir, "manifest.yaml"), []byte("apiVersion: kkbundle.io/v1\nkind: Bundle\nmetadata: {name: own, version: 1.0.0}\n"+
-		"platforms: [linux/amd64]\nreferrers: none\nsources: [{directory: layout}]\nimages: ['registry.invalid/kkbundle:"+tag+"@"+index.String()+"']\n"))
+		"platforms: [linux/amd64, linux/arm64]\nreferrers: none\nsources: [{directory: layout}]\nimages: ['registry.invalid/kkbundle:"+tag+"@"+index.String()+"']\n"))
 	t.Setenv("KKBUNDLE_CACHE", filepath.Join(dir, "cache"))
 	output(t, program, "build", "-o", filepath.Join(dir, "own.kkb"), filepath.Join(dir, "manifest.yaml"))
 	site := registrytest.Start(t, registrytest.Options{})
