@@ -66,6 +66,7 @@ type deployFeature string
 const (
 	deployRewrite    deployFeature = "images led to a registry"
 	deployPull       deployFeature = "nodes pull them, with a pull secret"
+	deployRedirect   deployFeature = "--redirect-pods"
 	deployOwn        deployFeature = "registry in the cluster"
 	deployUpgrade    deployFeature = "upgrade"
 	deployRollback   deployFeature = "rollback of a chart"
@@ -75,7 +76,7 @@ const (
 )
 
 func deployFeatures() []deployFeature {
-	return []deployFeature{deployRewrite, deployPull, deployOwn, deployUpgrade, deployRollback, deployPrune, deployRemoval, deployContinuing}
+	return []deployFeature{deployRewrite, deployPull, deployRedirect, deployOwn, deployUpgrade, deployRollback, deployPrune, deployRemoval, deployContinuing}
 }
 
 // A deployCluster is a row of the matrix: the tests that show a feature on this kind of cluster.
@@ -91,7 +92,7 @@ func deployClusters() []deployCluster {
 			deployRewrite: nodes, deployPull: nodes, deployOwn: "TestDeployInCluster", deployUpgrade: nodes, deployRollback: nodes, deployRemoval: nodes,
 		}},
 		{"a genuine API server and etcd, without nodes and controllers", map[deployFeature]string{
-			deployRewrite: server, deployOwn: "TestDeployInClusterAPI", deployUpgrade: server, deployRollback: server, deployPrune: server, deployRemoval: server,
+			deployRewrite: server, deployRedirect: server, deployOwn: "TestDeployInClusterAPI", deployUpgrade: server, deployRollback: server, deployPrune: server, deployRemoval: server,
 			deployContinuing: server,
 		}},
 		{name: "k3s"},
