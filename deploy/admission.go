@@ -23,7 +23,7 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// Redirecting says whether an admission policy leads the images of pods that others make (operators, jobs) to the registry.
+// Redirecting is a decision about the admission policy that leads images of pods of operators and jobs to the registry.
 type Redirecting int
 
 // The values of Redirecting.

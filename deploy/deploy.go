@@ -36,8 +36,8 @@ type Options struct {
 	Adopt bool
 	// Force takes over fields of YAML's objects that other programs own.
 	Force bool
-	// Redirect says whether pods that others make are led to the registry, too, and RedirectNamespaces in which namespaces besides those
-	// of the parts; nil stands for those of an earlier run.
+	// Redirect decides about the admission policy for pods of operators and jobs. It applies in the namespaces of the parts and in
+	// RedirectNamespaces; nil stands for those of an earlier run.
 	Redirect           Redirecting
 	RedirectNamespaces []string
 	// Prune removes releases and objects of YAML that an earlier version of the bundle had, and this one lacks.

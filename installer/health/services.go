@@ -59,7 +59,7 @@ type serviceProof struct {
 	reached       map[string]bool // by the hosts' names
 }
 
-// try does what is left of the proof.
+// try continues the proof: it creates the Service, looks for its endpoint, and connects the hosts that have not reached it.
 func (p *serviceProof) try(ctx context.Context, hosts []*task.Host) error {
 	if p.begun = true; p.name == "" {
 		if err := p.create(ctx); err != nil {

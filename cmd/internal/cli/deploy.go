@@ -119,7 +119,7 @@ func (o *deployOptions) addRedirect(f *pflag.FlagSet) {
 	f.StringArrayVar(&o.redirectNamespaces, "redirect-namespace", nil, "`namespace` of such pods, besides those of the releases and their custom resources (repeated)")
 }
 
-// redirecting returns what the flags say about pods that others make.
+// redirecting returns the decision of the flags about the admission policy.
 func (o *deployOptions) redirecting(f *pflag.FlagSet) deploy.Redirecting {
 	switch {
 	case o.redirect, !f.Changed("redirect-pods") && len(o.redirectNamespaces) > 0:

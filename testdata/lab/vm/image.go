@@ -250,7 +250,7 @@ func command(ctx context.Context, log io.Writer, input, name string, args ...str
 	return runLogged(exec.CommandContext(ctx, name, args...), log, input)
 }
 
-// runLogged runs a command whose error has the last of what it said.
+// runLogged runs a command. Its error contains the end of the command's output.
 func runLogged(cmd *exec.Cmd, log io.Writer, input string) error {
 	errs := &capped{}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(input), log, io.MultiWriter(log, errs)
