@@ -186,6 +186,7 @@ func TestMixedBundleLacksPlatformOfOwnImages(t *testing.T) {
 			t.Errorf("node1 has %s: got %q, want %q", arch, got, want)
 		}
 	}
+	r.Hosts[1].Arch = "arm64"
 	if err := checkBundle(t.Context(), r); err != nil {
 		t.Errorf("the operator's images are no error: %v", err)
 	}
