@@ -63,6 +63,7 @@ func TestDeploy(t *testing.T) {
 		{"a rerun changes nothing", d.rerun},
 		{"an upgrade to a second bundle", d.upgrade},
 		{"a pod that cannot start is named, and the release rolled back", d.badImage},
+		{"pods of a job and of another's deployment are led to the company's registry by the admission policy", d.redirectPods},
 		{"it is listed and removed", d.remove},
 		{"the same bundle with a registry in the cluster", d.ownRegistry},
 	})
@@ -162,6 +163,22 @@ func (d *deployment) badImage(t *testing.T) {
 	d.kubectl(t, "--namespace=shop rollout status deployment/shop --timeout=60s")
 }
 
+// redirectPods stands for an operator: a job and a deployment name the image as upstream does, and have no pull secret. The company's registry
+// wants a login, so that only a pod with the policy's pull secret gets it from there.
+func (d *deployment) redirectPods(t *testing.T) {
+	d.deploy(t, "2.0.0", "--redirect-pods").must(t, 0)
+	d.kubectl(t, "--namespace=batch create job once --image=docker.io/lab/labapp:1 -- /labapp lookup kubernetes.default.svc.cluster.local")
+	d.kubectl(t, "--namespace=batch create deployment operated --image=lab/labapp:1")
+	d.kubectl(t, "--namespace=batch wait --for=condition=complete --timeout=2m job/once")
+	d.kubectl(t, "--namespace=batch rollout status deployment/operated --timeout=2m")
+	for _, selector := range []string{"job-name=once", "app=operated"} {
+		got := d.kubectl(t, "--namespace=batch get pods --selector="+selector+" -o jsonpath='{.items[*].spec.containers[*].image} {.items[*].spec.imagePullSecrets[*].name}'")
+		if !strings.HasPrefix(got, d.address+"/docker.io/lab/labapp:1@sha256:") || !strings.Contains(got, " kkbundle") {
+			t.Errorf("%s: %s", selector, got)
+		}
+	}
+}
+
 func (d *deployment) remove(t *testing.T) {
 	kkbundle := func(args ...string) result {
 		return run(t, d.lab.Command(t.Context(), d.kkbundle, append(args, "--kubeconfig", d.kubeconfig)...))
@@ -171,6 +188,9 @@ func (d *deployment) remove(t *testing.T) {
 	}
 	r := kkbundle("deploy", "remove", "--yes", d.app("2.0.0")).must(t, 0)
 	t.Logf("remove: %s\n%s", r.took.Round(100*time.Millisecond), r.stderr)
+	if left := d.kubectl(t, "get mutatingadmissionpolicies,mutatingadmissionpolicybindings -o name"); strings.TrimSpace(left) != "" {
+		t.Errorf("left: %s", left)
+	}
 	d.waitFor(t, time.Minute, "the namespaces are gone", 1, "! kubectl --kubeconfig=/etc/kubernetes/admin.conf get namespaces -o name | grep -E '/(shop|batch|kkbundle)$'")
 }
 

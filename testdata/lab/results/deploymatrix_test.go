@@ -89,7 +89,7 @@ func deployClusters() []deployCluster {
 	const nodes, server = "TestDeploy", "TestDeployAPIServer"
 	return []deployCluster{
 		{"two lab hosts, Kubernetes and containerd, made by kkbundle and treated as foreign", map[deployFeature]string{
-			deployRewrite: nodes, deployPull: nodes, deployOwn: "TestDeployInCluster", deployUpgrade: nodes, deployRollback: nodes, deployRemoval: nodes,
+			deployRewrite: nodes, deployPull: nodes, deployRedirect: nodes, deployOwn: "TestDeployInCluster", deployUpgrade: nodes, deployRollback: nodes, deployRemoval: nodes,
 		}},
 		{"a genuine API server and etcd, without nodes and controllers", map[deployFeature]string{
 			deployRewrite: server, deployRedirect: server, deployOwn: "TestDeployInClusterAPI", deployUpgrade: server, deployRollback: server, deployPrune: server, deployRemoval: server,
