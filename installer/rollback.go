@@ -664,7 +664,8 @@ func (b *rollback) isBack(ctx context.Context, t *task.Host) (bool, error) {
 	if ok, err := isRecorded(ctx, t); err != nil || !ok {
 		return false, err
 	}
-	return serverIsReady(ctx, t) == nil, nil
+	ready := task.Eventually(ctx, b.patience, func(ctx context.Context) error { return serverIsReady(ctx, t) })
+	return ready == nil, ctx.Err()
 }
 
 // isRecorded reports whether a node has the bundle's release and settings, without an unfinished upgrade or rollback.

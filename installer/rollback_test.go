@@ -864,6 +864,25 @@ func TestRollbackWaitsForItsPods(t *testing.T) {
 	}
 }
 
+// TestRollbackAgainWaitsForItsAPIServers: an API server that has just started, or is busy, misses a question of the next run, which finds
+// nothing to roll back.
+func TestRollbackAgainWaitsForItsAPIServers(t *testing.T) {
+	t.Parallel()
+	before, old, next := clustersOf(t)
+	s, f := rollbackSite(t, "cp1", "node1")
+	if err := s.upgraded(t, f, next); err != nil {
+		t.Fatal(err)
+	}
+	b := s.rollbackTo(t, f, before, old)
+	if _, err := b.walkBack(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	f.silent = map[string]int{"cp1": 2}
+	if back, err := b.isBack(t.Context(), b.Hosts[0]); !back || err != nil {
+		t.Errorf("an API server that misses two questions: back %t, %v", back, err)
+	}
+}
+
 // TestControlPlaneIsBackWithItsPods asserts that a control plane of which the API knows no pod of etcd is not taken for back: after a
 // restart, the kubelet reports its static pods one by one.
 func TestControlPlaneIsBackWithItsPods(t *testing.T) {
