@@ -33,26 +33,26 @@ export CGO_ENABLED ?= 0
 # Releases have no paths of the machine in them. Tests have the same flags, so that a package is compiled once for both.
 export GOFLAGS := $(strip $(GOFLAGS) -trimpath -buildvcs=false)
 
-.PHONY: help build helper dist dist-check dist-try release test test-full lint vuln fmt docs fuzz mutate bench bench-corpus demo recording clients conformance lab-needs lab lab-up lab-down e2e e2e-ha e2e-upgrade e2e-one e2e-all vm-e2e clean
+.PHONY: help build helper helper-amd64 helper-arm64 dist dist-check dist-try release test test-full lint vuln fmt docs fuzz mutate bench bench-corpus demo recording clients conformance lab-needs lab lab-up lab-down e2e e2e-ha e2e-upgrade e2e-one e2e-all vm-e2e clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
 
 # go build touches its result even where nothing changed, and a test whose files were touched is run again. So the embedded files are
 # replaced only by others.
-helper: ## build the programs for hosts and pods for both architectures, to be embedded
+helper: helper-amd64 helper-arm64 ## build the programs for hosts and pods for both architectures, to be embedded
+
+helper-amd64 helper-arm64: helper-%:
 	@mkdir -p bin/helper
-	for arch in amd64 arm64; do
-		for program in kkbundle-node kkbundle-start kkbundle-proxy kkbundle-registry; do
-			made=bin/helper/$$program-$$arch embedded=$(EMBEDDED)/$$program-$$arch flags="-s -w"
-			[ $$program != kkbundle-start ] || flags+=" -E main.entry"
-			GOOS=linux GOARCH=$$arch go build -ldflags "$$flags" -o $$made ./cmd/$$program
-			if [ $$program = kkbundle-node ]; then
-				cmp -s $$made $$embedded || { cp $$made $$made.new; mv $$made.new $$embedded; }
-			else
-				gzip -dc $$embedded.gz 2>/dev/null | cmp -s $$made || { gzip -9 -n -c $$made > $$made.gz; mv $$made.gz $$embedded.gz; }
-			fi
-		done
+	for program in kkbundle-node kkbundle-start kkbundle-proxy kkbundle-registry; do
+		made=bin/helper/$$program-$* embedded=$(EMBEDDED)/$$program-$* flags="-s -w"
+		[ $$program != kkbundle-start ] || flags+=" -E main.entry"
+		GOOS=linux GOARCH=$* go build -ldflags "$$flags" -o $$made ./cmd/$$program
+		if [ $$program = kkbundle-node ]; then
+			cmp -s $$made $$embedded || { cp $$made $$made.new; mv $$made.new $$embedded; }
+		else
+			gzip -dc $$embedded.gz 2>/dev/null | cmp -s $$made || { gzip -9 -n -c $$made > $$made.gz; mv $$made.gz $$embedded.gz; }
+		fi
 	done
 
 build: helper ## build bin/kkbundle
@@ -97,11 +97,12 @@ release: dist-check ## publish dist/ of the tag $(VERSION) at GitHub with gh, an
 	dist/kkbundle-linux-amd64 login ghcr.io --username "$$GITHUB_ACTOR" --password-stdin <<< "$$GH_TOKEN"
 	skopeo copy --all "oci-archive:dist/kkbundle-image.tar:$(VERSION)" "docker://ghcr.io/kkbundle/kkbundle:$(VERSION)"
 
-# make test-full and make lint vet. Vetting here would analyze every dependency on a machine that has compiled nothing. Some packages mostly wait
-# (for sshd, for a disk), so there is one process more than processors.
-test: helper ## unit and integration tests without the slow ones: what to run after each change
+# make test-full and make lint vet. Vetting here would analyze every dependency on a machine that has compiled nothing, and programs for another
+# architecture would compile them twice. Some packages mostly wait (for sshd, for a disk), so there is one process more than processors. Half
+# of the time of some tests, and a good part of the compiler's, is garbage collection: it runs less often.
+test: helper-$(shell go env GOARCH) ## unit and integration tests without the slow ones: what to run after each change
 	@testdata/needs.sh $(TEST_NEEDS)
-	go test -short -vet=off -ldflags=-w -p $$(($$(getconf _NPROCESSORS_ONLN) + 1)) -timeout 20m ./...
+	GOGC=400 go test -short -vet=off -ldflags=-w -p $$(($$(getconf _NPROCESSORS_ONLN) + 1)) -timeout 20m ./...
 
 test-full: helper ## all tests: also of size and of hostile input, kill loops, arm64 emulated, the race detector on what is concurrent, the lab's own
 	@testdata/needs.sh $(TEST_NEEDS) gcc:gcc qemu-aarch64-static:qemu-user-static rpmbuild:rpm dnf:dnf
