@@ -2,6 +2,8 @@ package node
 
 import (
 	"context"
+	"net/netip"
+	"slices"
 	"strings"
 )
 
@@ -39,7 +41,10 @@ func firewallZones(text, standard string) []FirewallZone {
 			case key == "interfaces":
 				z.Interfaces = words
 			case key == "sources":
-				z.Sources = words
+				z.Sources = slices.DeleteFunc(words, func(source string) bool { // hardware addresses and sets
+					_, err := netip.ParsePrefix(source)
+					return err != nil
+				})
 			case key == "ports":
 				z.Ports = words
 			}

@@ -357,7 +357,7 @@ public (active)
 trusted (active)
   target: ACCEPT
   interfaces: cni0 cali+
-  sources: 10.233.64.0/18 10.233.0.0/18
+  sources: 10.233.64.0/18 10.233.0.0/18 52:54:00:12:34:01 ipset:site
   services: 
   ports: 
 `

@@ -64,8 +64,8 @@ type FirewallZone struct {
 	// Target is "ACCEPT", "DROP", "%%REJECT%%", or "default" (reject).
 	Target     string   `json:"target,omitempty"`
 	Interfaces []string `json:"interfaces,omitempty"`
-	Sources    []string `json:"sources,omitempty"`
-	Ports      []string `json:"ports,omitempty"` // "6443/tcp", "30000-32767/udp"
+	Sources    []string `json:"sources,omitempty"` // the networks among them
+	Ports      []string `json:"ports,omitempty"`   // "6443/tcp", "30000-32767/udp"
 }
 
 // FilterChain is a chain called by the kernel itself.

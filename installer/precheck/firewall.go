@@ -89,7 +89,7 @@ func firewalldGap(s *Subject) gap {
 	return need
 }
 
-// isWithin reports whether a network is part of one of others. Sources of a zone may also be hardware addresses and sets.
+// isWithin reports whether a network is part of one of others.
 func isWithin(network string, others []string) bool {
 	inner, err := netip.ParsePrefix(network)
 	return err == nil && slices.ContainsFunc(others, func(other string) bool {
