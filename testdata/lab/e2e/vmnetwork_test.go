@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"os"
@@ -92,6 +93,7 @@ func (v *virtual) firewall(t *testing.T) (ok bool, found, fix string) {
 	t.Helper()
 	r := run(t, v.site(t, "precheck", "--json", "--only", "firewall"))
 	var report struct {
+		Checks  []struct{ ID, Fix string } // its remedy, where that of each host is the same
 		Results []struct {
 			ID, Found, Fix string
 			OK             bool
@@ -100,9 +102,14 @@ func (v *virtual) firewall(t *testing.T) (ok bool, found, fix string) {
 	if err := json.Unmarshal([]byte(r.stdout), &report); err != nil {
 		t.Fatalf("exit code %d, %v\n%s\n%s", r.code, err, r.stdout, r.stderr)
 	}
+	for _, one := range report.Checks {
+		if one.ID == "firewall" {
+			fix = one.Fix
+		}
+	}
 	for _, one := range report.Results {
 		if one.ID == "firewall" {
-			return one.OK, one.Found, one.Fix
+			return one.OK, one.Found, cmp.Or(one.Fix, fix)
 		}
 	}
 	t.Fatalf("the precheck does not look for firewalls\n%s\n%s", r.stdout, r.stderr)
