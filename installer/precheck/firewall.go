@@ -115,7 +115,7 @@ func isPortOf(port string, list []string) bool {
 }
 
 // firewalldFix trusts the networks and interfaces of pods: the zone trusted also lets forwarded packets pass, which open ports
-// do not. Each kind of setting has a command of its own, because firewall-cmd follows one of several and is silent about the others.
+// do not. Each kind of setting has a command of its own, because firewall-cmd refuses several.
 func firewalldFix(s *Subject) []string {
 	const permanent = "firewall-cmd --permanent"
 	gap := firewalldGap(s)

@@ -46,7 +46,7 @@ func TestFirewallRemedyNamesNetworks(t *testing.T) {
 					t.Errorf("%s on %s: %q is not in %s", network, host, one, fix)
 				}
 			}
-			// firewalld 1.3.3 takes the first kind of option that it knows and ignores the others, with exit code 0.
+			// firewalld 1.3.3: "argument --add-masquerade: not allowed with argument --add-port", exit code 2.
 			for command := range strings.SplitSeq(fix, "; ") {
 				kinds := map[string]bool{}
 				for word := range strings.FieldsSeq(command) {
@@ -55,7 +55,7 @@ func TestFirewallRemedyNamesNetworks(t *testing.T) {
 					}
 				}
 				if len(kinds) > 1 {
-					t.Errorf("%s on %s: firewalld would follow a part of %s", network, host, command)
+					t.Errorf("%s on %s: firewall-cmd would refuse %s", network, host, command)
 				}
 			}
 		}
