@@ -11,9 +11,33 @@ import (
 	"time"
 )
 
-// TestVMNetwork is a cluster on a machine whose interface belongs to NetworkManager, behind firewalld, then ufw, then nftables.service. Each
-// of the first two is opened by the commands that the precheck names, word by word.
+// TestVMNetwork is a cluster on a machine whose interface belongs to NetworkManager, behind firewalld and then ufw. Both are opened by the
+// commands that the precheck names, word by word.
 func TestVMNetwork(t *testing.T) {
+	v := startNetwork(t)
+	steps(t, append(v.behindFirewalld(),
+		step{"firewalld without the pods' network keeps pods from the host, until it is reloaded", v.closesFirewalld},
+		step{"ufw takes firewalld's place: pods do not reach the host until it is opened", v.changesToUFW},
+		step{"no packet left the machine's network", v.packets},
+	))
+}
+
+// TestVMNetworkBoots boots such a machine with firewalld, changes kube-proxy to nftables behind ufw, cuts its power behind nftables.service,
+// and resets it.
+func TestVMNetworkBoots(t *testing.T) {
+	v := startNetwork(t)
+	steps(t, append(v.behindFirewalld(),
+		step{"after a reboot all is back by itself, behind firewalld", v.bootsAgain},
+		step{"ufw takes firewalld's place", v.changesToUFW},
+		step{"kube-proxy changes to nftables, behind ufw", v.changesProxy},
+		step{"nftables.service takes ufw's place, with a policy to drop; after a power cut all is back by itself", v.changesToNFTables},
+		step{"reset leaves what the operator wrote", v.leavesOperators},
+		step{"no packet left the machine's network", v.packets},
+	))
+}
+
+func startNetwork(t *testing.T) *virtual {
+	t.Helper()
 	v := startVM(t, scenario{hosts: 1, groups: allInOne(), edit: func(t *testing.T, dir string) {
 		data, err := os.ReadFile(filepath.Join(dir, "cluster.yaml"))
 		if err != nil {
@@ -23,21 +47,18 @@ func TestVMNetwork(t *testing.T) {
 	}}, 4096, "")
 	v.nodes = 1
 	v.serveOutside(t)
-	steps(t, []step{
+	return v
+}
+
+func (v *virtual) behindFirewalld() []step {
+	return []step{
 		{"build", v.makeBundle},
 		{"NetworkManager and firewalld begin with the next boot", v.managed},
 		{"precheck names commands that open firewalld, and is content after them", func(t *testing.T) { v.opens(t, "firewalld") }},
-		{"install ends verified", v.installs},
+		{"install ends verified", v.installed},
 		{"NetworkManager leaves pods' interfaces and the operator's alone", v.unmanaged},
 		{"the application answers, and pods reach hosts and what is outside", v.reaches},
-		{"firewalld without the pods' network keeps pods from the host, until it is reloaded", v.closesFirewalld},
-		{"after a reboot all is back by itself, behind firewalld", v.bootsAgain},
-		{"ufw takes firewalld's place: pods do not reach the host until it is opened", v.changesToUFW},
-		{"kube-proxy changes to nftables, behind ufw", v.changesProxy},
-		{"nftables.service takes ufw's place, with a policy to drop; after a power cut all is back by itself", v.changesToNFTables},
-		{"reset leaves what the operator wrote", v.leavesOperators},
-		{"no packet left the machine's network", v.packets},
-	})
+	}
 }
 
 // outside is an address that is no host of the cluster.
@@ -76,7 +97,8 @@ func (v *virtual) managed(t *testing.T) {
 		printf '[keyfile]\nunmanaged-devices=interface-name:op*\n' > /etc/NetworkManager/conf.d/site.conf
 		printf '[Unit]\nBefore=NetworkManager.service\n[Service]\nType=oneshot\nExecStart=/bin/sh -c "ip link add op0 type dummy; ip addr add 192.0.2.1/32 dev op0; ip link set op0 up"\n[Install]\nWantedBy=multi-user.target\n' \
 			> /etc/systemd/system/site-link.service
-		printf '[Service]\nExecStart=/usr/bin/socat TCP-LISTEN:8099,fork,reuseaddr "SYSTEM:printf \\"HTTP/1.0 200 OK\\\\r\\\\n\\\\r\\\\nthe host\\""\n[Install]\nWantedBy=multi-user.target\n' \
+		printf '#!/bin/sh\nwhile read -r line && [ ${#line} -gt 1 ]; do :; done\nprintf "HTTP/1.0 200 OK\\r\\n\\r\\nthe host\\n"\n' > /root/answer && chmod 755 /root/answer
+		printf '[Service]\nExecStart=/usr/bin/socat TCP-LISTEN:8099,fork,reuseaddr EXEC:/root/answer\n[Install]\nWantedBy=multi-user.target\n' \
 			> /etc/systemd/system/site-server.service
 		rm /etc/systemd/network/10-lab.network
 		systemctl disable systemd-networkd.service systemd-networkd.socket systemd-networkd-wait-online.service
