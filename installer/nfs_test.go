@@ -108,6 +108,11 @@ func TestPodLinks(t *testing.T) {
 	if got := h.content(machine.NetworkManagerFile); !strings.Contains(got, want) || h.content(machine.NetworkdFile) != "" {
 		t.Errorf("got\n%s%s", got, h.content(machine.NetworkdFile))
 	}
+	// A list in a file of the operator's that NetworkManager reads after ours replaces the one that ours adds to. A section of a device stays.
+	const section = "[device-kkbundle]\nmatch-device=interface-name:cali*;interface-name:tunl*;interface-name:vxlan.calico;"
+	if got := h.content(machine.NetworkManagerFile); !strings.Contains(got, section) || !strings.HasSuffix(got, "\nmanaged=0\n") {
+		t.Errorf("no section of its own in\n%s", got)
+	}
 	if err := task.Leaves.Undo(t.Context(), target); err != nil || h.content(machine.NetworkManagerFile) != "" {
 		t.Error("reset left the file", err)
 	}

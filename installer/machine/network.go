@@ -49,8 +49,7 @@ func LinksTask(c *manifest.Cluster, network []string) task.Task {
 		if runs, err := t.Test(ctx, "systemctl", "is-active", "--quiet", "NetworkManager.service"); err != nil {
 			return s, err
 		} else if runs {
-			text := hostfile.Author + ": the pods' interfaces.\n[keyfile]\nunmanaged-devices+=interface-name:" + strings.Join(patterns, ";interface-name:") + "\n"
-			s.Files = append(s.Files, task.File{Path: NetworkManagerFile, Mode: 0o644, Data: []byte(text)})
+			s.Files = append(s.Files, task.File{Path: NetworkManagerFile, Mode: 0o644, Data: []byte(networkManagerText(patterns))})
 			reload = append(reload, []string{"systemctl", "reload", "NetworkManager.service"})
 		}
 		if runs, err := t.Test(ctx, "systemctl", "is-active", "--quiet", "systemd-networkd.service"); err != nil {
@@ -72,6 +71,13 @@ func LinksTask(c *manifest.Cluster, network []string) task.Task {
 		}
 		return s, nil
 	})
+}
+
+// networkManagerText names the interfaces twice. An operator's list of unmanaged devices in a file that NetworkManager reads later replaces
+// ours; the section of devices stays. The list is what NetworkManager of any version knows.
+func networkManagerText(patterns []string) string {
+	devices := "interface-name:" + strings.Join(patterns, ";interface-name:")
+	return hostfile.Author + ": the pods' interfaces.\n[keyfile]\nunmanaged-devices+=" + devices + "\n\n[device-kkbundle]\nmatch-device=" + devices + "\nmanaged=0\n"
 }
 
 func releaseLinks(ctx context.Context, t *task.Host) error {

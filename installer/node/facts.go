@@ -110,6 +110,11 @@ type Facts struct {
 	AppArmor      bool   `json:"apparmor,omitempty"`
 	// Firewalls are the active firewall services.
 	Firewalls []string `json:"firewalls,omitempty"`
+	// FirewallZones are the zones of the running firewalld that are the default or have interfaces or sources, at most 100. They are nil if
+	// firewalld could not be asked.
+	FirewallZones []FirewallZone `json:"firewallZones,omitzero"`
+	// UFWRules are the rules of the active ufw, each as the arguments of ufw that add it, at most 1000. They are nil if ufw could not be asked.
+	UFWRules []string `json:"ufwRules,omitzero"`
 	// PacketFilter holds the rules in the kernel.
 	PacketFilter PacketFilter `json:"packetFilter,omitzero"`
 	// Programs are the installed container runtimes and parts of Kubernetes.

@@ -21,6 +21,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
 func testCertificate(t testing.TB, notAfter time.Time) []byte {
@@ -317,7 +320,64 @@ func FuzzText(f *testing.F) {
 		certificate([]byte(text))
 		var p PacketFilter
 		p.legacy("ip", text)
+		firewallZones(text, "public")
+		ufwRules(text)
 	})
+}
+
+// TestFirewallRules reads what firewalld 1.3.3 and ufw 0.36.2 of Debian 12 print.
+func TestFirewallRules(t *testing.T) {
+	t.Parallel()
+	const zones = `drop
+  target: DROP
+  icmp-block-inversion: no
+  interfaces: 
+  sources: 
+  services: 
+  ports: 
+  rich rules: 
+
+public (active)
+  target: default
+  icmp-block-inversion: no
+  interfaces: eth0
+  sources: 
+  services: dhcpv6-client ssh
+  ports: 6443/tcp 30000-32767/udp
+  protocols: 
+  forward: yes
+  masquerade: no
+  forward-ports: 
+	port=80:proto=tcp:toport=8080:toaddr=
+  source-ports: 
+  icmp-blocks: 
+  rich rules: 
+	rule family="ipv4" source address="192.0.2.0/24" accept
+
+trusted (active)
+  target: ACCEPT
+  interfaces: cni0 cali+
+  sources: 10.233.64.0/18 10.233.0.0/18 52:54:00:12:34:01 ipset:site
+  services: 
+  ports: 
+`
+	want := []FirewallZone{
+		{Name: "public", Default: true, Target: "default", Interfaces: []string{"eth0"}, Ports: []string{"6443/tcp", "30000-32767/udp"}},
+		{Name: "trusted", Target: "ACCEPT", Interfaces: []string{"cni0", "cali+"}, Sources: []string{"10.233.64.0/18", "10.233.0.0/18"}},
+	}
+	if diff := cmp.Diff(want, firewallZones(zones, "public"), cmpopts.EquateEmpty()); diff != "" {
+		t.Errorf("zones (-want +got):\n%s", diff)
+	}
+	if got := firewallZones("", "public"); got == nil || len(got) > 0 {
+		t.Errorf("no zones: %v, want a list without any", got)
+	}
+	const rules = "Added user rules (see 'ufw status' for running firewall):\nufw allow 22/tcp\nufw route allow from 10.233.64.0/18\n"
+	if diff := cmp.Diff([]string{"allow 22/tcp", "route allow from 10.233.64.0/18"}, ufwRules(rules)); diff != "" {
+		t.Errorf("rules (-want +got):\n%s", diff)
+	}
+	if got := ufwRules("Added user rules (see 'ufw status' for running firewall):\n(None)\n"); got == nil || len(got) > 0 {
+		t.Errorf("no rules: %q, want a list without any", got)
+	}
 }
 
 // FuzzPackets: neither does what comes from the network or the kernel.

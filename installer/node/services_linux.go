@@ -143,6 +143,12 @@ func (c softwareCollector) services(ctx context.Context) {
 			continue
 		}
 		c.facts.Firewalls = append(c.facts.Firewalls, strings.TrimSuffix(u.Name, ".service"))
+		switch u.Name {
+		case "firewalld.service":
+			c.firewalld(ctx)
+		case "ufw.service":
+			c.ufw(ctx)
+		}
 	}
 	if out, err := c.run(ctx, "timedatectl", "show", "--property=NTPSynchronized", "--value"); err == nil {
 		c.facts.TimeSync = strings.TrimSpace(string(out))

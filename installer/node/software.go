@@ -56,6 +56,18 @@ type PacketFilter struct {
 	Foreign []string `json:"foreign,omitempty"`
 }
 
+// FirewallZone is a zone of firewalld.
+type FirewallZone struct {
+	Name string `json:"name"`
+	// Default means that interfaces without a zone belong to this one.
+	Default bool `json:"default,omitempty"`
+	// Target is "ACCEPT", "DROP", "%%REJECT%%", or "default" (reject).
+	Target     string   `json:"target,omitempty"`
+	Interfaces []string `json:"interfaces,omitempty"`
+	Sources    []string `json:"sources,omitempty"` // the networks among them
+	Ports      []string `json:"ports,omitempty"`   // "6443/tcp", "30000-32767/udp"
+}
+
 // FilterChain is a chain called by the kernel itself.
 type FilterChain struct {
 	Family string `json:"family"` // "ip", "ip6", "inet", "bridge", …

@@ -19,7 +19,7 @@ func filterChecks() []Check {
 			Kubeadm: []string{"HTTPProxy", "HTTPProxyCIDR"},
 		},
 		{
-			ID: "firewall", Groups: []string{GroupNetwork}, Level: Warn, Title: "no firewall is active", Rule: hasNoFirewall,
+			ID: "firewall", Groups: []string{GroupNetwork}, Level: Warn, Title: "no firewall is active, or it is open for the cluster", Rule: hasNoFirewall,
 			Why:     "hosts must reach each other on the ports of their roles, and pods each other through those of the pod network",
 			Fix:     "trust the networks and interfaces of the pods and open the ports of the host's roles and pod network (a report names the commands for firewalld and ufw), or switch the firewall off",
 			FixOf:   firewallFix,
@@ -84,8 +84,6 @@ func exempts(list []string, a netip.Addr) bool {
 		return err == nil && p.Contains(a)
 	})
 }
-
-func hasNoFirewall(s *Subject) Finding { return none(s.Facts.Firewalls, "none") }
 
 // hasNoDrop ignores the chains of firewall services, which have their own check, and those of our clusters.
 func hasNoDrop(s *Subject) Finding {

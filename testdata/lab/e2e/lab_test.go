@@ -27,6 +27,8 @@ type scenario struct {
 	releases []software.Release
 	// standIns are programs in the lab's software that take the place of genuine ones.
 	standIns []string
+	// noCluster means that no cluster is installed: the result proves none.
+	noCluster bool
 	// groups of the inventory; nil makes the first host everything but a worker, and the others workers.
 	groups hosts.Groups
 	// edit, if set, changes the upstream's manifest.yaml, cluster.yaml or any other file beside them before anything is built.
@@ -129,7 +131,7 @@ func connect(t *testing.T, want scenario) (*thread, *software.Software) {
 	}
 	dir := t.TempDir()
 	th := &thread{kkbundle: program, dir: dir, bin: made.Bin, kind: results.Namespaces}
-	th.keepResult(t, want.standIns)
+	th.keepResult(t, want)
 	th.env = append(os.Environ(), "DOCKER_CONFIG="+filepath.Join(dir, "docker"), "KKBUNDLE_CACHE="+filepath.Join(dir, "cache"))
 	th.upstream, err = upstream.Start(upstream.Options{Content: made.Upstream, Extra: made.Extra, State: dir})
 	if err != nil {
@@ -143,7 +145,7 @@ func connect(t *testing.T, want scenario) (*thread, *software.Software) {
 }
 
 // keepResult writes the test's result at its end, if a directory for results is named and the hosts were up.
-func (th *thread) keepResult(t *testing.T, standIns []string) {
+func (th *thread) keepResult(t *testing.T, want scenario) {
 	t.Helper()
 	begin, dir := time.Now(), os.Getenv(results.DirEnv)
 	t.Cleanup(func() {
@@ -151,7 +153,7 @@ func (th *thread) keepResult(t *testing.T, standIns []string) {
 			return
 		}
 		r := results.Result{
-			Test: t.Name(), Outcome: results.Passed, Lab: th.kind, Hosts: th.systems, Arches: th.machines, StandIns: standIns,
+			Test: t.Name(), Outcome: results.Passed, Lab: th.kind, Hosts: th.systems, Arches: th.machines, StandIns: want.standIns,
 			Date: begin.UTC().Format(time.DateOnly), Seconds: int(time.Since(begin).Seconds()), Moves: th.moves,
 		}
 		if t.Failed() {
@@ -162,8 +164,10 @@ func (th *thread) keepResult(t *testing.T, standIns []string) {
 			t.Error(err)
 		}
 		r.Version = field(string(version), 1)
-		if r.Cluster, err = results.ClusterOf(filepath.Join(th.dir, "cluster.yaml")); err != nil {
-			t.Error(err)
+		if !want.noCluster {
+			if r.Cluster, err = results.ClusterOf(filepath.Join(th.dir, "cluster.yaml")); err != nil {
+				t.Error(err)
+			}
 		}
 		if err := results.Write(dir, r); err != nil {
 			t.Error(err)

@@ -127,6 +127,13 @@ func (v *virtual) installMachine(t *testing.T) {
 // installs installs, and waits until the cluster is healthy.
 func (v *virtual) installs(t *testing.T) {
 	t.Helper()
+	v.installed(t)
+	v.status(t)
+}
+
+// installed installs until the installation is verified.
+func (v *virtual) installed(t *testing.T) {
+	t.Helper()
 	// kubeadm gives a control plane ten minutes to start, and the proof of the network its pods two. On a busy machine that may be too little: the next
 	// run continues.
 	const runs, kubeadmFailed, unhealthy = 4, 16, 23
@@ -139,7 +146,6 @@ func (v *virtual) installs(t *testing.T) {
 		}
 	}
 	r.must(t, 0)
-	v.status(t)
 }
 
 // status asks until the cluster is healthy, seldom: each question takes an emulated machine half a minute of work. Beside others on two
