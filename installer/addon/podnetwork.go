@@ -178,7 +178,7 @@ func ciliumNetwork() podNetwork {
 		leaves: task.Leaves{
 			Links: []string{"cilium_host", "cilium_vxlan", "cilium_geneve", "cilium_wg0"}, // cilium_net is the peer
 			Paths: []string{"/var/run/cilium", "/var/lib/cilium", "/opt/cni/bin/cilium-cni"},
-			Undo:  machine.RemoveBPF,
+			Undo:  machine.RemoveCilium,
 		},
 		enforces: true,
 	}
