@@ -13,10 +13,11 @@ import (
 	"github.com/kkbundle/kkbundle/testdata/lab/software"
 )
 
-// ciliumValues leave out what has no image here: Envoy, and with it policies for HTTP, and the relay and page of Hubble. The capabilities
-// are the chart's without SYS_RESOURCE, which a machine in a sandbox may lack.
+// ciliumValues leave out what has no image here: Envoy, and the relay and page of Hubble. The agent is told that an Envoy runs beside it, as by
+// the chart's own values: without policies for HTTP it does without. The capabilities are the chart's without SYS_RESOURCE, which a machine in a
+// sandbox may lack.
 const ciliumValues = `envoy: {enabled: false}
-l7Proxy: false
+extraConfig: {external-envoy-proxy: "true"}
 hubble: {relay: {enabled: false}, ui: {enabled: false}, tls: {auto: {method: helm}}}
 securityContext:
   capabilities:
@@ -54,38 +55,62 @@ spec:
   ingress: [{from: [{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: web}}}]}]
 `
 
-// A ciliumThread is a cluster whose Cilium goes to the next minor release and back under running pods.
+// A ciliumThread is a cluster with Cilium, or one whose Cilium goes to the next minor release and back.
 type ciliumThread struct{ *upgraded }
 
-// TestCilium installs two nodes with Cilium, takes it to its next minor release and back under running pods, and removes it. Its agent,
-// operator and chart are genuine; Envoy is off.
+// TestCilium installs two nodes with Cilium, and removes it. Agent, operator and chart are genuine; there is no Envoy.
 func TestCilium(t *testing.T) {
-	release := software.KubernetesReleases()[software.Kubernetes135] // the newest that both releases of Cilium are for
-	m := moved{
-		name: "1 control plane, 2 nodes; Cilium " + software.CiliumVersion + " to " + software.CiliumNextVersion + ", Kubernetes stays", hosts: 2, groups: twoNodes(),
-		etcdType: manifest.EtcdInternal, with: []software.Extra{software.Kubernetes135, software.Cilium, software.CiliumNext},
-		from: side{KubernetesRelease: release, containerd: software.ContainerdVersion, cilium: software.CiliumVersion},
-		to:   side{KubernetesRelease: release, containerd: software.ContainerdVersion, cilium: software.CiliumNextVersion},
-	}
-	th := ciliumThread{newUpgraded(t, m)}
-	write(t, th.dir, map[string]string{"cilium.yaml": ciliumValues})
-	for number := range th.nodes { // as systemd does on a machine of its own
-		th.on(t, number+1, "mountpoint -q /sys/fs/bpf || mount -t bpf bpf /sys/fs/bpf")
-	}
-	th.pristine = th.traces(t)
+	th := newCilium(t, "", software.Cilium)
 	steps(t, []step{
-		{"two bundles, one cluster", th.begin},
-		{"pods reach each other and services on both nodes", func(t *testing.T) { th.works(t, th.from) }},
+		{"a cluster", func(t *testing.T) { th.makeBundle(t); th.installed(t) }},
+		{"pods reach each other and services on both nodes, and a policy forbids", func(t *testing.T) { th.works(t, th.from) }},
 		{"a rerun changes nothing", th.rerun},
 		{"status says healthy", th.looks},
+		{"reset leaves nothing", th.reset},
+		{"no packet left the hosts' network", th.packets},
+	})
+}
+
+// TestUpgradeCilium takes Cilium to its next minor release and back, under running pods and while an application answers.
+func TestUpgradeCilium(t *testing.T) {
+	th := newCilium(t, "1 control plane, 2 nodes; Cilium "+software.CiliumVersion+" to "+software.CiliumNextVersion, software.Cilium, software.CiliumNext)
+	steps(t, []step{
+		{"two bundles, one cluster", th.begin},
 		{"Cilium goes to its next minor release, and the application answers", th.upgrade},
 		{"everything works with the next release", func(t *testing.T) { th.works(t, th.to) }},
-		{"a rerun of either command changes nothing", th.again},
+		{"a rerun changes nothing", th.again},
 		{"Cilium goes back, and the application answers", th.rollback},
 		{"everything works with the first release", func(t *testing.T) { th.works(t, th.from) }},
 		{"reset leaves nothing", th.reset},
 		{"no packet left the hosts' network", th.packets},
 	})
+}
+
+// newCilium starts the lab. Kubernetes is of the newest minor release that both releases of Cilium are for, and stays.
+func newCilium(t *testing.T, name string, releases ...software.Extra) ciliumThread {
+	t.Helper()
+	release := software.KubernetesReleases()[software.Kubernetes135]
+	th := ciliumThread{newUpgraded(t, moved{
+		name: name, hosts: 2, groups: twoNodes(), etcdType: manifest.EtcdInternal, with: append(releases, software.Kubernetes135),
+		from: side{KubernetesRelease: release, containerd: software.ContainerdVersion, cilium: software.CiliumVersion},
+		to:   side{KubernetesRelease: release, containerd: software.ContainerdVersion, cilium: software.CiliumNextVersion},
+	})}
+	write(t, th.dir, map[string]string{"cilium.yaml": ciliumValues})
+	for number := range th.nodes { // as systemd does on a machine of its own
+		th.on(t, number+1, "mountpoint -q /sys/fs/bpf || mount -t bpf bpf /sys/fs/bpf")
+	}
+	th.pristine = th.traces(t)
+	return th
+}
+
+// installed installs the cluster and an application that only pods of the namespace web may ask.
+func (th ciliumThread) installed(t *testing.T) {
+	t.Helper()
+	r := run(t, th.site(t, "install")).must(t, 0)
+	t.Logf("install with Cilium %s: %s\n%s", th.from.cilium, r.took.Round(time.Second), r.stderr)
+	th.apply(t, steady+"---"+guarded)
+	th.kubectl(t, "-n steady rollout status deployment/steady --timeout=5m")
+	th.kubectl(t, "-n guarded rollout status deployment/guarded --timeout=5m")
 }
 
 func (th ciliumThread) begin(t *testing.T) {
@@ -94,11 +119,7 @@ func (th ciliumThread) begin(t *testing.T) {
 	rewrite(t, filepath.Join(th.dir, "manifest.yaml"), "version: 1.0.0", "version: 1.1.0")
 	th.next = filepath.Join(th.dir, "lab-1.1.0.kkb")
 	th.connected(t, "build", "-o", th.next, "manifest.yaml").must(t, 0)
-	r := run(t, th.site(t, "install")).must(t, 0)
-	t.Logf("install with Cilium %s: %s\n%s", th.from.cilium, r.took.Round(time.Second), r.stderr)
-	th.apply(t, steady+"---"+guarded)
-	th.kubectl(t, "-n steady rollout status deployment/steady --timeout=5m")
-	th.kubectl(t, "-n guarded rollout status deployment/guarded --timeout=5m")
+	th.installed(t)
 }
 
 // works checks versions, services on both nodes, and that the policy is enforced on both.
@@ -146,7 +167,7 @@ func (th ciliumThread) rollback(t *testing.T) {
 // reset checks what Cilium leaves outside of the places of all networks.
 func (th ciliumThread) reset(t *testing.T) {
 	th.thread.reset(t)
-	const left = `ls -A /sys/fs/bpf; ls -d /var/run/cilium /var/lib/cilium /opt/cni/bin/cilium-cni /etc/sysctl.d/*cilium* 2>/dev/null; grep cilium /proc/mounts
+	const left = `find /sys/fs/bpf -mindepth 1 ! -name '*.debug'; ls -d /var/run/cilium /var/lib/cilium /opt/cni/bin/cilium-cni /etc/sysctl.d/*cilium* 2>/dev/null; grep cilium /proc/mounts
 		ip -br link | grep -E 'cilium|lxc'; ip rule | grep -v -E 'lookup (local|main|default)'; ip route show table all | grep cilium; iptables-save | grep CILIUM; tc filter show dev eth0 ingress; true`
 	for number := range th.nodes {
 		if out := th.on(t, number+1, left); out != "" {
