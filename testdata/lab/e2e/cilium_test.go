@@ -96,8 +96,8 @@ func newCilium(t *testing.T, name string, releases ...software.Extra) ciliumThre
 		to:   side{KubernetesRelease: release, containerd: software.ContainerdVersion, cilium: software.CiliumNextVersion},
 	})}
 	write(t, th.dir, map[string]string{"cilium.yaml": ciliumValues})
-	for number := range th.nodes { // as systemd does on a machine of its own
-		th.on(t, number+1, "mountpoint -q /sys/fs/bpf || mount -t bpf bpf /sys/fs/bpf")
+	for number := range th.nodes { // systemd does it on a machine of its own
+		th.on(t, number+1, "mount -o remount,rw /sys && mkdir /sys/fs/bpf && mount -o remount,ro /sys && mount -t bpf bpf /sys/fs/bpf")
 	}
 	th.pristine = th.traces(t)
 	return th
@@ -167,7 +167,7 @@ func (th ciliumThread) rollback(t *testing.T) {
 // reset checks what Cilium leaves outside of the places of all networks.
 func (th ciliumThread) reset(t *testing.T) {
 	th.thread.reset(t)
-	const left = `find /sys/fs/bpf -mindepth 1 ! -name '*.debug'; ls -d /var/run/cilium /var/lib/cilium /opt/cni/bin/cilium-cni /etc/sysctl.d/*cilium* 2>/dev/null; grep cilium /proc/mounts
+	const left = `find /sys/fs/bpf -mindepth 1 ! -name '*.debug'; ls -d /var/run/cilium /var/lib/cilium /opt/cni/bin/cilium-cni /etc/sysctl.d/*cilium* 2>/dev/null; grep /run/cilium /proc/mounts
 		ip -br link | grep -E 'cilium|lxc'; ip rule | grep -v -E 'lookup (local|main|default)'; ip route show table all | grep cilium; iptables-save | grep CILIUM; tc filter show dev eth0 ingress; true`
 	for number := range th.nodes {
 		if out := th.on(t, number+1, left); out != "" {

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -146,7 +147,10 @@ func (r ciliumRelease) sources(ctx context.Context, s *imageSet) (*layer, error)
 	return s.layer(r.recipe().Name+" sources", entries...)
 }
 
-// ciliumUserland is the layer of the compiler, iptables and other tools, without what compiles programs for the node itself.
+// compilesForTheNode matches files of compiler and linker that programs for BPF do not need.
+var compilesForTheNode = regexp.MustCompile(`^usr/include/|^usr/lib/gcc/|\.a$|/lib(clang-19|asan|tsan|lsan|ubsan)\.so|^usr/lib/llvm-19/lib/(clang/|LLVMPolly)|^usr/bin/x86_64-linux-gnu-|/gprofng`)
+
+// ciliumUserland is the layer of the compiler, iptables and other tools.
 func (s *imageSet) ciliumUserland(ctx context.Context, arch string) (*layer, error) {
 	const name = "cilium-userland"
 	if l := s.made[name+arch]; l != nil {
@@ -160,10 +164,7 @@ func (s *imageSet) ciliumUserland(ctx context.Context, arch string) (*layer, err
 	for _, c := range []string{"iptables", "iptables-save", "iptables-restore", "ip6tables", "ip6tables-save", "ip6tables-restore"} {
 		links = append(links, entry{Name: "usr/sbin/" + c, Link: "xtables-nft-multi"})
 	}
-	keep := func(name string) bool {
-		return wanted(name) && !strings.HasPrefix(name, "usr/include/") && !strings.HasPrefix(name, "usr/lib/gcc/") &&
-			!strings.HasPrefix(name, "usr/lib/llvm-19/lib/clang/") && !strings.HasSuffix(name, ".a")
-	}
+	keep := func(name string) bool { return wanted(name) && !compilesForTheNode.MatchString(name) }
 	return s.once(name+arch, false, func(w io.Writer) error {
 		f, err := os.Open(file)
 		if err != nil {
