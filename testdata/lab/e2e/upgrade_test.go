@@ -340,7 +340,7 @@ spec:
 
 func (th *upgraded) apply(t *testing.T, objects string) {
 	t.Helper()
-	cmd := th.lab.SSH(t.Context(), th.lab.Hosts[0], "kubectl --kubeconfig /etc/kubernetes/admin.conf apply -f -")
+	cmd := th.lab.SSH(t.Context(), th.lab.Hosts[0], "KUBECACHEDIR=/tmp/kubectl kubectl --kubeconfig /etc/kubernetes/admin.conf apply -f -")
 	cmd.Stdin = strings.NewReader(objects)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
