@@ -42,6 +42,8 @@ func ciliumReleases() map[Extra]ciliumRelease {
 }
 
 // recipe builds all programs at once: they share most packages. The tag leaves the clouds out of the operator, as upstream's generic one does.
+// The Go proxy lacks two modules at the versions that CiliumNext asks for: BGP is of the release after it, the controllers of imported services
+// are those of Cilium's release before.
 func (r ciliumRelease) recipe() recipe {
 	packages := map[string]string{}
 	for name, dir := range map[string]string{
@@ -50,11 +52,19 @@ func (r ciliumRelease) recipe() recipe {
 	} {
 		packages[name] = "./" + dir
 	}
-	return recipe{
+	made := recipe{
 		Name: "cilium-" + majorMinor(r.version), Module: "github.com/cilium/cilium@" + r.version, Mod: "readonly", Tags: "osusergo,ipam_provider_operator",
 		LDFlags:  "-X github.com/cilium/cilium/pkg/version.ciliumVersion=" + strings.TrimPrefix(r.version, "v"),
 		Packages: packages,
 	}
+	if r.version == CiliumNextVersion {
+		made.Copy, made.Mod = []string{"."}, "mod"
+		made.ModEdit = []string{
+			"-require=github.com/osrg/gobgp/v4@v4.7.0",
+			"-replace=sigs.k8s.io/mcs-api/controllers=sigs.k8s.io/mcs-api/controllers@v0.0.0-20260403094305-4b9911b73f14",
+		}
+	}
+	return made
 }
 
 func (r ciliumRelease) recipes() []recipe { return []recipe{r.recipe(), cni()} }
