@@ -177,8 +177,9 @@ func ciliumNetwork() podNetwork {
 		Patterns: []string{"cilium*", "lxc*"},
 		leaves: task.Leaves{
 			Links: []string{"cilium_host", "cilium_vxlan", "cilium_geneve", "cilium_wg0"}, // cilium_net is the peer
-			Paths: []string{"/var/run/cilium", "/var/lib/cilium", "/opt/cni/bin/cilium-cni"},
-			Undo:  machine.RemoveBPF,
+			// Its init container cilium-sysctlfix writes the file, which switches reverse path filters off at every boot.
+			Paths: []string{"/var/run/cilium", "/var/lib/cilium", "/opt/cni/bin/cilium-cni", "/etc/sysctl.d/99-zzz-override_cilium.conf"},
+			Undo:  machine.RemoveCilium,
 		},
 		enforces: true,
 	}

@@ -156,15 +156,15 @@ func destroySets(ctx context.Context, t *task.Host, prefix string) error {
 	return nil
 }
 
-//go:embed scripts/remove-bpf.sh
-var removeBPFScript string
+//go:embed scripts/remove-cilium.sh
+var removeCiliumScript string
 
-// RemoveBPF removes Cilium's pins from the shared BPF file system, and its cgroup mount.
-func RemoveBPF(ctx context.Context, t *task.Host) error {
+// RemoveCilium removes Cilium's pins from the shared BPF file system, its cgroup mount, and its rules and tables of routes.
+func RemoveCilium(ctx context.Context, t *task.Host) error {
 	if err := t.Unmount(ctx, "/run/cilium/", "/var/run/cilium/"); err != nil {
 		return err
 	}
-	return t.Run(ctx, host.Script("remove-bpf.sh", removeBPFScript)...)
+	return t.Run(ctx, host.Script("remove-cilium.sh", removeCiliumScript)...)
 }
 
 // IsKubernetes reports whether a word of a rule, a chain or a comment, belongs to Kubernetes or a pod network.

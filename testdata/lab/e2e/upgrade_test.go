@@ -24,11 +24,16 @@ import (
 type side struct {
 	software.KubernetesRelease
 	containerd, flannel string
+	cilium              string // instead of flannel
 }
 
 // lines are those of the cluster file for runtime and network.
 func (s side) lines() string {
-	return "cni: {type: flannel, version: " + s.flannel + "}\ncri: {type: containerd, version: " + s.containerd + "}"
+	network := "cni: {type: flannel, version: " + s.flannel + "}"
+	if s.cilium != "" {
+		network = "cni: {type: cilium, version: " + s.cilium + ", values: [cilium.yaml]}"
+	}
+	return network + "\ncri: {type: containerd, version: " + s.containerd + "}"
 }
 
 // A moved is a cluster that goes to another release and, where it can, back. Its workers run the application.
@@ -119,8 +124,8 @@ func TestUpgradeOld(t *testing.T) {
 	upgradeAndBack(t, moved{
 		name: "1 control plane, 2 nodes; etcd 3.5.24 to 3.5.32 to 3.6.5, containerd 1.7 to 2.3", hosts: 2, groups: twoNodes(), etcdType: manifest.EtcdInternal,
 		with: []software.Extra{software.Kubernetes133, software.Kubernetes134, software.Containerd1, software.FlannelNext},
-		from: side{from, software.Containerd1Version, software.FlannelVersion},
-		to:   side{to, software.ContainerdVersion, software.FlannelNextVersion},
+		from: side{KubernetesRelease: from, containerd: software.Containerd1Version, flannel: software.FlannelVersion},
+		to:   side{KubernetesRelease: to, containerd: software.ContainerdVersion, flannel: software.FlannelNextVersion},
 		over: []string{from.Version},
 		plan: []string{
 			from.Version + " takes etcd 3.5.32-0", "step " + from.Version + ": etcd 3.5.24 -> 3.5.32;",
@@ -139,8 +144,8 @@ func TestUpgradeNew(t *testing.T) {
 		name: "1 control plane, 2 nodes; over " + over + ", etcd 3.6.6 to 3.6.8 to 3.7.0, containerd 2.1 to 2.3", hosts: 2, groups: twoNodes(),
 		etcdType: manifest.EtcdInternal,
 		with:     []software.Extra{software.Kubernetes135, software.Kubernetes137, software.Containerd21, software.FlannelNext},
-		from:     side{from, software.Containerd21Version, software.FlannelVersion},
-		to:       side{to, software.ContainerdVersion, software.FlannelNextVersion},
+		from:     side{KubernetesRelease: from, containerd: software.Containerd21Version, flannel: software.FlannelVersion},
+		to:       side{KubernetesRelease: to, containerd: software.ContainerdVersion, flannel: software.FlannelNextVersion},
 		over:     []string{over},
 		plan: []string{
 			"step " + over + ": etcd 3.6.6 -> 3.6.8, coredns v1.13.1 -> v1.14.2;", "step " + to.Version + ": etcd 3.6.8 -> 3.7.0, coredns v1.14.2 -> v1.14.6;",
@@ -153,7 +158,7 @@ func TestUpgradeNew(t *testing.T) {
 // TestUpgradeAway changes a setting of two nodes, and takes the only API server away for more than a minute before the worker is drained. Its
 // clients then wait longer than the upgrade needs to get there, while the application answers.
 func TestUpgradeAway(t *testing.T) {
-	own := side{software.OwnRelease(), software.ContainerdVersion, software.FlannelVersion}
+	own := side{KubernetesRelease: software.OwnRelease(), containerd: software.ContainerdVersion, flannel: software.FlannelVersion}
 	th := newUpgraded(t, moved{
 		name: "1 control plane, 2 nodes; another setting, the API server taken away for 70 s before the worker's drain", hosts: 2, groups: twoNodes(),
 		etcdType: manifest.EtcdInternal, from: own, to: own,
@@ -229,8 +234,8 @@ func toNextMinor(name string, groups hosts.Groups) moved {
 	from, to := software.KubernetesReleases()[software.Kubernetes135], software.OwnRelease()
 	return moved{
 		name: name, hosts: 2, groups: groups, etcdType: manifest.EtcdInternal, with: []software.Extra{software.Kubernetes135},
-		from: side{from, software.ContainerdVersion, software.FlannelVersion},
-		to:   side{to, software.ContainerdVersion, software.FlannelVersion},
+		from: side{KubernetesRelease: from, containerd: software.ContainerdVersion, flannel: software.FlannelVersion},
+		to:   side{KubernetesRelease: to, containerd: software.ContainerdVersion, flannel: software.FlannelVersion},
 		plan: []string{"step " + to.Version + ": etcd 3.6.6 -> 3.6.8, coredns v1.13.1 -> v1.14.2;"},
 	}
 }
@@ -335,7 +340,7 @@ spec:
 
 func (th *upgraded) apply(t *testing.T, objects string) {
 	t.Helper()
-	cmd := th.lab.SSH(t.Context(), th.lab.Hosts[0], "kubectl --kubeconfig /etc/kubernetes/admin.conf apply -f -")
+	cmd := th.lab.SSH(t.Context(), th.lab.Hosts[0], "KUBECACHEDIR=/tmp/kubectl kubectl --kubeconfig /etc/kubernetes/admin.conf apply -f -")
 	cmd.Stdin = strings.NewReader(objects)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
@@ -662,9 +667,13 @@ func (th *upgraded) running(t *testing.T, want side) {
 	if strings.Count(runtimes, "containerd://"+strings.TrimPrefix(want.containerd, "v")) != th.nodes {
 		t.Errorf("want containerd %s on each node, got %s", want.containerd, runtimes)
 	}
-	network := th.kubectl(t, "-n kube-flannel get pods -o jsonpath={.items[*].spec.containers[*].image},{.items[*].status.phase}")
-	if strings.Count(network, "flannel:"+want.flannel) != th.nodes || strings.Count(network, "Running") != th.nodes {
-		t.Errorf("want flannel %s running on each node, got %s", want.flannel, network)
+	selected, image := "-n kube-flannel get pods", "flannel:"+want.flannel
+	if want.cilium != "" {
+		selected, image = "-n kube-system get pods --selector=k8s-app=cilium", "cilium/cilium:"+want.cilium
+	}
+	network := th.kubectl(t, selected+" -o jsonpath={.items[*].spec.containers[*].image},{.items[*].status.phase}")
+	if strings.Count(network, image) != th.nodes || strings.Count(network, "Running") != th.nodes {
+		t.Errorf("want %s running on each node, got %s", image, network)
 	}
 	nodes := th.kubectl(t, "get nodes --no-headers")
 	if strings.Count(nodes, " Ready ") != th.nodes || strings.Count(nodes, want.Version) != th.nodes || strings.Contains(nodes, "SchedulingDisabled") {

@@ -111,6 +111,9 @@ func (s *imageSet) extra(ctx context.Context, e Extra) []imageSpec {
 	if r, ok := KubernetesReleases()[e]; ok {
 		return s.kubernetesImages(ctx, r)
 	}
+	if r, ok := ciliumReleases()[e]; ok {
+		return r.images(ctx, s)
+	}
 	switch e {
 	case FlannelNext:
 		return nextFlannel().images(ctx, s)
@@ -189,7 +192,7 @@ func (b *builder) withImages(ctx context.Context, base string, with []Extra) (st
 	if len(with) == 0 {
 		return base, nil
 	}
-	inputs := []any{filepath.Base(base), with, b.bin, addonsSource, kubernetesSource, flannelSource}
+	inputs := []any{filepath.Base(base), with, b.bin, addonsSource, kubernetesSource, flannelSource, ciliumSource}
 	for _, program := range []string{LocalPVProgram, KubeVIPProgram} {
 		state, err := givenState(program)
 		if err != nil {

@@ -48,7 +48,7 @@ const (
 
 // Extras lists all extras.
 func Extras() []Extra {
-	return []Extra{Docker, DockerCompose, Containerd1, Harbor, Addons, LocalPV, KubeVIP, BothArches, Containerd21, FlannelNext, Kubernetes133, Kubernetes134, Kubernetes135, Kubernetes137}
+	return []Extra{Docker, DockerCompose, Containerd1, Harbor, Addons, LocalPV, KubeVIP, BothArches, Containerd21, FlannelNext, Cilium, CiliumNext, Kubernetes133, Kubernetes134, Kubernetes135, Kubernetes137}
 }
 
 // What an extra is made of besides is part of its key.
@@ -115,6 +115,10 @@ func (b *builder) extra(ctx context.Context, e Extra) (string, error) {
 		}
 		recipes = release.recipes()
 	}
+	network, isCilium := ciliumReleases()[e]
+	if isCilium {
+		recipes = network.recipes()
+	}
 	inputs := []any{e}
 	for _, r := range recipes {
 		if err := b.compileAll(ctx, []recipe{r}, arch); err != nil {
@@ -122,7 +126,7 @@ func (b *builder) extra(ctx context.Context, e Extra) (string, error) {
 		}
 		inputs = append(inputs, b.bin[r.Name+"-"+arch])
 	}
-	key, err := keyOf(append(inputs, extraSource, kubernetesSource, flannelSource)...)
+	key, err := keyOf(append(inputs, extraSource, kubernetesSource, flannelSource, ciliumSource)...)
 	if err != nil {
 		return "", err
 	}
@@ -130,6 +134,9 @@ func (b *builder) extra(ctx context.Context, e Extra) (string, error) {
 		files := fileSet{b: b, dir: tmp}
 		if isKubernetes {
 			return release.publish(files, []string{arch})
+		}
+		if isCilium {
+			return network.publish(ctx, files)
 		}
 		switch e {
 		case Docker:

@@ -14,7 +14,7 @@ func manifests(addr string, small bool) map[string]string {
 	}
 	hosts := []string{
 		"registry.k8s.io", "ghcr.io", "docker.io", "dl.k8s.io", "github.com", "flannel-io.github.io", "charts.lab.example",
-		"download.docker.com", "storage.googleapis.com", "openebs.github.io",
+		"download.docker.com", "storage.googleapis.com", "openebs.github.io", "quay.io", "helm.cilium.io",
 	}
 	return map[string]string{
 		"manifest.yaml": clusterManifest + sources(addr, hosts...),
