@@ -177,6 +177,7 @@ func (d *deployment) redirectPods(t *testing.T) {
 			t.Errorf("%s: %s", selector, got)
 		}
 	}
+	d.kubectl(t, "--namespace=batch delete job/once deployment/operated --wait --cascade=foreground") // a removal keeps a namespace with other objects
 }
 
 func (d *deployment) remove(t *testing.T) {
