@@ -98,8 +98,8 @@ release: dist-check ## publish dist/ of the tag $(VERSION) at GitHub with gh, an
 	skopeo copy --all "oci-archive:dist/kkbundle-image.tar:$(VERSION)" "docker://ghcr.io/kkbundle/kkbundle:$(VERSION)"
 
 # make test-full and make lint vet. Vetting here would analyze every dependency on a machine that has compiled nothing, and programs for another
-# architecture would compile them twice. Some packages mostly wait (for sshd, for a disk), so there is one process more than processors. Half
-# of the time of some tests, and a good part of the compiler's, is garbage collection: it runs less often.
+# architecture would compile them twice. Some packages mostly wait (for sshd, for a disk), so there is one process more than processors.
+# Garbage collection, half of the processor time in the process of the commands' tests, runs less often.
 test: helper-$(shell go env GOARCH) ## unit and integration tests without the slow ones: what to run after each change
 	@testdata/needs.sh $(TEST_NEEDS)
 	GOGC=400 go test -short -vet=off -ldflags=-w -p $$(($$(getconf _NPROCESSORS_ONLN) + 1)) -timeout 20m ./...

@@ -656,7 +656,7 @@ func (b *rollback) hasKept(ctx context.Context, t *task.Host, paths ...string) (
 	return t.Test(ctx, append(host.Script("same-files.sh", sameFilesScript, kept.dir, "/"), below(paths...)...)...)
 }
 
-// isBack reports whether a control plane is the one of the release before.
+// isBack reports whether a control plane is the one of the release before. It waits for an API server that misses a question.
 func (b *rollback) isBack(ctx context.Context, t *task.Host) (bool, error) {
 	if ok, err := b.hasKept(ctx, t, slices.Concat(memberManifest(), serverManifests())...); err != nil || !ok {
 		return false, err

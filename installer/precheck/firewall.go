@@ -28,7 +28,8 @@ func hasNoFirewall(s *Subject) Finding {
 	return none(closed, "none")
 }
 
-// firewallLacks returns what a firewall does not let pass, and whether its rules are known.
+// firewallLacks returns the networks, interfaces and ports of the cluster that a firewall does not let pass (for ufw the missing rules), and
+// whether its rules are known.
 func firewallLacks(s *Subject, name string) (lacks []string, known bool) {
 	switch name {
 	case "firewalld":

@@ -70,7 +70,7 @@ func TestFirewallRemedyNamesNetworks(t *testing.T) {
 	}
 }
 
-// TestFirewallThatIsOpen holds that a firewall that has been opened is no finding, and that the remedy names only what is missing.
+// TestFirewallThatIsOpen asserts that an opened firewall is no finding, and that the remedy names only missing networks, interfaces and ports.
 func TestFirewallThatIsOpen(t *testing.T) {
 	t.Parallel()
 	result := func(change func(*node.Facts)) precheck.Result {

@@ -13,8 +13,8 @@ import (
 	"github.com/kkbundle/kkbundle/testdata/lab/software"
 )
 
-// ciliumValues leave out what has no image here: Envoy, and the relay and page of Hubble. The agent is told that an Envoy runs beside it, as by
-// the chart's own values: without policies for HTTP it does without. The capabilities are the chart's without SYS_RESOURCE, which a machine in a
+// ciliumValues leave out Envoy, whose image cannot be had, and Hubble's relay and page. external-envoy-proxy, which the chart sets by default,
+// keeps the agent from starting an Envoy of its own; only policies for HTTP need one. The capabilities are the chart's without SYS_RESOURCE, which a machine in a
 // sandbox may lack.
 const ciliumValues = `envoy: {enabled: false}
 extraConfig: {external-envoy-proxy: "true"}

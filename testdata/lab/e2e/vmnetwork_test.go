@@ -64,7 +64,7 @@ func (v *virtual) behindFirewalld() []step {
 // outside is an address that is no host of the cluster.
 const outside = "10.250.0.1:8099"
 
-// serveOutside runs a server beside the hosts. It answers with the address of who asks.
+// serveOutside runs a server beside the hosts. Its answer is the client's address.
 func (v *virtual) serveOutside(t *testing.T) {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
