@@ -281,7 +281,7 @@ func CheckSharedAddress(ctx context.Context, s *task.Site) error {
 	case len(names) > 1:
 		return plain.Advise(
 			fmt.Errorf("%s have the address %s at once: they do not receive each other's VRRP adverts", strings.Join(names, " and "), vip),
-			"allow VRRP (IP protocol 112) between them, in both directions: firewall-cmd --add-rich-rule='rule protocol value=vrrp accept', or your firewall's equivalent")
+			"allow VRRP (IP protocol 112) between them, in both directions: firewall-cmd --permanent --add-rich-rule='rule protocol value=vrrp accept', then firewall-cmd --reload, or your firewall's equivalent")
 	case len(names) == 0 && all:
 		return fmt.Errorf("no registry host has the address %s: see journalctl --unit=%s on them", vip, AddressUnit)
 	}
