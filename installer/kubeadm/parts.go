@@ -25,6 +25,7 @@ func Parts(r *task.Site, guarded bool) []task.KubeadmPart {
 		cri.PreloadPart(r),
 		endpoint.Part(r),
 		NetworkPart(r),
+		shutdownPart(),
 		securityPart(r, guarded),
 		etcd.Part(r),
 		NodeDNSPart(r.Cluster),
@@ -72,6 +73,13 @@ func NodeDNSPart(c *manifest.Cluster) task.KubeadmPart {
 		return task.KubeadmPart{}
 	}
 	return task.KubeadmPart{Kubelet: kube.Document{"clusterDNS": []any{kube.NodeDNSAddress}}}
+}
+
+// shutdownPart makes a stopping API server refuse new requests with 429, which clients repeat, and end two seconds after the last answer. By
+// default it waits up to a minute for watches, and the kubelet kills it after 30 seconds (ShutdownSendRetryAfter in
+// https://github.com/kubernetes/apiserver/blob/v0.36.3/pkg/server/genericapiserver.go).
+func shutdownPart() task.KubeadmPart {
+	return task.KubeadmPart{Flags: map[string]map[string]string{apiServer: {"shutdown-send-retry-after": "true"}}}
 }
 
 // NetworkPart sets the size of each node's pod network, and adds the control planes' IPv6 addresses to certificates:

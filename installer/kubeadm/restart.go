@@ -33,11 +33,9 @@ func RestartScript(t *task.Host, step, whole int, processes ...string) []string 
 		[]string{t.ServerFlag(), "get", "--raw=/readyz", "--request-timeout=5s"})
 }
 
-// Timeouts in seconds. An API server starts within 30 on a slow host. A stopping one refuses new requests, finishes
-// open ones and waits a minute for watches (ShutdownTimeout in
-// https://github.com/kubernetes/apiserver/blob/v0.34.3/pkg/server/config.go). It is killed after restartGrace: watches
-// reconnect to another server. Controller manager and scheduler exit after 10 seconds without an API server, and the
-// kubelet delays repeated restarts.
+// Timeouts in seconds. An API server starts within 30 on a slow host. A stopping one without the flag of shutdownPart waits a
+// minute for watches, so that it is killed after restartGrace: watches reconnect to another server. Controller manager and
+// scheduler exit after 10 seconds without an API server, and the kubelet delays repeated restarts.
 const (
 	// RestartStep limits the wait for each process.
 	RestartStep  = 60
