@@ -395,19 +395,25 @@ func uncordonNow(ctx context.Context, t *task.Host) error {
 	return api.AnnotateNode(ctx, t.Name, upgradeMark+"-")
 }
 
-// settled waits until a check of a node holds. On a control plane it must hold twice: a new kubelet answers at once, and then restarts
+// settled waits until a check of a node holds. On a control plane it must hold for a while: a new kubelet answers at once, and then restarts
 // API server and etcd because it computes their state in another way.
 func (u *upgrade) settled(ctx context.Context, t *task.Host, check func(ctx context.Context, t *task.Host) error) error {
+	const pause = 2 * time.Second
 	return task.Eventually(ctx, health.PodsWait, func(ctx context.Context) error {
-		if err := check(ctx, t); err != nil || !t.Is(manifest.RoleControlPlane) || u.settle == 0 {
+		if err := check(ctx, t); err != nil || !t.Is(manifest.RoleControlPlane) {
 			return err
 		}
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-time.After(u.settle):
+		for left := u.settle; left > 0; left -= pause {
+			select {
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			case <-time.After(min(left, pause)):
+			}
+			if err := check(ctx, t); err != nil {
+				return err
+			}
 		}
-		return check(ctx, t)
+		return nil
 	})
 }
 
