@@ -23,6 +23,7 @@ type gap struct {
 	asked, failed int
 	codes         map[string]int  // curl's, of questions without an answer: 7 refused, 28 no answer within a second
 	times         []time.Duration // longer than a second
+	missed        []string        // when the first questions without an answer ended, in UTC as in install.log, and curl's code
 }
 
 // ask starts commands that run askAgain. answers waits until all have ended and returns what each address gave.
@@ -53,7 +54,7 @@ func ask(t *testing.T, cmds ...*exec.Cmd) (answers func() map[string]*gap) {
 	return func() map[string]*gap {
 		reading.Wait()
 		for url, g := range seen {
-			t.Logf("%s: %d of %d questions were not answered (curl's exit codes: %v); no answer for %s", url, g.failed, g.asked, g.codes, g.times)
+			t.Logf("%s: %d of %d questions were not answered (curl's exit codes: %v); no answer for %s; the first: %q", url, g.failed, g.asked, g.codes, g.times, g.missed)
 		}
 		return seen
 	}
@@ -83,6 +84,9 @@ func note(seen map[string]*gap, fields []string) {
 	if fields[2] != "0" {
 		g.failed++
 		g.codes[fields[2]]++
+		if len(g.missed) < 30 {
+			g.missed = append(g.missed, time.UnixMilli(now).UTC().Format("15:04:05.000 ")+fields[2])
+		}
 		return
 	}
 	if d := time.Duration(now-g.last) * time.Millisecond; d > time.Second {
