@@ -90,19 +90,30 @@ func (g *globals) openUnchecked(path string) (*bundle.Reader, error) {
 	if errors.Is(err, fs.ErrNotExist) && !exists(path) {
 		return nil, fmt.Errorf("bundle %s: %w", path, usage.FileError(err))
 	}
+	if info, statErr := os.Stat(path); err != nil && statErr == nil && info.IsDir() {
+		return nil, &noBundleError{path: path, directory: true}
+	}
 	if errors.Is(err, bundle.ErrDamaged) && usage.IsYAML(path) {
-		return nil, &noBundleError{path}
+		return nil, &noBundleError{path: path}
 	}
 	return r, err
 }
 
-// A noBundleError names a YAML file that was given in place of a bundle. It matches bundle.ErrDamaged.
-type noBundleError struct{ path string }
+// A noBundleError names a YAML file or a directory that was given in place of a bundle. A file matches bundle.ErrDamaged.
+type noBundleError struct {
+	path      string
+	directory bool
+}
 
-func (e *noBundleError) Error() string { return e.path + " is a YAML file, not a bundle" }
+func (e *noBundleError) Error() string {
+	if e.directory {
+		return e.path + " is a directory, not a bundle"
+	}
+	return e.path + " is a YAML file, not a bundle"
+}
 
-// Is makes the exit code that of a damaged bundle.
-func (*noBundleError) Is(target error) bool { return target == bundle.ErrDamaged }
+// Is makes the exit code for a file that of a damaged bundle.
+func (e *noBundleError) Is(target error) bool { return target == bundle.ErrDamaged && !e.directory }
 
 // Hint returns the remedy.
 func (*noBundleError) Hint() string {
