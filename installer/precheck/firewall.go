@@ -83,11 +83,18 @@ func firewalldGap(s *Subject) gap {
 			need.interfaces = slices.DeleteFunc(need.interfaces, func(name string) bool { return slices.Contains(z.Interfaces, name) })
 		}
 	}
-	if !own.Default {
+	if !own.Default && isZoneName(own.Name) {
 		need.zone = own.Name
 	}
 	need.ports = slices.DeleteFunc(need.ports, func(p string) bool { return own.Target == "ACCEPT" || isPortOf(p, own.Ports) })
 	return need
+}
+
+// isZoneName reports whether a name from a host is one that firewalld permits, so that it can be part of a command.
+func isZoneName(name string) bool {
+	return name != "" && !strings.ContainsFunc(name, func(r rune) bool {
+		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '_' || r == '-')
+	})
 }
 
 // isWithin reports whether a network is part of one of others.
