@@ -314,6 +314,7 @@ func (e ending) Run(ctx context.Context, cmd host.Cmd) error {
 // through the old endpoint until then.
 func TestMoveEndpointContinues(t *testing.T) {
 	t.Parallel()
+	step := oneOf(t, 5)
 	whole, _ := movingSite(t)
 	var count atomic.Int64
 	if err := whole.moveOnce(t.Context(), t, func(h host.Host) host.Host { return ending{h, &count, 1 << 30, false, nil} }); err != nil {
@@ -323,7 +324,7 @@ func TestMoveEndpointContinues(t *testing.T) {
 	if ends < 60 {
 		t.Fatalf("only %d ends are tried", ends)
 	}
-	for end := 0; end < ends; end += oneOf(5) {
+	for end := 0; end < ends; end += step {
 		s, f := movingSite(t)
 		var count atomic.Int64
 		ctx, kill := context.WithCancel(t.Context())

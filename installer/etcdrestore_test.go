@@ -150,6 +150,7 @@ func (d dying) Run(ctx context.Context, cmd host.Cmd) error {
 // copy, its old data are kept, and the control plane has its manifests.
 func TestEtcdRestoreKilledAnywhere(t *testing.T) {
 	t.Parallel()
+	step := oneOf(t, 5)
 	for _, kind := range []string{"internal", "external"} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
@@ -157,7 +158,7 @@ func TestEtcdRestoreKilledAnywhere(t *testing.T) {
 			if commands < 20 {
 				t.Fatalf("only %d commands: the test does not look at what it should", commands)
 			}
-			for n := 0; n < commands; n += oneOf(5) {
+			for n := 0; n < commands; n += step {
 				killRestore(t, kind, n)
 			}
 		})

@@ -234,12 +234,13 @@ func TestRollbackToAStep(t *testing.T) {
 // An upgrade that ended at any command (without KKBUNDLE_BIG=1, at some) is rolled back.
 func TestRollbackFromEachCommand(t *testing.T) {
 	t.Parallel()
+	step := oneOf(t, 15)
 	before, old, next := clustersOf(t)
 	whole, all := rollbackSite(t, "cp1", "cp2", "node1")
 	if err := whole.upgraded(t, all, next); err != nil {
 		t.Fatal(err)
 	}
-	for end := 0; end < 2*len(all.said); end += oneOf(15) {
+	for end := 0; end < 2*len(all.said); end += step {
 		n, after := 1+end/2, end%2 == 1
 		s, f := rollbackSite(t, "cp1", "cp2", "node1")
 		f.fail = func(i int, _ string) (bool, bool) { return i == n && !after, i == n && after }
@@ -255,6 +256,7 @@ func TestRollbackFromEachCommand(t *testing.T) {
 // A rollback that ended at any command (without KKBUNDLE_BIG=1, at some) is continued by the next one.
 func TestRollbackContinuesAfterEachCommand(t *testing.T) {
 	t.Parallel()
+	step := oneOf(t, 11)
 	before, old, next := clustersOf(t)
 	whole, all := rollbackSite(t, "cp1", "node1")
 	if err := whole.upgraded(t, all, next); err != nil {
@@ -264,7 +266,7 @@ func TestRollbackContinuesAfterEachCommand(t *testing.T) {
 	if _, err := whole.rollbackTo(t, all, before, old).walkBack(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	for end := 0; end < 2*len(all.said); end += oneOf(11) {
+	for end := 0; end < 2*len(all.said); end += step {
 		n, after := 1+end/2, end%2 == 1
 		s, f := rollbackSite(t, "cp1", "node1")
 		if err := s.upgraded(t, f, next); err != nil {
@@ -297,6 +299,7 @@ func (b *rollback) walkBackFor(ctx context.Context, commands int) (left int, err
 // with kubeadm where its objects or manifests were put back, and the cluster can be rolled back once more.
 func TestUpgradeAfterAKilledRollback(t *testing.T) {
 	t.Parallel()
+	step := oneOf(t, 20)
 	before, old, next := clustersOf(t)
 	whole, all := rollbackSite(t, "cp1", "cp2", "node1")
 	if err := whole.upgraded(t, all, next); err != nil {
@@ -307,7 +310,7 @@ func TestUpgradeAfterAKilledRollback(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for n := 1; n < many-left; n += oneOf(20) {
+	for n := 1; n < many-left; n += step {
 		s, f := rollbackSite(t, "cp1", "cp2", "node1")
 		if err := s.upgraded(t, f, next); err != nil {
 			t.Fatal(err)

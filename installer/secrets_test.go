@@ -142,7 +142,8 @@ func (h killingHost) Run(ctx context.Context, cmd host.Cmd) error {
 // TestRotateKeyContinues kills a rotation after each of its commands. The next one completes it.
 func TestRotateKeyContinues(t *testing.T) {
 	t.Parallel()
-	for left := 1; ; left += oneOf(3) {
+	step := oneOf(t, 3)
+	for left := 1; ; left += step {
 		s, log := encryptingSite(t)
 		r := s.run(t, nil)
 		ctx, kill := context.WithCancelCause(t.Context())

@@ -625,6 +625,7 @@ func TestUpgradeStopsAndContinues(t *testing.T) {
 // A run that ends at any command (without KKBUNDLE_BIG=1, at some), before or after that did its work, is continued by the next one.
 func TestUpgradeContinuesAfterEachCommand(t *testing.T) {
 	t.Parallel()
+	step := oneOf(t, 5)
 	next := tasktest.Cluster(t, "kubernetes: {version: v1.34.3}")
 	b := bundleOf(t, next)
 	whole, all := upgradeSite(t, "v1.34.2", "cp1", "node1")
@@ -636,7 +637,7 @@ func TestUpgradeContinuesAfterEachCommand(t *testing.T) {
 	if ends < 30 {
 		t.Fatalf("only %d ends are tried", ends)
 	}
-	for end := 0; end < ends; end += oneOf(5) { // by turns before and after
+	for end := 0; end < ends; end += step { // by turns before and after
 		n, after := 1+end/2, end%2 == 1
 		s, f := upgradeSite(t, "v1.34.2", "cp1", "node1")
 		s.options.Cluster = next

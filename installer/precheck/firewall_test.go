@@ -97,7 +97,10 @@ func TestFirewallThatIsOpen(t *testing.T) {
 	if r.OK || r.Found != "firewalld does not have 10.233.0.0/18, 10250/tcp" || r.Fix != fix {
 		t.Errorf("found %s, remedy %s", r.Found, r.Fix)
 	}
-	r = result(func(f *node.Facts) { zones(f); f.FirewallZones[0] = node.FirewallZone{Name: "x;reboot", Interfaces: f.FirewallZones[0].Interfaces} })
+	r = result(func(f *node.Facts) {
+		zones(f)
+		f.FirewallZones[0] = node.FirewallZone{Name: "x;reboot", Interfaces: f.FirewallZones[0].Interfaces}
+	})
 	if r.OK || strings.Contains(r.Fix, "reboot") {
 		t.Errorf("a zone that no firewalld has is part of the remedy %s", r.Fix)
 	}
