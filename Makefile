@@ -99,12 +99,10 @@ release: dist-check ## publish dist/ of the tag $(VERSION) at GitHub with gh, an
 
 # make test-full and make lint vet. Vetting here would analyze every dependency on a machine that has compiled nothing, and programs for another
 # architecture would compile them twice. Some packages mostly wait (for sshd, for a disk), so there is one process more than processors.
-# Garbage collection, half of the processor time in the process of the commands' tests, runs less often. Tests write thousands of small files, in
-# memory where there is room; make test-full writes them to the disk.
+# Garbage collection, half of the processor time in the process of the commands' tests, runs less often.
 test: helper-$(shell go env GOARCH) ## unit and integration tests without the slow ones: what to run after each change
 	@testdata/needs.sh $(TEST_NEEDS)
-	dir=$$(testdata/memory.sh); trap 'rm -rf "$$dir"' EXIT
-	GOTMPDIR=$${TMPDIR:-/tmp} TMPDIR=$$dir GOGC=400 go test -short -vet=off -ldflags=-w -p $$(($$(getconf _NPROCESSORS_ONLN) + 1)) -timeout 20m ./...
+	GOGC=400 go test -short -vet=off -ldflags=-w -p $$(($$(getconf _NPROCESSORS_ONLN) + 1)) -timeout 20m ./...
 
 test-full: helper ## all tests: also of size and of hostile input, kill loops, arm64 emulated, the race detector on what is concurrent, the lab's own
 	@testdata/needs.sh $(TEST_NEEDS) gcc:gcc qemu-aarch64-static:qemu-user-static rpmbuild:rpm dnf:dnf
@@ -166,7 +164,7 @@ fuzz: ## every fuzz target for FUZZTIME (default 20s) each
 	done
 
 mutate: helper ## MUTATIONS=10000 hostile bundles, registry answers, charts and host answers: no panic, memory and time within bounds
-	@dir=$$(testdata/memory.sh); trap 'rm -rf "$$dir"' EXIT
+	@dir=$$(mktemp -d -p $$([ -d /dev/shm ] && echo /dev/shm || echo /tmp)); trap 'rm -rf "$$dir"' EXIT
 	TMPDIR=$$dir MUTATIONS=$${MUTATIONS:-10000} go test -count=1 -timeout 60m -v -run TestMutations ./testdata/mutate
 
 bench-corpus: helper ## 20 images, 700 MB of gzip layers, beside what the same bytes cost anyhow (downloads Debian packages once)
