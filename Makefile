@@ -164,7 +164,7 @@ fuzz: ## every fuzz target for FUZZTIME (default 20s) each
 	done
 
 mutate: helper ## MUTATIONS=10000 hostile bundles, registry answers, charts and host answers: no panic, memory and time within bounds
-	@dir=$$(mktemp -d -p $$([ -d /dev/shm ] && echo /dev/shm || echo /tmp)); trap 'rm -rf "$$dir"' EXIT
+	@dir=$$(mktemp -d -p $$([ -d /dev/shm ] && echo /dev/shm || echo /tmp)); trap 'rm -rf "$$dir"' EXIT # in memory: thousands of small files
 	TMPDIR=$$dir MUTATIONS=$${MUTATIONS:-10000} go test -count=1 -timeout 60m -v -run TestMutations ./testdata/mutate
 
 bench-corpus: helper ## 20 images, 700 MB of gzip layers, beside what the same bytes cost anyhow (downloads Debian packages once)

@@ -90,10 +90,10 @@ func firewalldGap(s *Subject) gap {
 	return need
 }
 
-// isZoneName reports whether a name from a host is one that firewalld permits, so that it can be part of a command.
+// isZoneName reports whether a name from a host can be one of firewalld's (letters, digits, "_", "-", "/") and so part of a command.
 func isZoneName(name string) bool {
 	return name != "" && !strings.ContainsFunc(name, func(r rune) bool {
-		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '_' || r == '-')
+		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("_-/", r))
 	})
 }
 
