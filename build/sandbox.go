@@ -215,7 +215,8 @@ func (r *errorReader) Read(p []byte) (int, error) {
 func explainExit(err error, stderr string) string {
 	var exit *exec.ExitError
 	switch {
-	case errors.As(err, &exit) && exit.ExitCode() == exitMemory, strings.Contains(stderr, "out of memory"), strings.Contains(stderr, "cannot allocate memory"):
+	case errors.As(err, &exit) && exit.ExitCode() == exitMemory, strings.Contains(stderr, "out of memory"), strings.Contains(stderr, "cannot allocate memory"),
+		strings.Contains(stderr, "pthread_create failed"): // no memory for the stack of a thread
 		return fmt.Sprintf("rendering takes more than %s of memory: a template repeats without an end", plain.Size(maxMemory))
 	case strings.Contains(stderr, "stack overflow"), strings.Contains(stderr, "stack exceeds"):
 		return "templates include one another without an end"

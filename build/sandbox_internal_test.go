@@ -1,6 +1,7 @@
 package build
 
 import (
+	"errors"
 	"os/exec"
 	"strings"
 	"testing"
@@ -18,5 +19,22 @@ func TestConverse(t *testing.T) {
 	answer, sent, err := converse(cmd, findRequest{}, strings.NewReader(""))
 	if string(answer) != "found\n" || sent != nil || err != nil {
 		t.Errorf("%q, %v, %v", answer, sent, err)
+	}
+}
+
+// TestExplainExit has what a finder that met its memory limit printed: Go's runtime out of memory, and libc's that had none for the stack of
+// another thread (seen once in six runs of a template that repeats without an end).
+func TestExplainExit(t *testing.T) {
+	t.Parallel()
+	for _, stderr := range []string{
+		"fatal error: runtime: out of memory\n",
+		"runtime/cgo: pthread_create failed: Resource temporarily unavailable\nSIGABRT: abort\n",
+	} {
+		if got := explainExit(errors.New("exit status 2"), stderr); !strings.HasPrefix(got, "rendering takes more than 1.0 GiB of memory") {
+			t.Errorf("%q is explained as %q", stderr, got)
+		}
+	}
+	if got := explainExit(errors.New("exit status 2"), "panic: x\nmore"); got != "the finder process failed: exit status 2 panic: x" {
+		t.Errorf("got %q", got)
 	}
 }
