@@ -62,6 +62,8 @@ type fakeAPI struct {
 	services string
 	behind   map[string]int
 	unled    int
+	// late is how often the Job of kubeadm's preflight is not done in time.
+	late int
 	// fail, if set, decides for each command whether it fails, and whether it does so before anything is done.
 	fail func(n int, line string) (before, after bool)
 }
@@ -205,6 +207,10 @@ func (f *fakeAPI) do(on *rooted, program string, words []string) (string, error)
 	case program == "kubeadm":
 		switch words[2] {
 		case "apply":
+			if f.late > 0 {
+				f.late--
+				return "", &host.ExitError{Host: on.name, Args: words, Code: 1, Stderr: lateJob}
+			}
 			f.target = words[3]
 			return "", f.serve(on, f.target)
 		case "node":
@@ -533,6 +539,24 @@ func TestUpgradeOrder(t *testing.T) {
 	again := s.upgradeTo(t, "v1.34.3")
 	if plan, err := again.walkAll(t.Context()); err != nil || !plan.Empty() || len(f.steps()) > 0 {
 		t.Errorf("a rerun plans %+v, %v", plan, err)
+	}
+}
+
+// lateJob is what kubeadm v1.33.13 prints while the controller manager waits for the lease of the one that was killed.
+const lateJob = `error execution phase preflight: [preflight] Some fatal errors occurred:
+	[ERROR CreateJob]: Job "upgrade-health-check-1795767707000" in the namespace "kube-system" did not complete in 15s: no condition of type Complete`
+
+// kubeadm's preflight wants a Job done within seconds, also of a control plane that has just been started again.
+func TestUpgradeTriesAgainWhileJobsAreLate(t *testing.T) {
+	t.Parallel()
+	for late, fails := range map[int]bool{applyTries - 1: false, applyTries: true} {
+		s, f := upgradeSite(t, "v1.34.2", "cp1")
+		f.late = late
+		_, err := s.upgradeTo(t, "v1.34.3").walkAll(t.Context())
+		applied := strings.Count(strings.Join(f.steps(), "\n"), "kubeadm upgrade apply")
+		if applied != applyTries || (err != nil) != fails || fails && !strings.Contains(err.Error(), "did not complete in 15s") {
+			t.Errorf("late %d times: applied %d times, %v", late, applied, err)
+		}
 	}
 }
 

@@ -201,7 +201,7 @@ func upgradeFirst(ctx context.Context, t *task.Host) error {
 		return fmt.Errorf("settings: %w", err)
 	}
 	version := t.Site.Cluster.Kubernetes.Version
-	if err := kubeadmUpgrade(ctx, t, "apply", version, "--yes"); err != nil {
+	if err := kubeadmApply(ctx, t, version); err != nil {
 		return err
 	}
 	proxy := func(s member.FixedSetting) bool {
@@ -218,6 +218,21 @@ func upgradeFirst(ctx context.Context, t *task.Host) error {
 	}
 	_, err = t.Kubectl(ctx, "rollout", "restart", "daemonset", "kube-proxy", "--namespace=kube-system")
 	return err
+}
+
+// applyTries is how often an upgrade is begun while Jobs are late. Up to 1.35 kubeadm gives the Job of its preflight 15 seconds, from 1.36 on 60
+// (createJob in cmd/kubeadm/app/phases/upgrade/health.go). A controller manager that follows one that was killed needs 15 of them for its lease alone.
+const applyTries = 4
+
+// kubeadmApply upgrades a control plane. kubeadm's preflight changes nothing, so that it can be run again.
+func kubeadmApply(ctx context.Context, t *task.Host, version string) error {
+	for try := 1; ; try++ {
+		err := kubeadmUpgrade(ctx, t, "apply", version, "--yes")
+		var exit *host.ExitError
+		if late := errors.As(err, &exit) && strings.Contains(exit.Stderr, "[ERROR CreateJob]"); !late || try == applyTries {
+			return err
+		}
+	}
 }
 
 func upgradeOther(ctx context.Context, t *task.Host) error { return kubeadmUpgrade(ctx, t, "node") }
