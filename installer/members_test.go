@@ -174,9 +174,9 @@ func TestForeignImages(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "cp1")
 	r := s.run(t, clusterBundle(t, s.options.Cluster))
-	namespace := "later"
+	namespace, ends := "later", ""
 	s.hosts["cp1"].answer("kubectl", func(_ context.Context, cmd host.Cmd) error {
-		_, err := io.WriteString(cmd.Stdout, `{"items":[{"metadata":{"name":"p","namespace":"`+namespace+`"},"status":{"containerStatuses":[{"imageID":"x@sha256:`+strings.Repeat("0", 64)+`"}]}}]}`)
+		_, err := io.WriteString(cmd.Stdout, `{"items":[{"metadata":{"name":"p","namespace":"`+namespace+`"`+ends+`},"status":{"containerStatuses":[{"imageID":"x@sha256:`+strings.Repeat("0", 64)+`"}]}}]}`)
 		return err
 	})
 	var reduced []digest.Digest
@@ -191,7 +191,11 @@ func TestForeignImages(t *testing.T) {
 	if err := check(); err == nil || !strings.Contains(err.Error(), "pod kube-system/p") {
 		t.Errorf("got %v", err)
 	}
-	reduced = []digest.Digest{digest.NewDigestFromEncoded(digest.SHA256, strings.Repeat("0", 64))}
+	ends = `,"deletionTimestamp":"2026-01-01T00:00:00Z"`
+	if err := check(); err != nil {
+		t.Errorf("a pod of the release before, which ends: %v", err)
+	}
+	ends, reduced = "", []digest.Digest{digest.NewDigestFromEncoded(digest.SHA256, strings.Repeat("0", 64))}
 	if err := check(); err != nil {
 		t.Errorf("an index that the registry made smaller: %v", err)
 	}

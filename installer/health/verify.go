@@ -132,6 +132,9 @@ func ImagesAreBundled(ctx context.Context, t *task.Host, reduced func(context.Co
 	}
 	var foreign, others []string
 	for _, p := range pods {
+		if p.DeletionTimestamp != nil {
+			continue // a DaemonSet's next pod can be ready while the kubelet still cleans up after this one
+		}
 		for _, c := range kube.Containers(&p) {
 			if c.ImageID == "" {
 				continue // not pulled yet
