@@ -148,7 +148,7 @@ func (th ciliumThread) works(t *testing.T, want side) {
 
 func (th ciliumThread) upgrade(t *testing.T) {
 	plan := run(t, th.withNext(t, "upgrade", "--plan")).must(t, 0)
-	if want := "cilium " + th.from.cilium + " -> " + th.to.cilium; !strings.Contains(plan.stderr, want) {
+	if want := "cilium " + strings.TrimPrefix(th.from.cilium, "v") + " -> " + strings.TrimPrefix(th.to.cilium, "v"); !strings.Contains(plan.stderr, want) {
 		t.Errorf("no %q in\n%s", want, plan.stderr)
 	}
 	pods := th.kubectl(t, "-n steady get pods -o name")
