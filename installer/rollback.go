@@ -212,14 +212,13 @@ func (b *rollback) back(ctx context.Context, phase string, plan UpgradePlan) err
 	if err := b.TaskOn(ctx, phase, b.objectsTask(), b.FirstControlPlane()); err != nil {
 		return err
 	}
-	for batch := range slices.Chunk(b.workers(), plan.Batch) {
-		services := b.services(ctx, phase)
-		if err := b.OnAll(batch, func(_ int, t *task.Host) error { return b.kubelet(ctx, phase, t, services) }); err != nil {
-			return err
-		}
+	turns, err := b.turns(ctx, phase, slices.Collect(slices.Chunk(b.workers(), plan.Batch)), oneByOne(planes))
+	if err != nil {
+		return err
 	}
-	for _, t := range planes {
-		if err := b.kubelet(ctx, phase, t, b.services(ctx, phase)); err != nil {
+	for _, turn := range turns {
+		services := b.services(ctx, phase)
+		if err := b.OnAll(turn, func(_ int, t *task.Host) error { return b.kubelet(ctx, phase, t, services) }); err != nil {
 			return err
 		}
 	}

@@ -283,6 +283,26 @@ func TestRollbackContinuesAfterEachCommand(t *testing.T) {
 	}
 }
 
+// An upgrade that was killed has left its control plane drained: while it is, pods of the worker have nowhere to go.
+func TestRollbackBeginsWithCordonedNodes(t *testing.T) {
+	t.Parallel()
+	before, old, next := clustersOf(t)
+	s, f := rollbackSite(t, "cp1", "node1")
+	if err := s.upgraded(t, f, next); err != nil {
+		t.Fatal(err)
+	}
+	f.steps()
+	f.nodes["cp1"].Annotations[upgradeMark], f.nodes["cp1"].Spec.Unschedulable = releaseAfter, true
+	if _, err := s.rollbackTo(t, f, before, old).walkBack(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	drained := slices.DeleteFunc(f.steps(), func(step string) bool { return !strings.Contains(step, ": drain ") })
+	if diff := cmp.Diff(drained, []string{"cp1: drain cp1", "cp1: drain node1"}); diff != "" {
+		t.Errorf("(-got +want):\n%s", diff)
+	}
+	wantBack(t, s, f, "a cordoned control plane")
+}
+
 // walkBackFor is walkBack by a kkbundle that is killed after a number of commands. It returns how many were left.
 func (b *rollback) walkBackFor(ctx context.Context, commands int) (left int, err error) {
 	ctx, cancel := context.WithCancel(ctx)

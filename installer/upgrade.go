@@ -235,19 +235,48 @@ func (u *upgrade) step(ctx context.Context, phase string, plan UpgradePlan) erro
 			}
 		}
 	}
-	for _, t := range u.controlPlanes() {
-		if err := u.node(ctx, phase, t, u.services(ctx, phase)); err != nil {
-			return err
-		}
+	turns, err := u.turns(ctx, phase, oneByOne(u.controlPlanes()), slices.Collect(slices.Chunk(u.workers(), plan.Batch)))
+	if err != nil {
+		return err
 	}
-	for batch := range slices.Chunk(u.workers(), plan.Batch) {
+	for _, turn := range turns {
 		services := u.services(ctx, phase)
-		if err := u.OnAll(batch, func(_ int, t *task.Host) error { return u.node(ctx, phase, t, services) }); err != nil {
+		if err := u.OnAll(turn, func(_ int, t *task.Host) error { return u.node(ctx, phase, t, services) }); err != nil {
 			return err
 		}
 	}
 	return nil
 }
+
+// turns returns groups of nodes that are drained at the same time, one group after the other. Nodes that an earlier run has left cordoned come
+// first: until they are back, pods of others may have nowhere to go.
+func (u *upgrade) turns(ctx context.Context, phase string, orders ...[][]*task.Host) ([][]*task.Host, error) {
+	lead := u.FirstControlPlane()
+	var states []corev1.Node
+	if err := task.Eventually(task.InTask(ctx, phase+"/node"), apiWait, func(ctx context.Context) (err error) {
+		states, err = lead.Kube().Nodes(ctx)
+		return err
+	}); err != nil {
+		return nil, &engine.TaskError{Phase: phase, Task: "node", Host: lead.Name, Err: err}
+	}
+	isCordoned := func(t *task.Host) bool {
+		n := kube.FindNode(states, t.Name)
+		if n == nil {
+			return false
+		}
+		_, marked := n.Annotations[upgradeMark]
+		return marked
+	}
+	var first, others [][]*task.Host
+	for _, group := range slices.Concat(orders...) {
+		first = append(first, slices.DeleteFunc(slices.Clone(group), func(t *task.Host) bool { return !isCordoned(t) }))
+		others = append(others, slices.DeleteFunc(slices.Clone(group), isCordoned))
+	}
+	return slices.DeleteFunc(slices.Concat(first, others), func(group []*task.Host) bool { return len(group) == 0 }), nil
+}
+
+// oneByOne returns a group for each host.
+func oneByOne(hosts []*task.Host) [][]*task.Host { return slices.Collect(slices.Chunk(hosts, 1)) }
 
 // A StoppedError is a failed upgrade, with the state of the nodes.
 type StoppedError struct {

@@ -542,6 +542,26 @@ func TestUpgradeOrder(t *testing.T) {
 	}
 }
 
+// A run that was killed has left node2 drained: while it is, pods of the other nodes have nowhere to go.
+func TestUpgradeBeginsWithCordonedNodes(t *testing.T) {
+	t.Parallel()
+	s, f := upgradeSite(t, "v1.34.2", "cp1", "node1", "node2")
+	f.nodes["node2"].Annotations[upgradeMark], f.nodes["node2"].Spec.Unschedulable = "v1.34.3", true
+	u := s.upgradeTo(t, "v1.34.3")
+	u.how.Batch = Batch{count: 2}
+	if _, err := u.walkAll(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	steps := f.steps()
+	drained := slices.DeleteFunc(slices.Clone(steps), func(step string) bool { return !strings.Contains(step, ": drain ") })
+	if diff := cmp.Diff(drained, []string{"cp1: drain node2", "cp1: drain cp1", "cp1: drain node1"}); diff != "" || steps[0] != "cp1: kubeadm upgrade apply v1.34.3 --yes" {
+		t.Errorf("(-got +want):\n%s\n%q", diff, steps)
+	}
+	if n := f.nodes["node2"]; n.Spec.Unschedulable || len(n.Annotations) > 0 {
+		t.Errorf("node2 stays cordoned: %v", n.Annotations)
+	}
+}
+
 // lateJob is what kubeadm v1.33.13 prints while the controller manager waits for the lease of the one that was killed.
 const lateJob = `error execution phase preflight: [preflight] Some fatal errors occurred:
 	[ERROR CreateJob]: Job "upgrade-health-check-1795767707000" in the namespace "kube-system" did not complete in 15s: no condition of type Complete`
