@@ -30,8 +30,8 @@ HOSTS    ?= 2
 HOSTS_OS ?=
 RESULTS  := $(CURDIR)/testdata/lab/results
 export CGO_ENABLED ?= 0
-# Releases have no paths of the machine in them. Tests have the same flags, so that a package is compiled once for both.
-export GOFLAGS := $(strip $(GOFLAGS) -trimpath -buildvcs=false)
+# Releases have neither paths of the machine nor symbols for debuggers in them. Tests have the same flags, so that a package is compiled once for both.
+export GOFLAGS := $(strip $(GOFLAGS) -trimpath -buildvcs=false -gcflags=all=-dwarf=false)
 
 .PHONY: help build helper helper-amd64 helper-arm64 dist dist-check dist-try release test test-full lint vuln fmt docs fuzz mutate bench bench-corpus demo recording clients conformance lab-needs lab lab-up lab-down e2e e2e-ha e2e-upgrade e2e-one e2e-all vm-e2e clean
 
@@ -99,10 +99,11 @@ release: dist-check ## publish dist/ of the tag $(VERSION) at GitHub with gh, an
 
 # make test-full and make lint vet. Vetting here would analyze every dependency on a machine that has compiled nothing, and programs for another
 # architecture would compile them twice. Some packages mostly wait (for sshd, for a disk), so there is one process more than processors.
-# Garbage collection, half of the processor time in the process of the commands' tests, runs less often.
+# Garbage collection, half of the processor time in the process of the commands' tests, runs less often. Tests write thousands of small files, in
+# memory if it has room; make test-full writes them to the disk.
 test: helper-$(shell go env GOARCH) ## unit and integration tests without the slow ones: what to run after each change
 	@testdata/needs.sh $(TEST_NEEDS)
-	GOGC=400 go test -short -vet=off -ldflags=-w -p $$(($$(getconf _NPROCESSORS_ONLN) + 1)) -timeout 20m ./...
+	GOGC=400 testdata/memory.sh go test -short -vet=off -ldflags=-w -p $$(($$(getconf _NPROCESSORS_ONLN) + 1)) -timeout 20m ./...
 
 test-full: helper ## all tests: also of size and of hostile input, kill loops, arm64 emulated, the race detector on what is concurrent, the lab's own
 	@testdata/needs.sh $(TEST_NEEDS) gcc:gcc qemu-aarch64-static:qemu-user-static rpmbuild:rpm dnf:dnf
