@@ -98,12 +98,13 @@ release: dist-check ## publish dist/ of the tag $(VERSION) at GitHub with gh, an
 	skopeo copy --all "oci-archive:dist/kkbundle-image.tar:$(VERSION)" "docker://ghcr.io/kkbundle/kkbundle:$(VERSION)"
 
 # make test-full and make lint vet. Vetting here would analyze every dependency on a machine that has compiled nothing, and programs for another
-# architecture would compile them twice. Some packages mostly wait (for sshd, for a disk), so there is one process more than processors.
+# architecture would compile them twice. Many tests mostly wait (for sshd, for a disk), so there are more processes and tests at a time than processors.
 # Garbage collection, half of the processor time in the process of the commands' tests, runs less often. Tests write thousands of small files, in
 # memory if it has room; make test-full writes them to the disk.
 test: helper-$(shell go env GOARCH) ## unit and integration tests without the slow ones: what to run after each change
 	@testdata/needs.sh $(TEST_NEEDS)
-	GOGC=400 testdata/memory.sh go test -short -vet=off -ldflags=-w -p $$(($$(getconf _NPROCESSORS_ONLN) + 1)) -timeout 20m ./...
+	processors=$$(getconf _NPROCESSORS_ONLN)
+	GOGC=400 testdata/memory.sh go test -short -vet=off -ldflags=-w -p $$((processors + 1)) -parallel $$((2 * processors)) -timeout 20m ./...
 
 test-full: helper ## all tests: also of size and of hostile input, kill loops, arm64 emulated, the race detector on what is concurrent, the lab's own
 	@testdata/needs.sh $(TEST_NEEDS) gcc:gcc qemu-aarch64-static:qemu-user-static rpmbuild:rpm dnf:dnf

@@ -38,6 +38,9 @@ func TestPatchToBeKilled(t *testing.T) {
 }
 
 func TestAKilledPatchLeavesNoResult(t *testing.T) {
+	if testing.Short() {
+		t.Skip("kills a run again and again")
+	}
 	old, next := pairOf(t)
 	path, _ := create(t, old, next)
 	out := filepath.Join(t.TempDir(), "new.kkb")

@@ -169,6 +169,9 @@ func TestTwoCollections(t *testing.T) {
 // TestCollectionKilled kills collections at different times. What is needed stays whole, the registry starts, and another collection
 // removes the rest.
 func TestCollectionKilled(t *testing.T) {
+	if testing.Short() {
+		t.Skip("kills a run again and again")
+	}
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
