@@ -217,12 +217,20 @@ func (u *upgrade) changes(ctx context.Context) ([]Change, error) {
 	}
 	// The plan names the version of Kubernetes for each node.
 	changes = slices.DeleteFunc(changes, func(c Change) bool { return c.Component == "kubelet" && c.From != c.To })
-	network, err := networkChange(ctx, u.FirstControlPlane())
-	if network != nil {
-		changes = append(changes, *network)
+	var network *Change
+	if unanswered := task.Eventually(ctx, apiWait, func(ctx context.Context) error {
+		if network, err = networkChange(ctx, u.FirstControlPlane()); errors.As(err, new(*addon.DeployedError)) {
+			return err
+		}
+		return nil
+	}); unanswered != nil {
+		return nil, unanswered
 	}
 	if err != nil {
 		return nil, err
+	}
+	if network != nil {
+		changes = append(changes, *network)
 	}
 	members, err := etcdChanges(ctx, u.Run)
 	return append(changes, members...), err

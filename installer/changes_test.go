@@ -4,10 +4,16 @@ package installer
 
 import (
 	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -219,5 +225,40 @@ func TestUpgradeOfEtcdAlone(t *testing.T) {
 	changes, err := u.changes(t.Context())
 	if err != nil || len(changes) != 1 || changes[0].String() != "etcd v3.6.4 -> v3.6.5 on cp1" {
 		t.Errorf("got %v, %v", changes, err)
+	}
+}
+
+// An API server that restarts in the middle of the plan is asked again: a run that was killed may have left it so.
+func TestUpgradePlanWaitsForARestartingAPIServer(t *testing.T) {
+	t.Parallel()
+	s, _ := upgradeSite(t, "v1.34.2", "cp1")
+	api := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, `{"kind":"SecretList","apiVersion":"v1","items":[]}`)
+	}))
+	address := api.Listener.Addr().String()
+	if err := api.Listener.Close(); err != nil { // connections are refused
+		t.Fatal(err)
+	}
+	started := make(chan error, 1)
+	time.AfterFunc(2*time.Second, func() {
+		var err error
+		if api.Listener, err = new(net.ListenConfig).Listen(t.Context(), "tcp", address); err == nil {
+			api.Start()
+		}
+		started <- err
+	})
+	u := s.upgradeTo(t, "v1.34.3")
+	conf := "apiVersion: v1\nkind: Config\ncurrent-context: a\ncontexts: [{name: a, context: {cluster: a, user: a}}]\nclusters: [{name: a, cluster: {server: \"http://" + address + "\"}}]\nusers: [{name: a, user: {}}]\n"
+	if err := os.WriteFile(filepath.Join(s.options.WorkDir, task.AdminConfFile), []byte(conf), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := u.changes(t.Context())
+	if failed := <-started; failed != nil {
+		t.Skipf("another took the port: %v", failed)
+	}
+	api.Close()
+	if err != nil {
+		t.Error(err)
 	}
 }

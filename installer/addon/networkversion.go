@@ -10,9 +10,18 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
+// A DeployedError means that the cluster did not tell which version of the pod network is deployed.
+type DeployedError struct{ Err error }
+
+// Error is the reason.
+func (e *DeployedError) Error() string { return e.Err.Error() }
+
+// Unwrap returns the reason.
+func (e *DeployedError) Unwrap() error { return e.Err }
+
 // NetworkVersions returns the version of the pod network's deployed chart and of the bundle's, and the name of the task that
 // installs it. They are "" if kkbundle does not install one, and deployed is "" if none is deployed or no administrator's
-// kubeconfig is in the work directory.
+// kubeconfig is in the work directory. A DeployedError may go away: an API server restarts.
 func NetworkVersions(ctx context.Context, t *task.Host) (name, deployed, bundled string, err error) {
 	c := t.Site.Cluster
 	o, ok := OwnCharts(c)[string(c.CNI.Primary())]
@@ -37,5 +46,8 @@ func NetworkVersions(ctx context.Context, t *task.Host) (name, deployed, bundled
 	deployed, err = charts.DeployedVersion(ctx, charts.InstallOptions{
 		Kubeconfig: conf, Dial: t.Dial, Logger: t.Site.Logger, Namespace: o.Namespace, Release: o.Release,
 	})
-	return o.component, deployed, chart.Version(), err
+	if err != nil {
+		return "", "", "", &DeployedError{err}
+	}
+	return o.component, deployed, chart.Version(), nil
 }
