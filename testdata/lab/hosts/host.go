@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -81,10 +82,42 @@ func (l *Lab) signal(ctx context.Context, h Host, s syscall.Signal) error {
 			}
 			sent = true
 		}
+		if s == syscall.SIGKILL && sent {
+			if err := l.thaw(h); err != nil {
+				return err
+			}
+		}
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("stop %s: %w", h.Name, ctx.Err())
 		case <-time.After(50 * time.Millisecond):
+		}
+	}
+	return nil
+}
+
+// thaw lets frozen processes of a host end. runc freezes a container while it sets up its devices, and may be killed then.
+func (l *Lab) thaw(h Host) error {
+	groups, err := os.ReadFile(filepath.Join(l.hostDir(h), "cgroups"))
+	if err != nil {
+		return nil //nolint:nilerr // the host has ended
+	}
+	for dir := range strings.Lines(string(groups)) {
+		if !strings.HasPrefix(dir, "/sys/fs/cgroup/freezer/") {
+			continue
+		}
+		err := filepath.WalkDir(strings.TrimSpace(dir), func(path string, e fs.DirEntry, err error) error {
+			if err != nil || e.Name() != "freezer.state" {
+				return nil //nolint:nilerr // groups go while the host ends
+			}
+			err = os.WriteFile(path, []byte("THAWED"), 0)
+			if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENODEV) {
+				return nil
+			}
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("thaw %s: %w", h.Name, err)
 		}
 	}
 	return nil
