@@ -22,8 +22,8 @@ func TestConverse(t *testing.T) {
 	}
 }
 
-// TestExplainExit has what a finder that met its memory limit printed: Go's runtime out of memory, and libc's that had none for the stack of
-// another thread (seen once in six runs of a template that repeats without an end).
+// TestExplainExit explains the outputs of finders that met their memory limit. Go's runtime prints the first one. cgo prints the second one if
+// there is no memory for the stack of another thread (seen once in six runs of a template that repeats without an end).
 func TestExplainExit(t *testing.T) {
 	t.Parallel()
 	for _, stderr := range []string{
