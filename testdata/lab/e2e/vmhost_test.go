@@ -1,7 +1,9 @@
 package e2e
 
 import (
+	"bytes"
 	"context"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -31,7 +33,8 @@ func TestVMHost(t *testing.T) {
 	v.timeServer(t)
 	steps(t, []step{
 		{"precheck finds swap, a clock that is behind, and a kernel whose modules an upgrade has removed", v.kernelFaults},
-		{"the first phase switches swap off, sets the clock and loads modules", v.firstPhase},
+		{"a disk that stops answering is named, and the run goes on when it answers", v.stalls},
+		{"the first phase has switched swap off, set the clock and loaded modules", v.firstPhase},
 		{"NFS: the server exports, and the host mounts it", v.exports},
 		{"after a power cut the host is as it was made", v.keepsSettings},
 		{"reset gives back swap, time sources and exports", v.givesBack},
@@ -78,6 +81,55 @@ func (v *virtual) kernelFaults(t *testing.T) {
 			t.Errorf("%s was not found; the precheck found %q", want, got)
 		}
 	}
+}
+
+// The device below kkbundle's files on a host queues what it is asked while it is suspended, as a disk does that lost its cable or its network.
+const (
+	slowDisk = `set -e; truncate -s 512M /root/disk; loop=$(losetup -f --show /root/disk); mkfs.ext4 -q "$loop"
+		echo "0 $(blockdev --getsz "$loop") linear $loop 0" | dmsetup create site; mkdir /var/lib/kkbundle; mount /dev/mapper/site /var/lib/kkbundle`
+	stopDisk  = "dmsetup suspend --noflush --nolockfs site"
+	startDisk = "dmsetup resume site"
+	ownDisk   = `set -e; cp -a /var/lib/kkbundle /root/kkbundle; umount /var/lib/kkbundle; rmdir /var/lib/kkbundle; mv /root/kkbundle /var/lib/kkbundle
+		rmdir /var/lib/kkbundle/lost+found; dmsetup remove site; losetup -d "$(losetup -j /root/disk -O NAME -n)"; rm /root/disk`
+)
+
+// stalls runs the first phase while the disk below kkbundle's files does not answer: from the beginning, and from its first task on.
+func (v *virtual) stalls(t *testing.T) {
+	v.on(t, 1, slowDisk)
+	v.on(t, 1, stopDisk)
+	r := run(t, v.site(t, "install", "--tags", "hosts"))
+	v.on(t, 1, startDisk)
+	t.Logf("a disk that does not answer: exit code %d after %s\n%s", r.code, r.took.Round(time.Second), r.stderr)
+	if r.code == 0 || !strings.Contains(r.stderr, "host1") || !strings.Contains(r.stderr, "the host hangs: check its load, memory and disks") {
+		t.Error("the host that hangs is not named")
+	}
+
+	const silent = "silent for 2m"
+	var errs bytes.Buffer
+	stopped, told := false, false
+	disk := func(line string) { // not v.on, because it does not run in the test's goroutine
+		if out, err := v.lab.SSH(t.Context(), v.lab.Hosts[0], line).CombinedOutput(); err != nil {
+			t.Errorf("%s: %v\n%s", line, err, out)
+		}
+	}
+	cmd := v.site(t, "install", "--json", "--tags", "hosts")
+	cmd.Stderr = io.MultiWriter(&errs, lines(func(data []byte) {
+		switch e := eventOf(data); {
+		case e.Host == "host1" && e.Task != "" && e.State == "started" && !stopped:
+			stopped = true
+			disk(stopDisk)
+		case strings.Contains(string(data), silent) && !told:
+			told = true
+			disk(startDisk)
+		}
+	}))
+	begin := time.Now()
+	err := cmd.Run()
+	t.Logf("a disk that stops answering: %v after %s\n%s", err, time.Since(begin).Round(time.Second), errs.String())
+	if err != nil || !stopped || !told {
+		t.Errorf("want a command that is %q and then done", silent)
+	}
+	v.on(t, 1, startDisk+"; "+ownDisk)
 }
 
 func (v *virtual) firstPhase(t *testing.T) {
