@@ -261,11 +261,7 @@ func (u *upgrade) turns(ctx context.Context, phase string, orders ...[][]*task.H
 	}
 	isCordoned := func(t *task.Host) bool {
 		n := kube.FindNode(states, t.Name)
-		if n == nil {
-			return false
-		}
-		_, marked := n.Annotations[upgradeMark]
-		return marked
+		return n != nil && inUpgrade(n)
 	}
 	var first, others [][]*task.Host
 	for _, group := range slices.Concat(orders...) {
@@ -340,7 +336,7 @@ func stateText(ctx context.Context, t *task.Host, states []corev1.Node, apiErr e
 		if !kube.IsNodeReady(s) {
 			parts = append(parts, "not ready")
 		}
-		if _, marked := s.Annotations[upgradeMark]; marked {
+		if inUpgrade(s) {
 			parts = append(parts, "upgrade in progress")
 		}
 		if s.Spec.Unschedulable {

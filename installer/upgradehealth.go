@@ -153,8 +153,7 @@ func (u *upgrade) nodesReady(ctx context.Context, t *task.Host, _ UpgradePlan) [
 	}
 	var errs []error
 	for _, s := range states {
-		_, marked := s.Annotations[upgradeMark]
-		marked = marked || u.LeftOut(s.Name)
+		marked := inUpgrade(&s) || u.LeftOut(s.Name)
 		if !kube.IsNodeReady(&s) && !marked && u.Cluster.CNI.Type != manifest.NetworkNone {
 			reason := fmt.Sprintf("node %s is not ready: %s", s.Name, kube.NodeCondition(&s, corev1.NodeReady).Message)
 			if slices.ContainsFunc(u.workers(), func(t *task.Host) bool { return t.Name == s.Name }) {
@@ -248,7 +247,7 @@ func (u *upgrade) systemPods(ctx context.Context, t *task.Host, _ UpgradePlan) [
 	}
 	marked, resumed := map[string]bool{}, false
 	for _, s := range states {
-		if _, ok := s.Annotations[upgradeMark]; ok || u.LeftOut(s.Name) {
+		if inUpgrade(&s) || u.LeftOut(s.Name) {
 			marked[s.Name], resumed = true, true
 		}
 	}

@@ -376,7 +376,7 @@ func (u *upgrade) drainTask() task.Task {
 		if len(nodes) == 1 {
 			return nil
 		}
-		if _, marked := n.Annotations[upgradeMark]; !marked && !n.Spec.Unschedulable {
+		if !inUpgrade(n) && !n.Spec.Unschedulable {
 			// The annotation comes first, so that a run killed in between leaves no node cordoned for ever.
 			if err := api.AnnotateNode(ctx, t.Name, upgradeMark+"="+u.Cluster.Kubernetes.Version, "--overwrite"); err != nil {
 				return err
@@ -401,7 +401,7 @@ func uncordonNow(ctx context.Context, t *task.Host) error {
 	if n == nil {
 		return fmt.Errorf("%s is no longer a node of the cluster", t.Name)
 	}
-	if _, marked := n.Annotations[upgradeMark]; !marked {
+	if !inUpgrade(n) {
 		return nil
 	}
 	if err := api.Uncordon(ctx, t.Name); err != nil {

@@ -27,6 +27,12 @@ const kubeletsBehind = 3
 // upgradeMark is the annotation of nodes that an upgrade has cordoned. Other cordoned nodes stay so.
 const upgradeMark = "kkbundle.io/upgrading"
 
+// inUpgrade reports whether an upgrade or a rollback has begun with a node and not ended.
+func inUpgrade(n *corev1.Node) bool {
+	_, ok := n.Annotations[upgradeMark]
+	return ok
+}
+
 // An UpgradePlan is the work of an upgrade, derived from the running versions.
 type UpgradePlan struct {
 	// Cluster is the cluster's name, From the version of its oldest control plane and To the bundle's.

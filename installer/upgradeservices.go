@@ -45,10 +45,6 @@ func (u *upgrade) nodesInService(ctx context.Context) ([]*task.Host, error) {
 	}
 	return slices.DeleteFunc(slices.Concat(u.controlPlanes(), u.workers()), func(t *task.Host) bool {
 		n := kube.FindNode(states, t.Name)
-		if n == nil || t.Conn == nil || !kube.IsNodeReady(n) {
-			return true
-		}
-		_, marked := n.Annotations[upgradeMark]
-		return marked
+		return n == nil || t.Conn == nil || !kube.IsNodeReady(n) || inUpgrade(n)
 	}), nil
 }
