@@ -57,6 +57,8 @@ type moved struct {
 	forth, back []kill
 	// everywhere kills it in each task on each host, besides.
 	everywhere bool
+	// delta brings the next bundle to the site as the bundle before and a delta.
+	delta bool
 }
 
 // An upgraded is the lab that the subtests of an upgrade share.
@@ -133,6 +135,20 @@ func TestUpgradeOld(t *testing.T) {
 		},
 		stuck: "have moved on to 3.6, which etcd 3.5.24 cannot read",
 		forth: []kill{{"control-plane", 1, "grep -q etcd:3.5.32 /etc/kubernetes/manifests/etcd.yaml"}, {"containerd", 2, "true"}},
+	})
+}
+
+// TestUpgradePatch goes to the next patch release of Kubernetes. Its bundle is not at the site: there is the bundle before, and a delta.
+func TestUpgradePatch(t *testing.T) {
+	releases := software.KubernetesReleases()
+	from, to := releases[software.Kubernetes134], releases[software.Kubernetes1344]
+	upgradeAndBack(t, moved{
+		name: "1 control plane, 2 nodes; the next bundle as a delta", hosts: 2, groups: twoNodes(), etcdType: manifest.EtcdInternal, delta: true,
+		with:  []software.Extra{software.Kubernetes134, software.Kubernetes1344},
+		from:  side{KubernetesRelease: from, containerd: software.ContainerdVersion, flannel: software.FlannelVersion},
+		to:    side{KubernetesRelease: to, containerd: software.ContainerdVersion, flannel: software.FlannelVersion},
+		forth: []kill{{"control-plane", 1, kubeadmBegan}},
+		back:  []kill{{"kubelet", 2, "true"}},
 	})
 }
 
@@ -296,10 +312,25 @@ func (th *upgraded) begin(t *testing.T) {
 	rewrite(t, filepath.Join(th.dir, "manifest.yaml"), "version: 1.0.0", "version: 1.1.0")
 	th.next = filepath.Join(th.dir, "lab-1.1.0.kkb")
 	th.connected(t, "build", "-o", th.next, "manifest.yaml").must(t, 0)
+	if th.delta {
+		th.next = th.asDelta(t)
+	}
 	r := run(t, th.site(t, "install")).must(t, 0)
 	t.Logf("install of %s: %s", th.from.Version, r.took.Round(time.Second))
 	th.apply(t, steady)
 	th.kubectl(t, "-n steady rollout status deployment/steady --timeout=5m")
+}
+
+// asDelta replaces the next bundle by a delta, and returns what is given to commands in its place.
+func (th *upgraded) asDelta(t *testing.T) string {
+	t.Helper()
+	delta := filepath.Join(th.dir, "lab-1.1.0.kkd")
+	r := th.connected(t, "delta", th.bundle(), th.next, "-o", delta).must(t, 0)
+	t.Logf("delta: %s\n%s", r.took.Round(time.Second), r.stderr)
+	if err := os.Remove(th.next); err != nil {
+		t.Fatal(err)
+	}
+	return th.bundle() + "+" + delta
 }
 
 // steady is an application whose pods are told to go in time, so that it can answer while nodes are drained.

@@ -48,7 +48,7 @@ const (
 
 // Extras lists all extras.
 func Extras() []Extra {
-	return []Extra{Docker, DockerCompose, Containerd1, Harbor, Addons, LocalPV, KubeVIP, BothArches, Containerd21, FlannelNext, Cilium, CiliumNext, Kubernetes133, Kubernetes134, Kubernetes135, Kubernetes137}
+	return []Extra{Docker, DockerCompose, Containerd1, Harbor, Addons, LocalPV, KubeVIP, BothArches, Containerd21, FlannelNext, Cilium, CiliumNext, Kubernetes133, Kubernetes134, Kubernetes1344, Kubernetes135, Kubernetes137}
 }
 
 // What an extra is made of besides is part of its key.

@@ -14,10 +14,11 @@ import (
 
 // Releases of Kubernetes besides the lab's own. A test that asks for one waits until its seven programs are compiled.
 const (
-	Kubernetes133 Extra = "kubernetes-1.33"
-	Kubernetes134 Extra = "kubernetes-1.34"
-	Kubernetes135 Extra = "kubernetes-1.35"
-	Kubernetes137 Extra = "kubernetes-1.37"
+	Kubernetes133  Extra = "kubernetes-1.33"
+	Kubernetes134  Extra = "kubernetes-1.34"
+	Kubernetes1344 Extra = "kubernetes-1.34.4" // the next patch release of Kubernetes134
+	Kubernetes135  Extra = "kubernetes-1.35"
+	Kubernetes137  Extra = "kubernetes-1.37"
 )
 
 // A KubernetesRelease is a release of Kubernetes, compiled from its own modules, with the releases that its kubeadm asks for.
@@ -30,6 +31,8 @@ type KubernetesRelease struct {
 	EtcdTools string
 	// Through is the release of etcd that comes before the next minor release of Kubernetes, if any.
 	Through string
+	// suffix ends the names of its recipes.
+	suffix string
 }
 
 //go:embed kubernetes.go
@@ -42,15 +45,21 @@ func OwnRelease() KubernetesRelease {
 
 // KubernetesReleases returns the genuine releases that extras add.
 func KubernetesReleases() map[Extra]KubernetesRelease {
-	return map[Extra]KubernetesRelease{
+	releases := map[Extra]KubernetesRelease{
 		Kubernetes133: {
 			Version: "v1.33.13", Etcd: "v3.5.24", EtcdImage: "3.5.24-0", CoreDNS: "v1.12.0", Pause: "3.10",
 			EtcdTools: "v3.5.33", Through: "v3.5.32",
 		},
-		Kubernetes134: {Version: "v1.34.3", Etcd: "v3.6.5", EtcdImage: "3.6.5-0", CoreDNS: "v1.12.1", Pause: "3.10.1"},
-		Kubernetes135: {Version: "v1.35.4", Etcd: "v3.6.6", EtcdImage: "3.6.6-0", CoreDNS: "v1.13.1", Pause: "3.10.1"},
-		Kubernetes137: {Version: "v1.37.2", Etcd: "v3.7.0", EtcdImage: "3.7.0-0", CoreDNS: "v1.14.6", Pause: "3.10.2"},
+		Kubernetes134:  {Version: "v1.34.3", Etcd: "v3.6.5", EtcdImage: "3.6.5-0", CoreDNS: "v1.12.1", Pause: "3.10.1"},
+		Kubernetes1344: {Version: "v1.34.4", Etcd: "v3.6.5", EtcdImage: "3.6.5-0", CoreDNS: "v1.12.1", Pause: "3.10.1"},
+		Kubernetes135:  {Version: "v1.35.4", Etcd: "v3.6.6", EtcdImage: "3.6.6-0", CoreDNS: "v1.13.1", Pause: "3.10.1"},
+		Kubernetes137:  {Version: "v1.37.2", Etcd: "v3.7.0", EtcdImage: "3.7.0-0", CoreDNS: "v1.14.6", Pause: "3.10.2"},
 	}
+	for extra, r := range releases {
+		r.suffix = strings.TrimPrefix(string(extra), "kubernetes")
+		releases[extra] = r
+	}
+	return releases
 }
 
 // recipes of the release. Those of the lab's own release keep their names, and so the programs made before.
@@ -74,12 +83,7 @@ func (r KubernetesRelease) recipes() []recipe {
 const etcdThrough = "etcd-through"
 
 // recipe returns the name of the release's recipe for what the lab's own release calls name.
-func (r KubernetesRelease) recipe(name string) string {
-	if r.Version == KubernetesVersion {
-		return name
-	}
-	return name + "-" + majorMinor(r.Version)
-}
+func (r KubernetesRelease) recipe(name string) string { return name + r.suffix }
 
 // majorMinor returns 1.35 of v1.35.4.
 func majorMinor(version string) string {
