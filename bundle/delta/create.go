@@ -357,7 +357,7 @@ func (c *creator) put(number int, plain []byte) error {
 
 // packMade writes the entries, compressing several at a time.
 func (c *creator) packMade(ctx context.Context, entries []entry) error {
-	const together = 2 // each takes up to 700 MiB of memory, with what is not collected yet
+	const together = 2 // each takes hundreds of MiB of memory
 	out := c.parts[sectionMade]
 	for done := int64(0); len(entries) > 0; {
 		batch := entries[:min(together, len(entries))]

@@ -22,15 +22,19 @@ const (
 
 // makeEdits returns the data of an entry of kind 1.
 func makeEdits(old, new []byte) ([]byte, error) {
-	e := &editor{old: old, new: new}
+	return packZstd(findEdits(old, new), nil)
+}
+
+func findEdits(old, new []byte) []byte {
+	e := &editor{old: old, new: new, differences: make([]byte, 0, len(new))}
 	e.index()
 	e.run()
-	var plain []byte
+	plain := make([]byte, 0, len(e.steps)+len(e.differences)+len(e.insertions)+3*binary.MaxVarintLen64)
 	for _, part := range [][]byte{e.steps, e.differences, e.insertions} {
 		plain = binary.AppendUvarint(plain, uint64(len(part)))
 		plain = append(plain, part...)
 	}
-	return packZstd(plain, nil)
+	return plain
 }
 
 type editor struct {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"runtime/debug"
 	"strings"
 	"time"
 
@@ -20,6 +21,9 @@ import (
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/plain"
 )
+
+// deltaGC keeps the heap small: it is large buffers without pointers, which cost the collector little, and they would wait for it.
+const deltaGC = 20
 
 func newDeltaCmd(g *globals) *cobra.Command {
 	var f deltaFiles
@@ -179,6 +183,7 @@ func runDelta(ctx context.Context, g *globals, f deltaFiles) (err error) {
 	if err := f.overwrite.delta(f.output, base, next.Digest()); err != nil {
 		return err
 	}
+	debug.SetGCPercent(deltaGC)
 	progress, stop := g.Phases()
 	c, err := delta.Create(ctx, *next, delta.Options{Old: old, Listed: listed, Output: f.output, Zstd: f.zstd, Encoders: record, Progress: progress})
 	stop()
