@@ -343,11 +343,11 @@ func (th *thread) snapshot(t *testing.T) string {
 	t.Helper()
 	const host = `find /etc /usr/local /opt -xdev -type f -exec sha256sum {} + | sort -k 2;
 		systemctl show containerd docker cri-docker crio kubelet kkbundle-registry -p ActiveEnterTimestampMonotonic --value 2>/dev/null`
-	// Leases, and the fields that components write about themselves, change all the time. The token of kubeadm init ends five
-	// minutes after it, which the cluster information follows.
-	const objects = `for k in deployments daemonsets services configmaps secrets serviceaccounts; do
-		KUBECACHEDIR=/tmp/kubectl kubectl --kubeconfig /etc/kubernetes/admin.conf get $k -A -o jsonpath='{range .items[*]}{.kind} {.metadata.namespace}/{.metadata.name} {.metadata.resourceVersion}{"\n"}{end}'; done |
-		grep -v -e kube-public/cluster-info -e kube-system/bootstrap-token-`
+	// Leases, and the fields that components write about themselves, change all the time: a Deployment's status still does when the pods of
+	// its last rollout end. The token of kubeadm init ends five minutes after it, which the cluster information follows.
+	const objects = `list() { KUBECACHEDIR=/tmp/kubectl kubectl --kubeconfig /etc/kubernetes/admin.conf get $1 -A -o jsonpath="{range .items[*]}{.kind} {.metadata.namespace}/{.metadata.name} $2{'\n'}{end}"; }
+		for k in services configmaps secrets serviceaccounts; do list $k '{.metadata.resourceVersion}'; done | grep -v -e kube-public/cluster-info -e kube-system/bootstrap-token-
+		for k in deployments daemonsets; do list $k '{.metadata.generation} {.metadata.labels} {.metadata.annotations}'; done`
 	return th.on(t, 1, host) + th.on(t, 2, host) + th.on(t, 1, objects)
 }
 
