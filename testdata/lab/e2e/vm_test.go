@@ -106,15 +106,48 @@ func TestVMAllInOne(t *testing.T) {
 		{"after a reboot the cluster is back by itself", func(t *testing.T) {
 			v.comesBack(t, func() error { return v.machines.Reboot(t.Context(), v.lab.Hosts[0]) })
 		}},
-		{"reset leaves what was there", func(t *testing.T) {
-			r := run(t, v.site(t, "reset", "--yes", "--with-data")).must(t, 0)
-			t.Logf("reset: %s", r.took.Round(time.Second))
-			if after := v.traces(t); after != v.pristine {
-				t.Errorf("the reset did not make the host what it was:\n%s", difference(v.pristine, after))
-			}
-		}},
+		{"reset leaves what was there", v.resets},
 		{"no packet left the machine's network", v.packets},
 	})
+}
+
+// TestVMIPVS is such a cluster with kube-proxy in mode ipvs, for which the kernel of the hosts in namespaces has no modules.
+func TestVMIPVS(t *testing.T) {
+	v := startVM(t, scenario{hosts: 1, groups: allInOne(), edit: func(t *testing.T, dir string) {
+		rewrite(t, filepath.Join(dir, "cluster.yaml"), "kubernetes:\n", "kubernetes:\n  proxyMode: ipvs\n")
+	}}, 4096, "")
+	v.nodes, v.pristine = 1, v.traces(t)
+	steps(t, []step{
+		{"build", v.makeBundle},
+		{"install ends verified", v.installMachine},
+		{"Services are virtual servers of the kernel, and answer", v.virtualServers},
+		{"reset leaves what was there", v.resets},
+		{"no packet left the machine's network", v.packets},
+	})
+}
+
+func (v *virtual) virtualServers(t *testing.T) {
+	servers := v.on(t, 1, "ipvsadm --list --numeric")
+	for _, want := range []string{"TCP  10.233.0.1:443 rr", "TCP  10.250.0.11:30080 rr"} {
+		if !strings.Contains(servers, want) {
+			t.Errorf("no %q in\n%s", want, servers)
+		}
+	}
+	if n := v.on(t, 1, "iptables-save | grep -c KUBE-SVC; true"); n != "0\n" {
+		t.Errorf("kube-proxy has %s rules for iptables", n)
+	}
+	v.answers(t)
+	if out, err := v.fromPod(t, "get http://web.web.svc.cluster.local/"); err != nil {
+		t.Errorf("a pod does not get the application by its name: %v\n%s", err, out)
+	}
+}
+
+func (v *virtual) resets(t *testing.T) {
+	r := run(t, v.site(t, "reset", "--yes", "--with-data")).must(t, 0)
+	t.Logf("reset: %s", r.took.Round(time.Second))
+	if after := v.traces(t); after != v.pristine {
+		t.Errorf("the reset did not make the host what it was:\n%s", difference(v.pristine, after))
+	}
 }
 
 func (v *virtual) installMachine(t *testing.T) {
