@@ -27,7 +27,7 @@ const kubeletsBehind = 3
 // upgradeMark is the annotation of nodes that an upgrade has cordoned. Other cordoned nodes stay so.
 const upgradeMark = "kkbundle.io/upgrading"
 
-// inUpgrade reports whether an upgrade or a rollback has begun with a node and not ended.
+// inUpgrade reports whether an upgrade or a rollback has cordoned a node, and has not ended with it.
 func inUpgrade(n *corev1.Node) bool {
 	_, ok := n.Annotations[upgradeMark]
 	return ok

@@ -22,7 +22,8 @@ import (
 	"github.com/kkbundle/kkbundle/plain"
 )
 
-// deltaGC keeps the heap small: it is large buffers without pointers, which cost the collector little, and they would wait for it.
+// deltaGC has the collector run when the heap has grown by a fifth. The heap is large buffers without pointers: a collection costs little, and
+// frees much.
 const deltaGC = 20
 
 func newDeltaCmd(g *globals) *cobra.Command {

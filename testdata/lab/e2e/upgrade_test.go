@@ -321,7 +321,7 @@ func (th *upgraded) begin(t *testing.T) {
 	th.kubectl(t, "-n steady rollout status deployment/steady --timeout=5m")
 }
 
-// asDelta replaces the next bundle by a delta, and returns what is given to commands in its place.
+// asDelta replaces the next bundle by a delta. It returns the argument that stands for the bundle in commands: OLD.kkb+NEW.kkd.
 func (th *upgraded) asDelta(t *testing.T) string {
 	t.Helper()
 	delta := filepath.Join(th.dir, "lab-1.1.0.kkd")

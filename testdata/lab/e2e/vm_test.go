@@ -111,7 +111,7 @@ func TestVMAllInOne(t *testing.T) {
 	})
 }
 
-// TestVMIPVS is such a cluster with kube-proxy in mode ipvs, for which the kernel of the hosts in namespaces has no modules.
+// TestVMIPVS is a cluster of one machine with kube-proxy in mode ipvs, for which the kernel of the hosts in namespaces has no modules.
 func TestVMIPVS(t *testing.T) {
 	v := startVM(t, scenario{hosts: 1, groups: allInOne(), edit: func(t *testing.T, dir string) {
 		rewrite(t, filepath.Join(dir, "cluster.yaml"), "kubernetes:\n", "kubernetes:\n  proxyMode: ipvs\n")
@@ -134,7 +134,7 @@ func (v *virtual) virtualServers(t *testing.T) {
 		}
 	}
 	if n := v.on(t, 1, "iptables-save | grep -c KUBE-SVC; true"); n != "0\n" {
-		t.Errorf("kube-proxy has %s rules for iptables", n)
+		t.Errorf("iptables has %s rules for Services", n)
 	}
 	v.answers(t)
 	if out, err := v.fromPod(t, "get http://web.web.svc.cluster.local/"); err != nil {

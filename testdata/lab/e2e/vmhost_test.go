@@ -83,7 +83,8 @@ func (v *virtual) kernelFaults(t *testing.T) {
 	}
 }
 
-// The device below kkbundle's files on a host queues what it is asked while it is suspended, as a disk does that lost its cable or its network.
+// These commands put kkbundle's directory on a device of its own, suspend and resume the device, and give the directory back to the root file
+// system. A suspended device queues every request, as a disk does that has lost its cable.
 const (
 	slowDisk = `set -e; truncate -s 512M /root/disk; loop=$(losetup -f --show /root/disk); mkfs.ext4 -q "$loop"
 		echo "0 $(blockdev --getsz "$loop") linear $loop 0" | dmsetup create site; mkdir /var/lib/kkbundle; mount /dev/mapper/site /var/lib/kkbundle`
@@ -124,7 +125,9 @@ func (v *virtual) stalls(t *testing.T) {
 		}
 	}))
 	begin := time.Now()
+	limit := time.AfterFunc(10*time.Minute, func() { _ = cmd.Process.Kill() })
 	err := cmd.Run()
+	limit.Stop()
 	t.Logf("a disk that stops answering: %v after %s\n%s", err, time.Since(begin).Round(time.Second), errs.String())
 	if err != nil || !stopped || !told {
 		t.Errorf("want a command that is %q and then done", silent)
