@@ -5,6 +5,7 @@ package scale
 import (
 	"bytes"
 	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"hash/crc32"
@@ -89,6 +90,13 @@ func (c *corpus) measure(t *testing.T, where, dir string) {
 		}
 	}
 	build := func() usage { return must(t, "", command(all)...) }
+	plainly := func(upload func(host string) error) func() usage {
+		return func() usage {
+			r := registrytest.Start(t, registrytest.Options{Dir: filepath.Join(dir, "registry-plain")})
+			defer remove(filepath.Join(dir, "registry-plain"))
+			return timed(t, func() error { return upload(r.Host) })
+		}
+	}
 	var destination *registrytest.Server
 	rows := []corpusRow{
 		{"fetch and hash, nothing written", func() {}, func() usage { return timed(t, func() error { return c.fetch(host, "") }) }},
@@ -104,11 +112,8 @@ func (c *corpus) measure(t *testing.T, where, dir string) {
 			return must(t, "", program(t), "build", "--quiet", "--no-cache", "-o", output, all)
 		}},
 		{"**verify**", func() {}, func() usage { return must(t, "", program(t), "verify", "--quiet", output) }},
-		{"plain parallel PUTs", func() {}, func() usage {
-			r := registrytest.Start(t, registrytest.Options{Dir: filepath.Join(dir, "registry-plain")})
-			defer remove(filepath.Join(dir, "registry-plain"))
-			return timed(t, func() error { return c.put8(r.Host) })
-		}},
+		{"plain parallel PUTs of the layers", func() {}, plainly(c.putLayers)},
+		{"plain parallel PUTs of layers, configurations and manifests", func() {}, plainly(c.putImages)},
 		{"**push** to an empty registry", func() {
 			remove(filepath.Join(dir, "registry"))
 			destination = registrytest.Start(t, registrytest.Options{Dir: filepath.Join(dir, "registry")})
@@ -148,10 +153,13 @@ func timed(t *testing.T, f func() error) usage {
 	return usage{Wall: time.Since(start)}
 }
 
-// parallel calls f for every layer, as many at a time as kkbundle has transfers.
+// transfers is the number of kkbundle's transfers at a time.
+const transfers = 8
+
+// parallel calls f for every layer.
 func (c *corpus) parallel(f func(ocispec.Descriptor) error) error {
 	var g errgroup.Group
-	g.SetLimit(8)
+	g.SetLimit(transfers)
 	for _, d := range c.blobs() {
 		g.Go(func() error { return f(d) })
 	}
@@ -191,41 +199,75 @@ func (c *corpus) fetch(host, dir string) error {
 	})
 }
 
-// put8 uploads every layer with one POST and one PUT.
-func (c *corpus) put8(host string) error {
-	return c.parallel(func(d ocispec.Descriptor) error {
-		response, err := http.Post("http://"+host+"/v2/plain/blobs/uploads/", "", bytes.NewReader(nil))
-		if err != nil {
-			return err
-		}
-		response.Body.Close()
-		f, err := os.Open(c.blob(d.Digest))
-		if err != nil {
-			return err
-		}
-		defer f.Close()
-		place, err := response.Location()
-		if err != nil {
-			return err
-		}
-		query := place.Query()
-		query.Set("digest", d.Digest.String())
-		place.RawQuery = query.Encode()
-		request, err := http.NewRequest(http.MethodPut, place.String(), f)
-		if err != nil {
-			return err
-		}
-		request.ContentLength = d.Size
-		done, err := http.DefaultClient.Do(request)
-		if err != nil {
-			return err
-		}
-		defer done.Body.Close()
-		if done.StatusCode != http.StatusCreated {
-			return fmt.Errorf("upload: %s", done.Status)
-		}
-		return nil
-	})
+// putLayers uploads every layer.
+func (c *corpus) putLayers(host string) error {
+	return c.parallel(func(d ocispec.Descriptor) error { return c.putBlob(host, d) })
+}
+
+// putImages uploads every layer, then every configuration and manifest with its tag: all that a registry needs for the images.
+func (c *corpus) putImages(host string) error {
+	if err := c.putLayers(host); err != nil {
+		return err
+	}
+	var g errgroup.Group
+	g.SetLimit(transfers)
+	for _, image := range c.Images {
+		g.Go(func() error {
+			data, err := os.ReadFile(c.blob(image.Manifest.Digest))
+			if err != nil {
+				return err
+			}
+			var m ocispec.Manifest
+			if err := json.Unmarshal(data, &m); err != nil {
+				return err
+			}
+			if err := c.putBlob(host, m.Config); err != nil {
+				return err
+			}
+			return put("http://"+host+"/v2/plain/manifests/"+image.Name, m.MediaType, bytes.NewReader(data), int64(len(data)))
+		})
+	}
+	return g.Wait()
+}
+
+// putBlob uploads a blob with one POST and one PUT.
+func (c *corpus) putBlob(host string, d ocispec.Descriptor) error {
+	response, err := http.Post("http://"+host+"/v2/plain/blobs/uploads/", "", bytes.NewReader(nil))
+	if err != nil {
+		return err
+	}
+	response.Body.Close()
+	f, err := os.Open(c.blob(d.Digest))
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	place, err := response.Location()
+	if err != nil {
+		return err
+	}
+	query := place.Query()
+	query.Set("digest", d.Digest.String())
+	place.RawQuery = query.Encode()
+	return put(place.String(), "application/octet-stream", f, d.Size)
+}
+
+func put(url, mediaType string, body io.Reader, size int64) error {
+	request, err := http.NewRequest(http.MethodPut, url, body)
+	if err != nil {
+		return err
+	}
+	request.ContentLength = size
+	request.Header.Set("Content-Type", mediaType)
+	done, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return err
+	}
+	defer done.Body.Close()
+	if done.StatusCode != http.StatusCreated {
+		return fmt.Errorf("PUT %s: %s", url, done.Status)
+	}
+	return nil
 }
 
 // copyFile copies a file and takes a checksum on the way, as assembling a bundle out of cached frames does.
