@@ -96,7 +96,7 @@ func (r *Reader) piece(b format.Blob, at int64, raw, out *[]byte) ([]byte, error
 
 // content reads and decodes one frame. A stored frame of a file at hand is read in place.
 func (r *Reader) content(f format.FrameInfo, raw, out *[]byte) ([]byte, error) {
-	if n := int(f.Size); r.atHand && int(f.Len) == storedLen(n) {
+	if n := int(f.Size); r.atHand && int64(f.Len) == format.StoredLen(int64(n)) {
 		if cap(*out) < FrameBuffer(n) {
 			*out = make([]byte, 0, FrameBuffer(n))
 		}

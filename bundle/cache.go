@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/klauspost/compress/zstd"
@@ -35,9 +36,10 @@ type Cache struct {
 	parts  string   // of unfinished blobs
 	enc    *format.Encoder
 	dec    *zstd.Decoder
-	slots  chan struct{} // one per full piece that is not on disk yet: bounds memory over all writers
-	pieces sync.Pool     // *[]byte with room for one piece
-	frames sync.Pool     // *[]byte with room for one frame
+	slots  chan struct{}          // one per full piece that is not on disk yet: bounds memory over all writers
+	pieces sync.Pool              // *[]byte with room for one piece
+	frames sync.Pool              // *[]byte with room for one frame
+	places atomic.Pointer[places] // while a bundle is written to which blobs come
 }
 
 // OpenCache opens the cache in dir for blobs compressed at level and creates the directory if needed. It uses one

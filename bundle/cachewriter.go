@@ -43,7 +43,7 @@ func (c *Cache) Begin(ctx context.Context, key string) (w BlobWriter, offset int
 	if err != nil {
 		return nil, 0, c.failed("begin a blob in the cache", err)
 	}
-	cw := &cacheWriter{c: c, hash: sha256.New(), part: &partFile{use: &c.cacheUse, f: f}}
+	cw := &cacheWriter{c: c, hash: sha256.New(), part: &partFile{use: &c.cacheUse, f: f, find: c.placeOf(key)}}
 	if err := cw.resume(ctx); err != nil {
 		return nil, 0, errors.Join(fmt.Errorf("continue a blob in the cache: %w", err), f.Close())
 	}
@@ -68,6 +68,8 @@ type cacheWriter struct {
 type partFile struct {
 	use   *cacheUse
 	f     *os.File
+	find  func() *place // called before the first frame is written
+	place *place        // where the frames go instead, in the bundle that is being written; nil if they go to f
 	end   int64
 	crc   uint32
 	table []byte
@@ -80,7 +82,10 @@ func (p *partFile) append(frame []byte, size int) {
 	if p.failed() != nil {
 		return
 	}
-	if _, err := p.f.WriteAt(frame, p.end); err != nil {
+	if p.end == 0 {
+		p.place = p.find()
+	}
+	if err := p.write(frame); err != nil {
 		p.mu.Lock()
 		p.err = p.use.failed("write to the cache", err)
 		p.mu.Unlock()
@@ -89,11 +94,32 @@ func (p *partFile) append(frame []byte, size int) {
 	p.add(frame, size)
 }
 
+func (p *partFile) write(frame []byte) error {
+	if p.place != nil {
+		return p.place.write(frame, p.end)
+	}
+	_, err := p.f.WriteAt(frame, p.end)
+	return err
+}
+
+// placeOf returns a function that returns the place of a blob in the bundle that is being written, or nil.
+func (c *Cache) placeOf(key string) func() *place {
+	return func() *place {
+		d, err := format.ParseDigest(digest.Digest(key))
+		if p := c.places.Load(); p != nil && err == nil {
+			return p.give(d)
+		}
+		return nil
+	}
+}
+
 // add records a frame that is in the file.
 func (p *partFile) add(frame []byte, size int) {
 	sum := binary.LittleEndian.Uint32(frame[len(frame)-4:])
 	p.table = format.AppendEntry(p.table, format.FrameInfo{Len: uint32(len(frame)), Size: uint32(size), Checksum: sum})
-	p.crc = crc32.Update(p.crc, castagnoli(), frame)
+	if p.place == nil {
+		p.crc = crc32.Update(p.crc, castagnoli(), frame)
+	}
 	p.end += int64(len(frame))
 }
 
@@ -171,7 +197,7 @@ func (w *cacheWriter) Reset() error {
 	w.dropPiece()
 	w.hash.Reset()
 	w.size = 0
-	w.part = &partFile{use: w.part.use, f: w.part.f}
+	w.part = &partFile{use: w.part.use, f: w.part.f, find: w.part.find}
 	if err := w.part.f.Truncate(0); err != nil {
 		return fmt.Errorf("restart a blob: %w", err)
 	}
@@ -227,7 +253,13 @@ func (w *cacheWriter) commit(ctx context.Context, size int64, want digest.Digest
 	if err := w.finish(); err != nil {
 		return ocispec.Descriptor{}, err
 	}
-	return ocispec.Descriptor{Digest: got.Digest(), Size: w.size}, w.keep(got)
+	if err := w.keep(got); err != nil {
+		return ocispec.Descriptor{}, err
+	}
+	if p := w.part; p.place != nil {
+		p.place.keep(w.size, p.end, p.table)
+	}
+	return ocispec.Descriptor{Digest: got.Digest(), Size: w.size}, nil
 }
 
 // finish writes the last piece, the table and the trailer.
@@ -237,7 +269,7 @@ func (w *cacheWriter) finish() error {
 	if !raw && len(w.piece) > 0 {
 		w.handOver()
 	}
-	if err := w.settle(); err != nil {
+	if err := w.settle(); err != nil || p.place != nil {
 		return err
 	}
 	tail := p.table
@@ -265,6 +297,9 @@ func (w *cacheWriter) finish() error {
 // keep moves the finished file to its place, unless a valid one is there.
 func (w *cacheWriter) keep(s format.Sum) error {
 	part, site := w.part.f.Name(), cacheSite{w.c.root, w.c.path(s)}
+	if w.part.place != nil {
+		return os.Remove(part)
+	}
 	if err := os.MkdirAll(filepath.Dir(site.path), 0o700); err != nil {
 		return w.c.failed("keep a blob in the cache", err)
 	}

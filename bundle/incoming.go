@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"sync"
 
 	"github.com/opencontainers/go-digest"
@@ -17,7 +18,8 @@ import (
 // IncomingOptions configure the blobs that arrive while a bundle is written, and how far they may be ahead of the
 // writer.
 type IncomingOptions struct {
-	// Blobs are the blobs to come, with their sizes. Manifests must be in the cache already.
+	// Blobs are the blobs to come, with their sizes, and the media types of those that may be compressed layers. Manifests
+	// must be in the cache already.
 	Blobs []ocispec.Descriptor
 	// Fetch brings one blob into the cache, or waits for it. It is called concurrently, in about the order of the bundle.
 	Fetch func(context.Context, digest.Digest) error
@@ -33,7 +35,8 @@ type Incoming struct {
 	drop   func(digest.Digest) error // called once the bundle has a blob
 	o      IncomingOptions
 	coming map[format.Sum]*coming
-	room   *room // set by start
+	room   *room   // set by start
+	places *places // set by place; may be nil
 
 	mu      sync.Mutex
 	written map[format.Sum]int64 // sizes of the blobs already written
@@ -41,10 +44,11 @@ type Incoming struct {
 
 // A coming blob is one that is missing at the start.
 type coming struct {
-	sum  format.Sum
-	size int64
-	done chan struct{} // closed when the blob has arrived or err is set
-	err  error
+	sum        format.Sum
+	size       int64
+	compressed bool          // by its media type
+	done       chan struct{} // closed when the blob has arrived or err is set
+	err        error
 }
 
 // maxAhead is how many blobs may wait for the writer, per concurrent fetch.
@@ -71,9 +75,52 @@ func newIncoming(c *Cache, drop func(digest.Digest) error, o IncomingOptions) (*
 		if b.Size < 0 || b.Size > format.MaxSize {
 			return nil, fmt.Errorf("blob %s cannot be fetched later: its size is unknown", b.Digest)
 		}
-		st.coming[d] = &coming{sum: d, size: b.Size, done: make(chan struct{})}
+		st.coming[d] = &coming{sum: d, size: b.Size, compressed: compressedType(b.MediaType), done: make(chan struct{})}
 	}
 	return st, nil
+}
+
+// compressedType reports whether a media type is that of a compressed layer.
+func compressedType(mediaType string) bool {
+	return strings.HasSuffix(mediaType, "gzip") || strings.HasSuffix(mediaType, "zstd")
+}
+
+// isCompressed reports whether a blob to come is a compressed layer.
+func (s *Incoming) isCompressed(d format.Sum) bool {
+	c := s.coming[d]
+	return c != nil && c.compressed
+}
+
+// here reports whether a blob is there, or was there from the start.
+func (s *Incoming) here(d format.Sum) bool {
+	c := s.coming[d]
+	if c == nil {
+		return true
+	}
+	select {
+	case <-c.done:
+		return c.err == nil
+	default:
+		return false
+	}
+}
+
+// place has arriving blobs written to their places. The returned function ends that.
+func (s *Incoming) place(p *places) (stop func()) {
+	s.places = p
+	s.Cache.places.Store(p)
+	return func() {
+		s.Cache.places.Store(nil)
+		p.close()
+	}
+}
+
+// placed returns the frames of a blob that was written to a place, or nil.
+func (s *Incoming) placed(d format.Sum) *placedFrames {
+	if s.places == nil {
+		return nil
+	}
+	return s.places.take(d)
 }
 
 // lookup also finds blobs that have not arrived yet.
@@ -198,6 +245,10 @@ type comingFrames struct {
 }
 
 func (f *comingFrames) load(ctx context.Context) (err error) {
+	if at := f.s.placed(f.sum); at != nil {
+		f.entry = at
+		return nil
+	}
 	if f.entry, err = f.s.Cache.open(ctx, f.sum); err != nil {
 		return err
 	}

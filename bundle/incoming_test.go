@@ -30,13 +30,22 @@ type arriving struct {
 	content map[digest.Digest][]byte
 }
 
-// newArriving puts manifests into scratch space, and leaves out the content: files of many sizes.
+// newArriving is arrivingOf files of many sizes.
 func newArriving(t *testing.T) *arriving {
+	t.Helper()
+	var contents [][]byte
+	for i, n := range []int{0, 1, 100, 64 << 10, 64<<10 + 1, 3 * frameSize, frameSize, 70_000, 71_000, 90_000, 2 * frameSize, 5, 6, 7, 8, 9} {
+		contents = append(contents, randomBytes(int64(i), n))
+	}
+	return arrivingOf(t, contents)
+}
+
+// arrivingOf puts manifests into scratch space, and leaves out the contents of files.
+func arrivingOf(t *testing.T, contents [][]byte) *arriving {
 	t.Helper()
 	b := bundletest.NewBuilder(t)
 	s := &arriving{dir: t.TempDir(), content: map[digest.Digest][]byte{}}
-	for i, n := range []int{0, 1, 100, 64 << 10, 64<<10 + 1, 3 * frameSize, frameSize, 70_000, 71_000, 90_000, 2 * frameSize, 5, 6, 7, 8, 9} {
-		data := randomBytes(int64(i), n)
+	for i, data := range contents {
 		b.File(fmt.Sprint("local/", i), fmt.Sprint(i), nil, data)
 		s.content[digest.FromBytes(data)] = data
 	}
@@ -191,11 +200,19 @@ func TestIncomingWrongSize(t *testing.T) {
 			break
 		}
 	}
-	err := s.write(t, io.Discard, bundle.IncomingOptions{Jobs: 1, Fetch: func(ctx context.Context, d digest.Digest) error {
+	o := bundle.IncomingOptions{Blobs: s.later, Jobs: 1, Fetch: func(ctx context.Context, d digest.Digest) error {
 		return put(ctx, s.scratch.Cache, s.content[d])
-	}})
-	if err == nil {
+	}}
+	if err := s.write(t, io.Discard, o); err == nil {
 		t.Error("a blob of another size was written")
+	}
+	src, err := s.scratch.Incoming(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "out.kkb")
+	if _, err := bundle.Create(t.Context(), path, src, s.index, bundle.WriteOptions{}); err == nil {
+		t.Error("a blob of another size was written to its place")
 	}
 }
 

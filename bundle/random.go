@@ -54,7 +54,7 @@ func (r *Reader) ReadFrame(number int, raw *[]byte, buf []byte) ([]byte, error) 
 		return nil, fmt.Errorf("the bundle has no frame %d", number)
 	}
 	f := r.frames[number]
-	if int(f.Len) == storedLen(int(f.Size)) {
+	if int64(f.Len) == format.StoredLen(int64(f.Size)) {
 		content, err := r.readStored(f, buf)
 		if !errors.Is(err, errNotStored) {
 			return content, err
@@ -68,12 +68,6 @@ func (r *Reader) ReadFrame(number int, raw *[]byte, buf []byte) ([]byte, error) 
 func FrameBuffer(content int) int { return content + storedSlack }
 
 var errNotStored = errors.New("the frame is not stored")
-
-// storedLen returns the length of format.AppendStored's frame for n bytes.
-func storedLen(n int) int {
-	var header [storedSlack]byte
-	return len(format.AppendStoredHeader(header[:0], n)) + max(1, (n+format.StoredBlock-1)/format.StoredBlock)*3 + n + 4
-}
 
 // readStored reads a stored frame directly into its final place. Each block's header overwrites the last bytes of the
 // block before, which are then restored. So the kernel copies stored content only once.

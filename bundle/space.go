@@ -43,6 +43,16 @@ func (c *Cache) InBundle(d digest.Digest) (inBundle, inCache int64, err error) {
 // pieces returns the number of frames of a blob; a small one has none of its own.
 func pieces(size int64, frameSize int) int64 { return int64(format.Blob{Size: size}.Pieces(frameSize)) }
 
+// storedFrames returns the length of a blob's frames if none compresses. It is the most that an encoder makes.
+func storedFrames(size int64, frameSize int) int64 {
+	whole, rest := size/int64(frameSize), size%int64(frameSize)
+	n := whole * format.StoredLen(int64(frameSize))
+	if rest > 0 {
+		n += format.StoredLen(rest)
+	}
+	return n
+}
+
 // framesMost returns the maximal total size of a blob's frames.
 func framesMost(size int64, frameSize int) int64 {
 	return format.MaxFrameLen(size) + 64*pieces(size, frameSize)

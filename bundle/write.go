@@ -70,6 +70,9 @@ func Create(ctx context.Context, path string, src Source, x Index, o WriteOption
 	}
 	s, err := Write(ctx, &steadyFile{File: f}, src, x, o)
 	if err == nil {
+		err = f.Truncate(s.Size) // a blob that came ahead may have been written behind the end
+	}
+	if err == nil {
 		err = f.Sync()
 	}
 	if err == nil {
@@ -95,7 +98,7 @@ func createTemp(path string) (*os.File, error) {
 // createTempFile creates a locked file next to path, with permissions according to the umask, unlike os.CreateTemp.
 func createTempFile(path string) (*os.File, error) {
 	return createLocked(func() (*os.File, error) {
-		return os.OpenFile(tempName(path), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+		return os.OpenFile(tempName(path), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o644)
 	})
 }
 
@@ -248,6 +251,10 @@ func (p *plan) write(ctx context.Context, w io.Writer, src Source, o WriteOption
 		bw.progress = func() { o.Progress(bw.off, most) }
 	}
 	if s, ok := src.(*Incoming); ok {
+		if f, ok := w.(*steadyFile); ok && s.volatile && len(o.Recipients) == 0 && o.Want == "" {
+			bw.file, bw.counted, bw.places = f, counted, newPlaces(ctx, f, p, s)
+			defer s.place(bw.places)()
+		}
 		defer s.start(ctx, p.layout.Blobs)()
 	}
 	for s := range p.layout.Segments() {
@@ -282,11 +289,18 @@ type bundleWriter struct {
 	buf      []byte
 	progress func()
 	refer    func(frames *io.SectionReader) error // if not nil, takes frames that stay where they are; see Compose
+
+	places  *places // nil unless blobs that arrive are written to their places in file
+	file    *steadyFile
+	counted *counter
 }
 
 func (w *bundleWriter) segment(ctx context.Context, s format.Segment) error {
 	if err := ctx.Err(); err != nil {
 		return err
+	}
+	if w.places != nil {
+		w.places.reached(s.First, w.off)
 	}
 	var err error
 	switch s.Kind {
@@ -313,6 +327,16 @@ func (w *bundleWriter) Write(b []byte) (int, error) {
 		w.progress()
 	}
 	return n, err
+}
+
+// skip goes on behind frames that are at their place in the file.
+func (w *bundleWriter) skip(n int64) error {
+	if err := w.w.Flush(); err != nil {
+		return err
+	}
+	w.off += n
+	w.counted.n += n
+	return w.file.skip(n)
 }
 
 func (w *bundleWriter) frame(content []byte) error {
@@ -346,27 +370,35 @@ func (w *bundleWriter) blob(ctx context.Context, b format.Blob) (err error) {
 	return nil
 }
 
-func (w *bundleWriter) glueFrame(ctx context.Context, s format.Segment) error {
-	w.glue = w.glue[:0]
-	for _, u := range s.Units {
-		h, err := w.layout.Header(u)
-		if err != nil {
-			return err
-		}
-		w.glue = append(w.glue, h...)
-		if b := w.unitBlob(u); b != nil && b.Size > 0 {
-			content, err := w.src.read(ctx, b.Sum, format.SmallBlob)
-			if err != nil {
-				return err
-			}
-			if int64(len(content)) != b.Size {
-				return fmt.Errorf("blob %s changed while it was written", b.Sum.Digest())
-			}
-			w.glue = append(w.glue, content...)
-		}
-		w.glue = append(w.glue, make([]byte, u.At+u.Size-len(w.glue))...)
+func (w *bundleWriter) glueFrame(ctx context.Context, s format.Segment) (err error) {
+	w.glue, err = w.appendGlue(w.glue[:0], s, func(d format.Sum) ([]byte, error) { return w.src.read(ctx, d, format.SmallBlob) })
+	if err != nil {
+		return err
 	}
 	return w.frame(w.glue)
+}
+
+// appendGlue appends the content of a glue frame to an empty dst. read provides small blobs.
+func (p *plan) appendGlue(dst []byte, s format.Segment, read func(format.Sum) ([]byte, error)) ([]byte, error) {
+	for _, u := range s.Units {
+		h, err := p.layout.Header(u)
+		if err != nil {
+			return dst, err
+		}
+		dst = append(dst, h...)
+		if b := unitBlob(&p.layout, u); b != nil && b.Size > 0 {
+			content, err := read(b.Sum)
+			if err != nil {
+				return dst, err
+			}
+			if int64(len(content)) != b.Size {
+				return dst, fmt.Errorf("blob %s changed while it was written", b.Sum.Digest())
+			}
+			dst = append(dst, content...)
+		}
+		dst = append(dst, make([]byte, u.At+u.Size-len(dst))...)
+	}
+	return dst, nil
 }
 
 // unitBlob returns the small blob that lies in u, or nil.
@@ -376,8 +408,6 @@ func unitBlob(l *format.Layout, u format.Unit) *format.Blob {
 	}
 	return &l.Blobs[u.Blob]
 }
-
-func (w *bundleWriter) unitBlob(u format.Unit) *format.Blob { return unitBlob(&w.layout, u) }
 
 func (w *bundleWriter) finish() error {
 	if _, err := w.Write(format.AppendSeekTable(nil, w.entries)); err != nil {

@@ -1,6 +1,9 @@
 package bundle
 
-import "os"
+import (
+	"io"
+	"os"
+)
 
 // writeBackStep is how many bytes of a file the kernel is given to write at a time.
 const writeBackStep = 16 << 20
@@ -14,9 +17,20 @@ type steadyFile struct {
 // Write implements io.Writer.
 func (f *steadyFile) Write(b []byte) (int, error) {
 	n, err := f.File.Write(b)
-	if f.at += int64(n); f.at-f.begun >= writeBackStep {
+	f.pass(int64(n))
+	return n, err
+}
+
+// skip goes on behind n bytes that are in the file.
+func (f *steadyFile) skip(n int64) error {
+	_, err := f.Seek(n, io.SeekCurrent)
+	f.pass(n)
+	return err
+}
+
+func (f *steadyFile) pass(n int64) {
+	if f.at += n; f.at-f.begun >= writeBackStep {
 		writeBack(f.File, f.begun, f.at-f.begun)
 		f.begun = f.at
 	}
-	return n, err
 }

@@ -524,7 +524,7 @@ func isConfig(d ocispec.Descriptor) bool {
 func (r *repository) plan(img image) *plan {
 	p := &plan{root: img.root, absent: img.absent}
 	for _, b := range img.blobs {
-		p.blobs = append(p.blobs, blob{digest: b.Digest, size: b.Size, first: isConfig(b), fetch: func(ctx context.Context) error {
+		p.blobs = append(p.blobs, blob{digest: b.Digest, mediaType: b.MediaType, size: b.Size, first: isConfig(b), fetch: func(ctx context.Context) error {
 			return r.blob(b.Digest, b.Size).blob().fetch(ctx) // created on demand: most blobs are shared or cached
 		}})
 	}

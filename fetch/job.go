@@ -98,7 +98,7 @@ func (j *Job) Head(ctx context.Context) ([]Item, error) {
 func (j *Job) Later() []ocispec.Descriptor {
 	out := make([]ocispec.Descriptor, 0, len(j.later))
 	for d, t := range j.later {
-		out = append(out, ocispec.Descriptor{Digest: d, Size: t.size})
+		out = append(out, ocispec.Descriptor{MediaType: t.mediaType, Digest: d, Size: t.size})
 	}
 	return out
 }

@@ -32,10 +32,11 @@ type plan struct {
 
 // A blob is content that an item needs.
 type blob struct {
-	digest digest.Digest
-	size   int64                       // -1 if unknown
-	first  bool                        // required to finish the item
-	fetch  func(context.Context) error // fetches it into the store; a known size is already in the session's total
+	digest    digest.Digest
+	mediaType string                      // "" if unknown
+	size      int64                       // -1 if unknown
+	first     bool                        // required to finish the item
+	fetch     func(context.Context) error // fetches it into the store; a known size is already in the session's total
 }
 
 func (d *download) blob() blob {

@@ -24,6 +24,13 @@ const (
 // are far below 1/1024 of any content worth counting.
 func MaxFrameLen(n int64) int64 { return n + n/1024 + 64 }
 
+// StoredLen returns the length of the frame that AppendStored makes of n bytes. No other frame of Encoder.AppendFrame is
+// as long.
+func StoredLen(n int64) int64 {
+	var header [minFrame]byte
+	return int64(len(AppendStoredHeader(header[:0], int(n)))) + max(1, (n+StoredBlock-1)/StoredBlock)*3 + n + 4
+}
+
 // AppendStored appends a frame that holds content uncompressed, in raw blocks.
 func AppendStored(dst, content []byte) []byte {
 	dst = AppendStoredHeader(dst, len(content))

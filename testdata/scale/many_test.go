@@ -21,12 +21,14 @@ import (
 )
 
 // TestBytesOnce counts what a build reads and writes of content that nothing shrinks: it comes over the network once, is
-// written into the cache and from there into the bundle, and that is all.
+// written into the cache and from there into the bundle, and that is all. Without a cache it goes into the bundle only.
 func TestBytesOnce(t *testing.T) {
 	const size = 64 * mib
 	p := newPlace(t, upstream(t, source{name: "random", seed: 7, size: size, known: true, random: true}))
 	p.counted(t, "nothing cached", 2*size, 2*size)
 	p.counted(t, "unchanged", size, size)
+	p.cache = ""
+	p.counted(t, "without a cache", size, size)
 }
 
 // counted builds and compares what passed through system calls, with a little for everything beside content.

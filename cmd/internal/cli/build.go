@@ -45,8 +45,9 @@ A matching lock file beside the manifest is used. Without one, build looks up th
 the bundle. Of a lock that does not match, the pins of unchanged items are used, unless --update is given. Downloads stay in the cache: an interrupted build continues, and the next build downloads only new items. The same
 lock gives the same bytes. Free space is checked before anything large is downloaded.
 
-With --no-cache only the bundle and a few blobs need space. Contents are downloaded in the order of the bundle, a few ahead of the
-writer, to a temporary directory beside the bundle, or in $TMPDIR. The bundle is the same, but an interrupted build starts over.
+With --no-cache only the bundle and a few blobs need space, and about half as much is written. Contents are downloaded in the order of
+the bundle, compressed layers to their places in it, others a few ahead of the writer to a temporary directory beside the bundle, or in
+$TMPDIR. The bundle is the same, but an interrupted build starts over.
 
 With --split the bundle is written in parts of that size, NAME.kkb.001 to at most .999, and NAME.kkb.parts.json lists them. Every
 command reads parts directly. FAT32 holds files below 4 GiB: --split 4GB.
