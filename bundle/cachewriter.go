@@ -87,7 +87,7 @@ func (p *partFile) append(frame []byte, size int) {
 	}
 	if err := p.write(frame); err != nil {
 		p.mu.Lock()
-		p.err = p.use.failed("write to the cache", err)
+		p.err = err
 		p.mu.Unlock()
 		return
 	}
@@ -98,8 +98,10 @@ func (p *partFile) write(frame []byte) error {
 	if p.place != nil {
 		return p.place.write(frame, p.end)
 	}
-	_, err := p.f.WriteAt(frame, p.end)
-	return err
+	if _, err := p.f.WriteAt(frame, p.end); err != nil {
+		return p.use.failed("write to the cache", err)
+	}
+	return nil
 }
 
 // placeOf returns a function that returns the place of a blob in the bundle that is being written, or nil.

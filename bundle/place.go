@@ -216,8 +216,9 @@ func (p *place) write(frame []byte, at int64) error {
 		return fmt.Errorf("blob %s: more bytes than announced, or the bundle is no longer being written", p.blob.Sum.Digest())
 	}
 	_, err := p.of.file.WriteAt(frame, p.off+at)
-	if full := NewFullError(filepath.Dir(p.of.file.Name()), err); full != nil {
-		return full
+	if isFull(err) {
+		dir := filepath.Dir(p.of.file.Name())
+		return &FullError{Dir: dir, what: "the bundle in " + dir, options: "-o", err: err}
 	}
 	return err
 }

@@ -93,15 +93,17 @@ func SweepScratch(parent string) error {
 	return nil
 }
 
-// A FullError means the disk of the scratch space is full.
+// A FullError means the disk of the scratch space is full, or that of a bundle whose blobs come ahead of the writer.
 type FullError struct {
 	Dir string
-	err error
+	// what is on the disk, and the options that name another one
+	what, options string
+	err           error
 }
 
 // Error names the remedy.
 func (e *FullError) Error() string {
-	return fmt.Sprintf("the disk of the scratch space %s is full: make room there, or choose another disk with -o or $TMPDIR, and run again: %v", e.Dir, e.err)
+	return fmt.Sprintf("the disk of %s is full: make room there, or choose another disk with %s, and run again: %v", e.what, e.options, e.err)
 }
 
 // FullDisk is Error, for callers that would otherwise advise on a cache.
@@ -110,10 +112,12 @@ func (e *FullError) FullDisk() string { return e.Error() }
 // Unwrap returns the system's error.
 func (e *FullError) Unwrap() error { return e.err }
 
+func isFull(err error) bool { return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) }
+
 // NewFullError returns an error if err says that the disk of temporary files in dir is full, and otherwise nil.
 func NewFullError(dir string, err error) error {
-	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
-		return &FullError{Dir: dir, err: err}
+	if isFull(err) {
+		return &FullError{Dir: dir, what: "the scratch space " + dir, options: "-o or $TMPDIR", err: err}
 	}
 	return nil
 }

@@ -117,7 +117,7 @@ func sweepTemps(path string) error {
 
 // describe adds the required space to an error about a full disk.
 func describe(ctx context.Context, path string, src Source, x Index, err error) error {
-	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+	if isFull(err) {
 		if need, sizeErr := Estimate(context.WithoutCancel(ctx), src, x); sizeErr == nil {
 			return fmt.Errorf("write bundle %s: the disk is full; %d MiB are needed there: %w", path, need>>20+1, err)
 		}

@@ -108,7 +108,7 @@ func (c *corpus) measure(t *testing.T, where, dir string) {
 			remove(cache)
 			must(t, "", command(fewer)...)
 		}, build},
-		{"**build --no-cache**", func() {}, func() usage {
+		{"**build --no-cache**", func() { remove(output) }, func() usage {
 			return must(t, "", program(t), "build", "--quiet", "--no-cache", "-o", output, all)
 		}},
 		{"**verify**", func() {}, func() usage { return must(t, "", program(t), "verify", "--quiet", output) }},
