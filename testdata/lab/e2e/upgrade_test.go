@@ -139,16 +139,21 @@ func TestUpgradeOld(t *testing.T) {
 }
 
 // TestUpgradePatch goes to the next patch release of Kubernetes. Its bundle is not at the site: there is the bundle before, and a delta.
+// Hosts that were reset are then installed with both.
 func TestUpgradePatch(t *testing.T) {
 	releases := software.KubernetesReleases()
 	from, to := releases[software.Kubernetes134], releases[software.Kubernetes1344]
-	upgradeAndBack(t, moved{
+	th := upgradeAndBack(t, moved{
 		name: "1 control plane, 2 nodes; the next bundle as a delta", hosts: 2, groups: twoNodes(), etcdType: manifest.EtcdInternal, delta: true,
 		with:  []software.Extra{software.Kubernetes134, software.Kubernetes1344},
 		from:  side{KubernetesRelease: from, containerd: software.ContainerdVersion, flannel: software.FlannelVersion},
 		to:    side{KubernetesRelease: to, containerd: software.ContainerdVersion, flannel: software.FlannelVersion},
 		forth: []kill{{"control-plane", 1, kubeadmBegan}},
 		back:  []kill{{"kubelet", 2, "true"}},
+	})
+	steps(t, []step{
+		{"hosts that were reset are installed with the delta", th.installNext},
+		{"still no packet left the hosts' network", th.packets},
 	})
 }
 
@@ -271,7 +276,7 @@ func newUpgraded(t *testing.T, m moved) *upgraded {
 	return th
 }
 
-func upgradeAndBack(t *testing.T, m moved) {
+func upgradeAndBack(t *testing.T, m moved) *upgraded {
 	t.Helper()
 	th := newUpgraded(t, m)
 	back := step{"killed, rolled back, and the application answers", th.rollback}
@@ -288,6 +293,7 @@ func upgradeAndBack(t *testing.T, m moved) {
 		back,
 		{"no packet left the hosts' network", th.packets},
 	})
+	return th
 }
 
 // etcdIsBack holds when a control plane has the manifest of its older etcd again.
@@ -688,6 +694,19 @@ func (th *upgraded) verify(t *testing.T) {
 		if strings.TrimSpace(left) != kept+"/finished" {
 			t.Errorf("host%d should have a way back without programs, and no copies of kubeadm's:\n%s", number+1, left)
 		}
+	}
+}
+
+// installNext brings up the next release on hosts that were reset.
+func (th *upgraded) installNext(t *testing.T) {
+	run(t, th.site(t, "reset", "--yes", "--with-data")).must(t, 0)
+	r := run(t, th.withNext(t, "install")).must(t, 0)
+	t.Logf("install of %s: %s", th.to.Version, r.took.Round(time.Second))
+	th.running(t, th.to)
+	th.podsOfNodes(t, "120")
+	again := run(t, th.withNext(t, "install")).must(t, 0)
+	if !strings.Contains(again.stderr, "0 changed") {
+		t.Errorf("install again: want 0 changed, got\n%s", again.stderr)
 	}
 }
 
