@@ -237,8 +237,13 @@ func (p *placedFrames) close() error        { return nil }
 
 // copyTo leaves frames that are at their place, and copies others down.
 func (p *placedFrames) copyTo(ctx context.Context, w io.Writer, buf []byte) error {
-	if b, ok := w.(*bundleWriter); ok && b.off == p.off {
-		return b.skip(p.n)
+	if b, ok := w.(*bundleWriter); ok {
+		switch {
+		case b.off == p.off:
+			return b.skip(p.n)
+		case b.off > p.off: // no guess is too low; to copy up would destroy what is read
+			return fmt.Errorf("blob %s lies in front of its place", p.blob.Sum.Digest())
+		}
 	}
 	r := io.NewSectionReader(p.of.file, p.off, p.n)
 	for rest := p.n; rest > 0; {
