@@ -92,7 +92,7 @@ func (th *thread) ownContainerd(t *testing.T) string {
 	th.connected(t, "extract", th.bundle(), "docker.io/lab/labapp:1", "--format", "docker-archive", "--platform", "linux/amd64", "-o", image).must(t, 0)
 	th.feedFile(t, 2, image, "ctr -n site images import -")
 	th.on(t, 2, "ctr -n site run -d docker.io/lab/labapp:1 app /labapp sleep")
-	pid := strings.TrimSpace(th.on(t, 2, "ctr -n site tasks ls | awk '$1 == \"app\" {print $2}'"))
+	pid := strings.TrimSpace(th.on(t, 2, "ctr -n site tasks ls 2>/dev/null | awk '$1 == \"app\" {print $2}'"))
 	if pid == "" {
 		t.Fatal("the container does not run")
 	}
@@ -102,7 +102,7 @@ func (th *thread) ownContainerd(t *testing.T) string {
 // siteContainer checks that the worker's own container is the process that it was.
 func (th *thread) siteContainer(t *testing.T, pid string) {
 	t.Helper()
-	if got := th.on(t, 2, "ctr -n site tasks ls"); !strings.Contains(got, pid) || !strings.Contains(got, "RUNNING") {
+	if got := th.on(t, 2, "ctr -n site tasks ls 2>/dev/null"); !strings.Contains(got, pid) || !strings.Contains(got, "RUNNING") {
 		t.Errorf("the site's container is not what it was (%s):\n%s", pid, got)
 	}
 	th.on(t, 2, "test -d /proc/"+pid)
