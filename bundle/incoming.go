@@ -35,8 +35,7 @@ type Incoming struct {
 	drop   func(digest.Digest) error // called once the bundle has a blob
 	o      IncomingOptions
 	coming map[format.Sum]*coming
-	room   *room   // set by start
-	places *places // set by place; may be nil
+	room   *room // set by start
 
 	mu      sync.Mutex
 	written map[format.Sum]int64 // sizes of the blobs already written
@@ -105,22 +104,21 @@ func (s *Incoming) here(d format.Sum) bool {
 	}
 }
 
-// place has arriving blobs written to their places. The returned function ends that.
+// place has arriving blobs written to their places. The returned function ends that; no fetch may be running then.
 func (s *Incoming) place(p *places) (stop func()) {
-	s.places = p
-	s.Cache.places.Store(p)
+	s.places.Store(p)
 	return func() {
-		s.Cache.places.Store(nil)
-		p.close()
+		s.places.Store(nil)
+		p.stop()
 	}
 }
 
 // placed returns the frames of a blob that was written to a place, or nil.
 func (s *Incoming) placed(d format.Sum) *placedFrames {
-	if s.places == nil {
-		return nil
+	if p := s.places.Load(); p != nil {
+		return p.take(d)
 	}
-	return s.places.take(d)
+	return nil
 }
 
 // lookup also finds blobs that have not arrived yet.
@@ -247,9 +245,7 @@ type comingFrames struct {
 func (f *comingFrames) load(ctx context.Context) (err error) {
 	if at := f.s.placed(f.sum); at != nil {
 		f.entry = at
-		return nil
-	}
-	if f.entry, err = f.s.Cache.open(ctx, f.sum); err != nil {
+	} else if f.entry, err = f.s.Cache.open(ctx, f.sum); err != nil {
 		return err
 	}
 	f.size = f.entry.blobSize()

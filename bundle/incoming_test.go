@@ -190,29 +190,35 @@ func TestIncomingFails(t *testing.T) {
 	}
 }
 
-// TestIncomingWrongSize must not write another blob than was announced.
+// TestIncomingWrongSize has a manifest with a wrong size of its blob, which arrives with the right digest. No bundle is made of it.
 func TestIncomingWrongSize(t *testing.T) {
 	t.Parallel()
-	s := newArriving(t)
-	for i := range s.later {
-		if s.later[i].Size > frameSize {
-			s.later[i].Size++
-			break
-		}
+	s := arrivingOf(t, [][]byte{randomBytes(1, 2*frameSize)})
+	item := &s.index.Items[0].Descriptor
+	m, err := cached(t, s.scratch.Cache, item.Digest)
+	if err != nil {
+		t.Fatal(err)
 	}
+	m = bytes.Replace(m, fmt.Appendf(nil, `"size":%d`, s.later[0].Size), fmt.Appendf(nil, `"size":%d`, s.later[0].Size+1), 1)
+	if err := put(t.Context(), s.scratch.Cache, m); err != nil {
+		t.Fatal(err)
+	}
+	item.Digest, item.Size = digest.FromBytes(m), int64(len(m))
+	s.later[0].Size++
 	o := bundle.IncomingOptions{Blobs: s.later, Jobs: 1, Fetch: func(ctx context.Context, d digest.Digest) error {
 		return put(ctx, s.scratch.Cache, s.content[d])
 	}}
-	if err := s.write(t, io.Discard, o); err == nil {
-		t.Error("a blob of another size was written")
-	}
+	const want = "has 8388608 bytes instead of the expected 8388609"
 	src, err := s.scratch.Incoming(o)
 	if err != nil {
 		t.Fatal(err)
 	}
 	path := filepath.Join(t.TempDir(), "out.kkb")
-	if _, err := bundle.Create(t.Context(), path, src, s.index, bundle.WriteOptions{}); err == nil {
-		t.Error("a blob of another size was written to its place")
+	if _, err := bundle.Create(t.Context(), path, src, s.index, bundle.WriteOptions{}); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("to its place: got %v, want %s", err, want)
+	}
+	if err := s.write(t, io.Discard, o); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("through scratch space: got %v, want %s", err, want)
 	}
 }
 
