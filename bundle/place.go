@@ -24,8 +24,6 @@ type places struct {
 	length func(format.Sum) (int64, bool)
 
 	file *steadyFile
-	open sync.RWMutex // held for reading while a place is written
-	shut bool         // no place is written any more
 
 	mu      sync.Mutex
 	next    func() (format.Segment, bool)
@@ -198,22 +196,10 @@ func (p *places) take(d format.Sum) *placedFrames {
 	return at
 }
 
-// close ends all writing to places. The places must not be asked for afterwards.
-func (p *places) close() {
-	p.open.Lock()
-	p.shut = true
-	p.open.Unlock()
-	p.mu.Lock()
-	p.stop()
-	p.mu.Unlock()
-}
-
 // write writes a frame at an offset from the start of the place. A full disk is a *FullError.
 func (p *place) write(frame []byte, at int64) error {
-	p.of.open.RLock()
-	defer p.of.open.RUnlock()
-	if p.of.shut || at+int64(len(frame)) > p.room {
-		return fmt.Errorf("blob %s: more bytes than announced, or the bundle is no longer being written", p.blob.Sum.Digest())
+	if at+int64(len(frame)) > p.room {
+		return fmt.Errorf("blob %s has more bytes than announced", p.blob.Sum.Digest())
 	}
 	_, err := p.of.file.WriteAt(frame, p.off+at)
 	if isFull(err) {
@@ -241,7 +227,7 @@ func (p *placedFrames) copyTo(ctx context.Context, w io.Writer, buf []byte) erro
 		switch {
 		case b.off == p.off:
 			return b.skip(p.n)
-		case b.off > p.off: // no guess is too low; to copy up would destroy what is read
+		case b.off > p.off: // a guess is never too low; copying the frames up would overwrite those not read yet
 			return fmt.Errorf("blob %s lies in front of its place", p.blob.Sum.Digest())
 		}
 	}

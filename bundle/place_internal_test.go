@@ -15,7 +15,7 @@ func TestPlaceFull(t *testing.T) {
 	t.Parallel()
 	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
 	if err != nil {
-		t.Skip(err)
+		t.Skipf("the full disk of this test is /dev/full: %v", err)
 	}
 	defer full.Close()
 	p := &place{of: &places{file: &steadyFile{File: full}}, blob: &format.Blob{}, room: 100}

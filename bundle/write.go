@@ -253,7 +253,7 @@ func (p *plan) write(ctx context.Context, w io.Writer, src Source, o WriteOption
 	if s, ok := src.(*Incoming); ok {
 		if f, ok := w.(*steadyFile); ok && s.volatile && len(o.Recipients) == 0 && o.Want == "" {
 			bw.file, bw.counted, bw.places = f, counted, newPlaces(ctx, f, p, s)
-			defer s.place(bw.places)()
+			defer s.place(bw.places)() // after the fetches, which start's function waits for
 		}
 		defer s.start(ctx, p.layout.Blobs)()
 	}

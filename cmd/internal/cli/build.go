@@ -45,7 +45,7 @@ A matching lock file beside the manifest is used. Without one, build looks up th
 the bundle. Of a lock that does not match, the pins of unchanged items are used, unless --update is given. Downloads stay in the cache: an interrupted build continues, and the next build downloads only new items. The same
 lock gives the same bytes. Free space is checked before anything large is downloaded.
 
-With --no-cache only the bundle and a few blobs need space, and about half as much is written. Contents are downloaded in the order of
+With --no-cache only the bundle and a few blobs need space, and less is written. Contents are downloaded in the order of
 the bundle, compressed layers to their places in it, others a few ahead of the writer to a temporary directory beside the bundle, or in
 $TMPDIR. The bundle is the same, but an interrupted build starts over.
 
