@@ -95,7 +95,7 @@ func SweepScratch(parent string) error {
 
 // A FullError means the disk of the scratch space is full, or that of a bundle whose blobs come ahead of the writer.
 type FullError struct {
-	Dir string
+	Dir     string
 	what    string // on the disk: "the scratch space DIR"
 	options string // of the command, with which another disk is chosen
 	err     error
