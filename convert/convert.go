@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -78,16 +79,19 @@ type reader struct {
 	*Result
 	file string
 	left int // number of values that may still be read
-	// images holds the references already added.
-	images map[string]bool
+	// images has the index of each image by its reference.
+	images map[string]int
+	// releases has the first release of each chart.
+	releases map[string]manifest.Addon
 }
 
-func (f *reader) note(n *yaml.Node, format string, args ...any) {
-	line := 0
-	if n != nil {
-		line = n.Line
+func (f *reader) note(n *yaml.Node, format string, args ...any) { f.noteAt(lineOf(n), format, args...) }
+
+func lineOf(n *yaml.Node) int {
+	if n == nil {
+		return 0
 	}
-	f.noteAt(line, format, args...)
+	return n.Line
 }
 
 func (f *reader) noteAt(line int, format string, args ...any) {
@@ -199,13 +203,7 @@ func (f *reader) platform(arch string) {
 }
 
 // image adds an image unless it was added before.
-func (f *reader) image(n *yaml.Node, image manifest.Image) {
-	line := 0
-	if n != nil {
-		line = n.Line
-	}
-	f.imageAt(line, image)
-}
+func (f *reader) image(n *yaml.Node, image manifest.Image) { f.imageAt(lineOf(n), image) }
 
 func (f *reader) imageAt(line int, image manifest.Image) {
 	if name, d, ok := strings.Cut(image.Name, "@"); ok && image.Digest == "" {
@@ -220,19 +218,44 @@ func (f *reader) imageAt(line int, image manifest.Image) {
 		return
 	}
 	if f.images == nil {
-		f.images = map[string]bool{}
+		f.images = map[string]int{}
 	}
-	if f.images[ref] {
+	if at, twice := f.images[ref]; twice {
+		f.imageAgain(line, &f.Bundle.Images[at], image)
 		return
 	}
-	f.images[ref] = true
+	f.images[ref] = len(f.Bundle.Images)
 	f.Bundle.Images = append(f.Bundle.Images, image)
 }
 
+// imageAgain gives an image the platforms of its second entry, too; an entry without any is for all.
+func (f *reader) imageAgain(line int, first *manifest.Image, again manifest.Image) {
+	switch {
+	case len(first.Platforms) == 0 || len(again.Platforms) == 0:
+		first.Platforms = nil
+	default:
+		platforms := slices.Clone(first.Platforms)
+		for _, p := range again.Platforms {
+			if !slices.Contains(platforms, p) {
+				platforms = append(platforms, p)
+			}
+		}
+		first.Platforms = platforms
+	}
+	switch {
+	case again.Verify == nil || first.Verify != nil && *first.Verify == *again.Verify:
+	case first.Verify == nil:
+		first.Verify = again.Verify
+	default:
+		f.noteAt(line, "image %s is there twice with different keys: its signature is checked with the first, %s", shorten(again.Name), shorten(first.Verify.Key))
+	}
+}
+
 // addFile adds a file under a unique name.
-func (f *reader) addFile(file manifest.File) {
-	for _, o := range f.Bundle.Files {
-		if o.URL == file.URL && o.Path == file.Path {
+func (f *reader) addFile(n *yaml.Node, file manifest.File) {
+	for i := range f.Bundle.Files {
+		if o := &f.Bundle.Files[i]; o.URL == file.URL && o.Path == file.Path {
+			f.fileAgain(n, o, file)
 			return
 		}
 	}
@@ -243,14 +266,72 @@ func (f *reader) addFile(file manifest.File) {
 	f.Bundle.Files = append(f.Bundle.Files, file)
 }
 
-// addChart adds a chart unless it was added before.
-func (f *reader) addChart(chart manifest.Chart) {
-	same := func(o manifest.Chart) bool {
-		return o.Name == chart.Name && o.Repo == chart.Repo && o.URL == chart.URL && o.Version == chart.Version && o.Path == chart.Path
+// fileAgain gives a file what its second entry has beyond the first, and notes the rest: a bundle has one file for one address.
+func (f *reader) fileAgain(n *yaml.Node, first *manifest.File, again manifest.File) {
+	if len(first.SHA256) == 0 {
+		first.SHA256 = again.SHA256
 	}
-	if !slices.ContainsFunc(f.Bundle.Charts, same) {
+	first.Checksums = or(first.Checksums, again.Checksums)
+	first.Mode |= again.Mode
+	if again.Name != first.Name {
+		f.note(n, "file %s is there twice: it is carried once, as %s", shorten(again.Name), first.Name)
+	}
+	if len(again.SHA256) > 0 && !maps.Equal(first.SHA256, again.SHA256) {
+		f.note(n, "file %s is there twice with different sha256 sums: the first counts", shorten(again.Name))
+	}
+}
+
+// addChart adds a chart, and for each further release of it with other values an entry of deploy: a chart has one list of values.
+// release has the names of the release, as far as the file has them.
+func (f *reader) addChart(n *yaml.Node, chart manifest.Chart, release manifest.Addon) {
+	id := chart
+	id.Values = nil
+	key := fmt.Sprint(id)
+	release.Chart, release.Values = chart.Name, chart.Values
+	first, twice := f.releases[key]
+	if !twice {
 		f.Bundle.Charts = append(f.Bundle.Charts, chart)
+		if f.releases == nil {
+			f.releases = map[string]manifest.Addon{}
+		}
+		f.releases[key] = release
+		return
 	}
+	isFirst := func(o manifest.Chart) bool { o.Values = nil; return fmt.Sprint(o) == key }
+	at := &f.Bundle.Charts[slices.IndexFunc(f.Bundle.Charts, isFirst)]
+	switch {
+	case sameRelease(first, release):
+		return
+	case chart.Name == "":
+		f.note(n, "the chart %s is there twice with different values: those of the second were not carried over; list each release under deploy", shorten(or(chart.Path, chart.URL)))
+		return
+	}
+	at.Values = nil // each entry of deploy has its own
+	f.deploy(first)
+	f.deploy(release)
+	f.once(lineOf(n), "the chart %s has a further release: each is under deploy, where the other charts can be listed, too", shorten(chart.Name))
+}
+
+// sameRelease reports whether two entries of deploy install a chart with the same values. Names count if both have them.
+func sameRelease(a, b manifest.Addon) bool {
+	same := func(x, y string) bool { return x == y || x == "" || y == "" }
+	return a.Chart == b.Chart && same(a.Release, b.Release) && same(a.Namespace, b.Namespace) && slices.Equal(a.Values, b.Values)
+}
+
+// deploy adds an entry under a unique release name, unless there is the same.
+func (f *reader) deploy(a manifest.Addon) {
+	if slices.ContainsFunc(f.Bundle.Deploy, func(b manifest.Addon) bool { return sameRelease(a, b) }) {
+		return
+	}
+	base := or(a.Release, a.Chart)
+	taken := func(o manifest.Addon) bool { return or(o.Release, o.Chart) == base && o.Namespace == a.Namespace }
+	for i := 2; slices.ContainsFunc(f.Bundle.Deploy, taken); i++ {
+		base = fmt.Sprintf("%s-%d", or(a.Release, a.Chart), i)
+	}
+	if a.Release = base; base == a.Chart {
+		a.Release = ""
+	}
+	f.Bundle.Deploy = append(f.Bundle.Deploy, a)
 }
 
 // repoChart returns a chart in a repository, whose OCI address may end in the chart's name.
@@ -300,6 +381,13 @@ func (r *Result) Move(to func(path string) (string, error)) error {
 		paths = append(paths, &c.Path)
 		for k := range c.Values {
 			paths = append(paths, &c.Values[k])
+		}
+	}
+	for i := range r.Bundle.Deploy {
+		a := &r.Bundle.Deploy[i]
+		a.Values = slices.Clone(a.Values)
+		for k := range a.Values {
+			paths = append(paths, &a.Values[k])
 		}
 	}
 	for i := range r.Bundle.Files {
@@ -353,10 +441,10 @@ func clusterPaths(c *manifest.Cluster) []*string {
 
 // Join adds the content of another Result.
 func (r *Result) Join(o Result) {
-	f := &reader{Result: r, images: map[string]bool{}}
-	for _, image := range r.Bundle.Images {
+	f := &reader{Result: r, images: map[string]int{}}
+	for i, image := range r.Bundle.Images {
 		if ref, err := image.Ref(); err == nil {
-			f.images[ref] = true
+			f.images[ref] = i
 		}
 	}
 	b := &r.Bundle
@@ -367,9 +455,7 @@ func (r *Result) Join(o Result) {
 	for _, image := range o.Bundle.Images {
 		f.image(nil, image)
 	}
-	for _, chart := range o.Bundle.Charts {
-		f.addChart(chart)
-	}
+	f.joinCharts(o.Bundle)
 	b.Packages = append(b.Packages, o.Bundle.Packages...)
 	b.Zone, b.PlatformPolicy = or(b.Zone, o.Bundle.Zone), manifest.PlatformPolicy(or(string(b.PlatformPolicy), string(o.Bundle.PlatformPolicy)))
 	switch {
@@ -379,7 +465,7 @@ func (r *Result) Join(o Result) {
 		r.Notes = append(r.Notes, Note{Text: "a second inventory was left out: convert it into a directory of its own"})
 	}
 	for _, file := range o.Bundle.Files {
-		f.addFile(file)
+		f.addFile(nil, file)
 	}
 	for _, pattern := range o.Bundle.Manifests {
 		f.addManifest(pattern)
@@ -394,6 +480,26 @@ func (r *Result) Join(o Result) {
 		}
 	}
 	r.Notes = append(r.Notes, o.Notes...)
+}
+
+// joinCharts adds the charts of another Result with their releases.
+func (f *reader) joinCharts(o manifest.Bundle) {
+	own := f.Bundle
+	f.Bundle.Charts, f.Bundle.Deploy = nil, nil
+	said := len(f.Notes)
+	for _, b := range []manifest.Bundle{own, o} {
+		f.Notes = f.Notes[:said] // those of own were noted before
+		for _, chart := range b.Charts {
+			releases := slices.DeleteFunc(slices.Clone(b.Deploy), func(a manifest.Addon) bool { return chart.Name == "" || a.Chart != chart.Name })
+			if len(releases) == 0 {
+				f.addChart(nil, chart, manifest.Addon{})
+			}
+			for _, release := range releases {
+				chart.Values = release.Values
+				f.addChart(nil, chart, release)
+			}
+		}
+	}
 }
 
 // sameKind reports whether two clusters have the same version, network, runtime and registry. The first one is kept: a

@@ -216,3 +216,84 @@ func FuzzRead(f *testing.F) {
 		}
 	})
 }
+
+// What a file lists twice with different settings is kept, or noted: the values of a chart's second release, the platforms of an
+// image, the sum and the mode of a file.
+func TestListedTwice(t *testing.T) {
+	zarf := `kind: ZarfPackageConfig
+metadata: {name: twice}
+components:
+- name: blue
+  required: true
+  only: {cluster: {architecture: amd64}}
+  images: [quay.io/a/app:1, quay.io/a/all:1]
+  charts:
+  - {name: web, version: 1.2.3, namespace: blue, releaseName: one, url: "https://charts.example.com", valuesFiles: [blue.yaml]}
+  - {name: plain, version: 1.0.0, namespace: blue, url: "https://charts.example.com", valuesFiles: [p.yaml]}
+  files: [{source: "https://example.com/tool", target: /usr/bin/tool}]
+- name: green
+  required: true
+  only: {cluster: {architecture: arm64}}
+  images: [quay.io/a/app:1]
+  charts:
+  - {name: web, version: 1.2.3, namespace: green, releaseName: one, url: "https://charts.example.com", valuesFiles: [green.yaml]}
+  - {name: web, version: 1.2.3, namespace: red, url: "https://charts.example.com"}
+  - {name: plain, version: 1.0.0, namespace: blue, url: "https://charts.example.com", valuesFiles: [p.yaml]}
+  - {name: local, localPath: charts/local}
+  - {name: local, localPath: charts/local, valuesFiles: [l.yaml]}
+  files: [{source: "https://example.com/tool", target: /opt/other, executable: true, shasum: 2222222222222222222222222222222222222222222222222222222222222222}]
+- name: everywhere
+  required: true
+  images: [quay.io/a/all:1]
+`
+	r, err := Read("zarf.yaml", []byte(zarf))
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := Read("hauler.yaml", []byte(`apiVersion: content.hauler.cattle.io/v1
+kind: Charts
+metadata: {name: c}
+spec: {charts: [{name: plain, repoURL: "https://charts.example.com", version: 1.0.0, valuesFiles: [hauler.yaml]}]}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Join(other)
+	if err := r.Move(func(path string) (string, error) { return "../" + path, nil }); err != nil {
+		t.Fatal(err)
+	}
+	wantDeploy := []manifest.Addon{
+		{Chart: "web", Release: "one", Namespace: "blue", Values: []string{"../blue.yaml"}},
+		{Chart: "web", Release: "one", Namespace: "green", Values: []string{"../green.yaml"}},
+		{Chart: "web", Namespace: "red"},
+		{Chart: "plain", Values: []string{"../p.yaml"}},
+		{Chart: "plain", Release: "plain-2", Values: []string{"../hauler.yaml"}},
+	}
+	if diff := cmp.Diff(r.Bundle.Deploy, wantDeploy); diff != "" {
+		t.Errorf("deploy (-got +want):\n%s", diff)
+	}
+	for _, c := range r.Bundle.Charts {
+		if len(c.Values) > 0 {
+			t.Errorf("chart %s%s keeps values %v beside those of its releases", c.Name, c.Path, c.Values)
+		}
+	}
+	if len(r.Bundle.Charts) != 3 {
+		t.Errorf("charts: %v", r.Bundle.Charts)
+	}
+	wantImages := []manifest.Image{{Name: "quay.io/a/app:1", Platforms: []string{"linux/amd64", "linux/arm64"}}, {Name: "quay.io/a/all:1"}}
+	if diff := cmp.Diff(r.Bundle.Images, wantImages); diff != "" {
+		t.Errorf("images (-got +want):\n%s", diff)
+	}
+	if f := r.Bundle.Files; len(f) != 1 || f[0].Mode != 0o755 || len(f[0].SHA256) != 1 {
+		t.Errorf("files: %+v", f)
+	}
+	var notes strings.Builder
+	for _, n := range r.Notes {
+		notes.WriteString(n.String() + "\n")
+	}
+	for _, part := range []string{"zarf.yaml:17: the chart web has a further release", "zarf.yaml:21: the chart charts/local is there twice with different values", "zarf.yaml:22: file other is there twice: it is carried once, as tool"} {
+		if !strings.Contains(notes.String(), part) {
+			t.Errorf("%q is not in\n%s", part, notes.String())
+		}
+	}
+}

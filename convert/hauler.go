@@ -88,7 +88,7 @@ func (f *reader) haulerChart(o *object) {
 	o.rest()
 	switch {
 	case repo == "" || repo == ".":
-		f.addChart(manifest.Chart{Path: name, Values: values})
+		f.addChart(o.node, manifest.Chart{Path: name, Values: values}, manifest.Addon{})
 		return
 	case version == "":
 		version = "*"
@@ -96,7 +96,7 @@ func (f *reader) haulerChart(o *object) {
 	}
 	chart := repoChart(name, repo, version)
 	chart.Values = values
-	f.addChart(chart)
+	f.addChart(o.node, chart, manifest.Addon{})
 }
 
 func (f *reader) haulerFile(o *object) {
@@ -112,7 +112,7 @@ func (f *reader) haulerFile(o *object) {
 	default:
 		file.Path = address
 	}
-	f.addFile(file)
+	f.addFile(o.node, file)
 }
 
 func or(first, second string) string {

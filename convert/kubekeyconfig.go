@@ -160,11 +160,11 @@ func (s *site) chart4(o *object) {
 	case strings.Contains(address, "{{"):
 		s.note(o.node, "chart %s was left out: templates are not evaluated", shorten(address))
 	case strings.HasPrefix(address, "oci://"):
-		s.addChart(repoChart("", address, version))
+		s.addChart(nil, repoChart("", address, version), manifest.Addon{})
 	case found && isURL(repo):
-		s.addChart(repoChart(name, repo, version))
+		s.addChart(nil, repoChart(name, repo, version), manifest.Addon{})
 	case isURL(address):
-		s.addChart(manifest.Chart{URL: address})
+		s.addChart(nil, manifest.Chart{URL: address}, manifest.Addon{})
 	default:
 		s.note(o.node, "chart %s was left out: want name@https://repository or oci://…", shorten(address))
 	}

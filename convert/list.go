@@ -82,5 +82,5 @@ func (f *reader) listedFile(number int, text string) {
 			f.platform(part[3])
 		}
 	}
-	f.addFile(manifest.File{Name: name, URL: text})
+	f.addFile(nil, manifest.File{Name: name, URL: text})
 }

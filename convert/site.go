@@ -139,10 +139,10 @@ func (s *site) addons(spec *object) {
 		name, path := chart.take("name"), chart.take("path")
 		switch repo := chart.text("repo"); {
 		case path != nil && path.Value != "":
-			s.addChart(manifest.Chart{Path: path.Value})
+			s.addChart(nil, manifest.Chart{Path: path.Value}, manifest.Addon{})
 			s.taken[placeOf(path)] = true
 		case name != nil && repo != "":
-			s.addChart(repoChart(name.Value, repo, chart.text("version")))
+			s.addChart(nil, repoChart(name.Value, repo, chart.text("version")), manifest.Addon{})
 			s.taken[placeOf(name)] = true
 		}
 	}

@@ -95,13 +95,14 @@ func (f *reader) zarfChart(o *object) {
 		}
 		values = append(values, v)
 	}
-	o.skip("namespace", "releaseName", "noWait", "schemaValidation", "serverSideApply")
+	release := manifest.Addon{Release: o.text("releaseName"), Namespace: o.text("namespace")}
+	o.skip("noWait", "schemaValidation", "serverSideApply")
 	o.drop("variables", "write values files")
 	o.drop("values", "write values files")
 	o.rest()
 	switch {
 	case local != "":
-		f.addChart(manifest.Chart{Path: local, Values: values})
+		f.addChart(o.node, manifest.Chart{Path: local, Values: values}, release)
 	case git != "" || strings.HasSuffix(url, ".git") || strings.Contains(url, ".git@"):
 		f.note(o.node, "the chart %s was left out: it lies in a git repository; clone it and name its directory with path", shorten(name))
 	case url == "":
@@ -109,9 +110,9 @@ func (f *reader) zarfChart(o *object) {
 	case strings.HasPrefix(url, "oci://"):
 		chart := repoChart("", url, version)
 		chart.Values = values
-		f.addChart(chart)
+		f.addChart(o.node, chart, release)
 	default:
-		f.addChart(manifest.Chart{Name: name, Repo: url, Version: version, Values: values})
+		f.addChart(o.node, manifest.Chart{Name: name, Repo: url, Version: version, Values: values}, release)
 	}
 }
 
@@ -142,7 +143,7 @@ func (f *reader) remote(n *yaml.Node, address string) {
 	if sum != "" {
 		file.SHA256 = manifest.Sums{manifest.AllPlatforms: sum}
 	}
-	f.addFile(file)
+	f.addFile(n, file)
 	f.note(n, "the manifest %s is carried as a file without its images: download it and list it under manifests", shorten(url))
 }
 
@@ -177,5 +178,5 @@ func (f *reader) zarfFile(o *object) {
 	if target != "" {
 		f.note(o.node, "file %s is carried; extract it to %s by hand", file.Name, shorten(target))
 	}
-	f.addFile(file)
+	f.addFile(o.node, file)
 }
