@@ -37,9 +37,10 @@ type buildOptions struct {
 func newBuildCmd(g *globals) *cobra.Command {
 	o := buildOptions{split: usage.Size{Least: minSplit}}
 	cmd := &cobra.Command{
-		Use:   "build MANIFEST",
+		Use:   "build [MANIFEST|DIR]",
 		Short: "Build a bundle from a manifest",
-		Long: `Downloads all items of a manifest and writes them to one file, NAME-VERSION.kkb.
+		Long: `Downloads all items of a manifest and writes them to one file, NAME-VERSION.kkb. Without MANIFEST it is manifest.yaml
+of this directory; of another directory, its manifest is used.
 
 A matching lock file beside the manifest is used. Without one, build looks up the current digests of tags and keeps the lock in
 the bundle. Of a lock that does not match, the pins of unchanged items are used, unless --update is given. Downloads stay in the cache: an interrupted build continues, and the next build downloads only new items. The same
@@ -75,8 +76,14 @@ Texts that may be images are reported; --strict makes them an error. See kkbundl
   kkbundle build --split 4GB -o /media/stick/site.kkb manifest.yaml
   kkbundle build --encrypt-to age1... -o /media/stick/site.kkb.age manifest.yaml
   kkbundle build -o - manifest.yaml | ssh gate kkbundle push --registry harbor.site -`,
-		Args: takes("MANIFEST"),
-		RunE: func(cmd *cobra.Command, args []string) error { return runBuild(cmd.Context(), g, args[0], o) },
+		Args: takes("[MANIFEST|DIR]"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			file, err := manifestFile(args)
+			if err != nil {
+				return err
+			}
+			return runBuild(cmd.Context(), g, file, o)
+		},
 	}
 	cmd.Flags().StringVarP(&o.output, "output", "o", "", "the file to write, - for standard output (default NAME-VERSION.kkb, with .age if it is encrypted)")
 	cmd.Flags().Var(&o.split, "split", "write parts of this size, such as 4GB, 4GiB or 700MB")

@@ -24,7 +24,9 @@ func newCertsCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "certs",
 		Short: "List and renew a cluster's certificates, replace its authorities, and save its keys",
-		Long: `Certificates of control planes, of the site's registry and of external etcd are valid for a year. By default, timers on their hosts renew
+		Long: `Lists, renews, replaces and saves a cluster's certificates.
+
+Certificates of control planes, of the site's registry and of external etcd are valid for a year. By default, timers on their hosts renew
 them 60 days before they end (certificates.renew: auto). These commands are for checks, for clusters with renew: manual, and for hosts
 that were switched off.`,
 		Args: takes(),

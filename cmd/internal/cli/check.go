@@ -86,23 +86,35 @@ func filesToCheck(args []string) ([]string, error) {
 			files = append(files, arg)
 			continue
 		}
-		entries, err := os.ReadDir(arg)
+		ours, err := ourFiles(arg, "")
 		if err != nil {
 			return nil, err
 		}
-		n := len(files)
-		for _, e := range entries {
-			path := filepath.Join(arg, e.Name())
-			if !e.Type().IsRegular() || !usage.IsYAML(path) {
-				continue
-			}
-			data, err := build.ReadFile(path)
-			if err == nil && fileKind(path, data).Kind != "" {
-				files = append(files, path)
-			}
-		}
-		if len(files) == n {
+		if len(ours) == 0 {
 			return nil, &build.InputError{Err: fmt.Errorf("%s has no file of kkbundle: write some with kkbundle init", arg)}
+		}
+		files = append(files, ours...)
+	}
+	return files, nil
+}
+
+// ourFiles returns the files of kkbundle and KubeKey in a directory: those of one kind, or all if kind is "".
+func ourFiles(dir, kind string) (files []string, err error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range entries {
+		path := filepath.Join(dir, e.Name())
+		if !e.Type().IsRegular() || !usage.IsYAML(path) {
+			continue
+		}
+		data, err := build.ReadFile(path)
+		if err != nil {
+			continue
+		}
+		if k := fileKind(path, data).Kind; k != "" && (kind == "" || k == kind) {
+			files = append(files, path)
 		}
 	}
 	return files, nil

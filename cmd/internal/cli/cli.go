@@ -67,10 +67,11 @@ func newRootCmd(g *globals) *cobra.Command {
 		Long: `kkbundle installs Kubernetes and its applications at sites without internet.
 
 On a connected machine, build downloads everything a manifest names into one file.
-That file is carried across; push seeds a registry from it, install makes a cluster.
-
-` + exitCodeHelp(),
+That file is carried across; push seeds a registry from it, install makes a cluster.`,
+		Annotations:       exitCodesOf(exitCodeHelp()),
 		Version:           versionLine(),
+		Args:              takes(),
+		RunE:              func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		SilenceUsage:      true,
 		SilenceErrors:     true,
 		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
@@ -89,8 +90,9 @@ That file is carried across; push seeds a registry from it, install makes a clus
 		if errors.As(err, &wrong) { // pflag says it as Go does
 			text = strings.TrimSuffix(text, wrong.Error()) + "want a whole number"
 		}
-		return fmt.Errorf("%s; see `%s --help`", text, c.CommandPath())
+		return fmt.Errorf("%s; %ssee `%s --help`", text, nearFlag(c, err), c.CommandPath())
 	})
+	cmd.SetHelpCommand(newHelpCmd())
 	f := cmd.PersistentFlags()
 	f.BoolVarP(&g.Quiet, "quiet", "q", false, "print only errors and requested output")
 	f.BoolVarP(&g.Verbose, "verbose", "v", false, "print details")
@@ -142,6 +144,9 @@ func takes(names ...string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) >= least && len(args) <= len(names) {
 			return nil
+		}
+		if cmd.HasSubCommands() && len(names) == 0 {
+			return unknownCommand(cmd, args[0])
 		}
 		want := strings.Join(names, " ")
 		want = cmp.Or(want, "no arguments")

@@ -15,7 +15,7 @@ func newConfigCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "config",
 		Short: "Write, check and show cluster files",
-		Long: `The cluster file describes the cluster. Configs of KubeKey v4, cluster files of KubeKey v3, and KKClusters with their
+		Long: `Writes, checks and shows cluster files, which describe a cluster. Configs of KubeKey v4, cluster files of KubeKey v3, and KKClusters with their
 KKMachineTemplates are read directly; keys that cannot be carried over are reported with their place.
 
 Precedence, lowest first: default, cluster file, the inventory's vars, its groupVars, a host's entry, --set.`,

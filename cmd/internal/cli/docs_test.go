@@ -242,7 +242,7 @@ func TestDocsCommandLines(t *testing.T) {
 // TestDocsCommandLinesAreChecked shows that a wrong one is found.
 func TestDocsCommandLinesAreChecked(t *testing.T) {
 	t.Parallel()
-	for _, line := range []string{"kkbundle bild manifest.yaml", "kkbundle build --split 4XB m.yaml", "kkbundle build", "kkbundle etcd bakup", "kkbundle push --regitry a b.kkb"} {
+	for _, line := range []string{"kkbundle bild manifest.yaml", "kkbundle build --split 4XB m.yaml", "kkbundle inspect", "kkbundle etcd bakup", "kkbundle push --regitry a b.kkb"} {
 		if path, err := cli.CheckCommandLine(shellCommands(line)[0].words[1:]); err == nil {
 			t.Errorf("%q passes as %s", line, path)
 		}

@@ -27,6 +27,8 @@ func newEtcdCmd(g *globals) *cobra.Command {
 
 The etcd hosts also save snapshots themselves, every 6 hours unless the cluster file (etcd.backup) has other values, and send them to an
 object storage if it names one (backup.s3).`,
+		Args: takes(),
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newEtcdBackupCmd(g), newEtcdCopiesCmd(g), newEtcdDefragCmd(g), newEtcdFetchCmd(g), newEtcdRestoreCmd(g))
 	return cmd

@@ -28,9 +28,17 @@ func groupFlags(root *cobra.Command) {
 		}
 		all := strings.TrimRight(c.LocalFlags().FlagUsages(), " \n")
 		_, err = io.WriteString(out, strings.Replace(text.String(), all, groupedFlags(c.LocalFlags()), 1))
+		if codes := c.Annotations[exitCodesKey]; err == nil && codes != "" {
+			_, err = io.WriteString(out, "\n"+codes+"\n")
+		}
 		return err
 	})
 }
+
+// exitCodesKey is the annotation of a command whose help ends with a text about its exit codes.
+const exitCodesKey = "exit codes"
+
+func exitCodesOf(text string) map[string]string { return map[string]string{exitCodesKey: text} }
 
 // fitHelp makes help fit the terminal that it is printed on. Elsewhere it stays as it is written.
 func fitHelp(root *cobra.Command) {

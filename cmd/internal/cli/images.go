@@ -21,7 +21,7 @@ type imagesOptions struct {
 func newImagesCmd(g *globals) *cobra.Command {
 	var o imagesOptions
 	cmd := &cobra.Command{
-		Use:   "images MANIFEST",
+		Use:   "images [MANIFEST|DIR]",
 		Short: "List the images of a manifest and the reasons for each",
 		Long: `Lists the images that a bundle of the manifest would have, and the reasons for each: the manifest itself, the cluster, or an
 object of a chart or of Kubernetes YAML. Undecided texts, which may be images, follow. Charts are downloaded, images are not.
@@ -30,8 +30,14 @@ Undecided texts are settled in the manifest: list needed images under images, wr
 images, and list other texts under excludeImages.`,
 		Example: `  kkbundle images manifest.yaml
   kkbundle images --names manifest.yaml`,
-		Args: takes("MANIFEST"),
-		RunE: func(cmd *cobra.Command, args []string) error { return runImages(cmd.Context(), g, args[0], o) },
+		Args: takes("[MANIFEST|DIR]"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			file, err := manifestFile(args)
+			if err != nil {
+				return err
+			}
+			return runImages(cmd.Context(), g, file, o)
+		},
 	}
 	o.add(cmd.Flags())
 	cmd.Flags().BoolVar(&o.names, "names", false, "print the references alone, one a line")

@@ -19,7 +19,7 @@ func newInventoryCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "inventory",
 		Short: "Write, check and show inventories",
-		Long: `The inventory lists the hosts, their roles, and how to connect to them. Inventories of KubeKey v4, cluster files of KubeKey v3 and
+		Long: `Writes, checks and shows inventories, which list the hosts, their roles, and how to connect to them. Inventories of KubeKey v4, cluster files of KubeKey v3 and
 KKClusters are read directly; keys that cannot be carried over are reported with their place.`,
 		Args: takes(),
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },

@@ -133,10 +133,12 @@ func (g *globals) showBuild() func(build.Event) {
 func newLockCmd(g *globals) *cobra.Command {
 	var flags projectFlags
 	cmd := &cobra.Command{
-		Use:   "lock MANIFEST",
+		Use:   "lock [MANIFEST|DIR]",
 		Short: "Pin every item of a manifest by digest",
 		Long: `Looks up the current digests of the manifest's tags and versions and writes them to a lock file beside it
-(manifest.lock.yaml for manifest.yaml). build then uses exactly these; run lock again to move to newer ones.
+(manifest.lock.yaml for manifest.yaml). build then uses exactly these; run lock again to move to newer ones. Without MANIFEST it is
+manifest.yaml of this directory; of another directory, its manifest is used.
+
 After a change of the manifest or of its files, only new and changed items are looked up, and operating system packages; --update looks
 up all items.
 Charts are rendered, and Kubernetes YAML is read, to find images that nobody listed; these are pinned too. The kubeadm of a cluster is
@@ -145,8 +147,14 @@ Files without a published checksum are downloaded to compute it, and the lock re
 attached to images are pinned with them. Signatures that the manifest requires (verify) are checked now and in every build.
 An existing lock file is replaced. Any other file in its place is an error.`,
 		Example: "  kkbundle lock manifest.yaml",
-		Args:    takes("MANIFEST"),
-		RunE:    func(cmd *cobra.Command, args []string) error { return runLock(cmd.Context(), g, args[0], flags) },
+		Args:    takes("[MANIFEST|DIR]"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			file, err := manifestFile(args)
+			if err != nil {
+				return err
+			}
+			return runLock(cmd.Context(), g, file, flags)
+		},
 	}
 	flags.add(cmd.Flags())
 	flags.addUpdate(cmd.Flags())

@@ -20,7 +20,12 @@ import (
 )
 
 func newNodesCmd(g *globals) *cobra.Command {
-	cmd := &cobra.Command{Use: "nodes", Short: "Add nodes to a cluster, or delete nodes"}
+	cmd := &cobra.Command{
+		Use:   "nodes",
+		Short: "Add nodes to a cluster, or delete nodes",
+		Args:  takes(),
+		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
 	cmd.AddCommand(newNodesAddCmd(g), newNodesDeleteCmd(g))
 	return cmd
 }

@@ -28,7 +28,7 @@ type outdatedOptions struct {
 func newOutdatedCmd(g *globals) *cobra.Command {
 	var o outdatedOptions
 	cmd := &cobra.Command{
-		Use:   "outdated MANIFEST|LOCK|BUNDLE",
+		Use:   "outdated [MANIFEST|DIR|LOCK|BUNDLE]",
 		Short: "List items with newer versions upstream",
 		Long: `Asks upstream for newer versions of the items of a manifest, lock or bundle: image tags with the same suffix and as many numbers
 (1.27-alpine: 1.29-alpine), versions of charts, Kubernetes' own binaries, releases on GitHub. PATCH is the newest version with the same
@@ -39,8 +39,14 @@ release line of Kubernetes or containerd has no more support.
 The manifest's sources are used: of the manifest beside a lock, or in a bundle. A bundle's sources with ca, cert, key or directory are
 refused: name the manifest or the lock instead.`,
 		Example: "  kkbundle outdated manifest.yaml\n  kkbundle outdated --exit-code site-1.4.0.kkb",
-		Args:    takes("MANIFEST|LOCK|BUNDLE"),
-		RunE:    func(cmd *cobra.Command, args []string) error { return runOutdated(cmd.Context(), g, args[0], o) },
+		Args:    takes("[MANIFEST|DIR|LOCK|BUNDLE]"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			file, err := manifestFile(args)
+			if err != nil {
+				return err
+			}
+			return runOutdated(cmd.Context(), g, file, o)
+		},
 	}
 	f := cmd.Flags()
 	g.addTrust(f)

@@ -15,8 +15,12 @@ func newPartsCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "parts",
 		Short: "Check the parts of a split bundle",
-		Long: `A bundle that build --split wrote is NAME.kkb.001, NAME.kkb.002 and so on, and NAME.kkb.parts.json. Every command takes any
+		Long: `Checks the parts of a split bundle.
+
+A bundle that build --split wrote is NAME.kkb.001, NAME.kkb.002 and so on, and NAME.kkb.parts.json. Every command takes any
 of these names, or NAME.kkb, and reads across the parts where they lie. To join them by hand: cat NAME.kkb.[0-9]* > NAME.kkb`,
+		Args: takes(),
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newPartsVerifyCmd(g))
 	return cmd

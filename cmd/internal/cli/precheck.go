@@ -45,10 +45,9 @@ kkbundle precheck list describes the checks.
 made only if a selected check needs them.
 
 -o FORMAT prints table, json, junit, html or markdown on standard output. -o FORMAT=FILE writes a file, also several; the table
-is still printed, unless --quiet. An existing report is replaced; any other file is an error.
-
-Exit codes: 0 ready, possibly with warnings; 12 a check blocks; 13 hosts could not be checked, and no check blocks; 22 warnings, with
---fail-on warn.`,
+is still printed, unless --quiet. An existing report is replaced; any other file is an error.`,
+		Annotations: exitCodesOf(`Exit codes: 0 ready, possibly with warnings; 12 a check blocks; 13 hosts could not be checked, and no check blocks; 22 warnings, with
+--fail-on warn.`),
 		Example: `  kkbundle precheck -i inventory.yaml site-1.4.0.kkb
   kkbundle precheck -i inventory.yaml -c cluster.yaml -o html=report.html,junit=junit.xml
   kkbundle precheck -i inventory.yaml --skip etcd --rules rules.yaml --fail-on warn

@@ -35,7 +35,7 @@ func newPullCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "pull ADDRESS",
 		Short: "Pull a bundle from an OCI registry or a web server",
-		Long: `ADDRESS is oci://HOST/PATH[:TAG|@DIGEST] or https://HOST/PATH/NAME.kkb.
+		Long: `Downloads a published bundle to a file, from oci://HOST/PATH[:TAG|@DIGEST] or https://HOST/PATH/NAME.kkb.
 
 From a registry: downloads a published bundle to a file, with its signatures beside it. Only blobs that are neither in the cache nor in the bundles of
 --have are transferred; a repeated pull continues at the byte. Every blob's digest is checked. The digest of the file is that of the

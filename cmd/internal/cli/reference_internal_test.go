@@ -95,6 +95,9 @@ the same for all commands.
 			fmt.Fprintf(&b, "Examples:\n\n```sh\n%s\n```\n\n", regexp.MustCompile(`(?m)^  `).ReplaceAllString(c.Example, ""))
 		}
 		flags(&b, c.NonInheritedFlags())
+		if codes := c.Annotations[exitCodesKey]; codes != "" {
+			fmt.Fprintf(&b, "%s\n\n", paragraphs(codes))
+		}
 	})
 	return strings.TrimRight(b.String(), "\n") + "\n"
 }

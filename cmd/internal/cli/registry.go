@@ -28,7 +28,7 @@ func newRegistryCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "registry",
 		Short: "Run a writable registry",
-		Long: `A registry (CNCF distribution) for sites without one: serve runs it in the foreground, install as a service of this host with
+		Long: `Runs a registry (CNCF distribution) at a site without one: serve in the foreground, install as a service of this host with
 certificates and logins. push seeds it. rotate replaces logins, also those of a cluster's registry.`,
 		Args: takes(),
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },

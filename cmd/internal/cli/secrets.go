@@ -14,9 +14,11 @@ func newSecretsCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "secrets",
 		Short: "Manage the encryption of Secrets in etcd",
-		Long:  `New clusters encrypt Secrets in etcd, at every security level. The key is on the control planes and in the work directory.`,
-		Args:  takes(),
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Long: `Manages the encryption of Secrets in etcd.
+
+New clusters encrypt them, at every security level. The key is on the control planes and in the work directory.`,
+		Args: takes(),
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newSecretsRotateCmd(g))
 	return cmd

@@ -32,9 +32,8 @@ With a cluster file, given or in the bundle, versions are compared with it.
 
 A pod of Kubernetes or of the pod network that has not been ready for less than a minute is starting: a warning. After that it is a
 failure. --wait repeats the look until nothing fails and nothing is starting, at most for the given time: use it after hosts were
-restarted.
-
-Exit codes: 0 healthy, possibly with warnings; 23 a check failed or a host is unreachable.`,
+restarted.`,
+		Annotations: exitCodesOf("Exit codes: 0 healthy, possibly with warnings; 23 a check failed or a host is unreachable."),
 		Example: `  kkbundle status -i inventory.yaml
   kkbundle status -i inventory.yaml -o json site-1.4.0.kkb
   kkbundle status -i inventory.yaml --wait 10m`,
