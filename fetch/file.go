@@ -68,19 +68,22 @@ func (f *files) resolve(ctx context.Context, file manifest.File, platform string
 		pin.URL = local
 		return f.pinLocal(ctx, pin, known)
 	}
+	checksums := manifest.Expand(file.Checksums, platform)
+	if known == "" && checksums != "" {
+		pin.Checksums, _ = f.web.override(checksums)
+	}
 	if known == "" {
-		if old, ok := f.kept.file(file, pin, f.web); ok {
+		if old, ok := f.kept.file(pin, f.web); ok {
 			return old, nil
 		}
 	}
-	if known == "" && file.Checksums != "" {
-		address := manifest.Expand(file.Checksums, platform)
-		sum, err := f.web.checksum(ctx, address, pin.Ref)
+	if pin.Checksums != "" {
+		sum, err := f.web.checksum(ctx, checksums, pin.Ref)
 		if err != nil {
-			return pin, fmt.Errorf("checksums %s: %w", address, err)
+			return pin, fmt.Errorf("checksums %s: %w", checksums, err)
 		}
 		known = sum
-		if pin.Verified, err = f.web.vouchesFor(address); err != nil {
+		if pin.Verified, err = f.web.vouchesFor(checksums); err != nil {
 			return pin, err
 		}
 	}

@@ -51,10 +51,10 @@ func (k kept) image(ctx context.Context, repo *repository, ref string) (root oci
 	return root, pin, err == nil, err
 }
 
-// file returns the pin of a file whose digest the manifest does not name.
-func (k kept) file(file manifest.File, want manifest.Pin, site *web) (manifest.Pin, bool) {
+// file returns the pin of a file whose digest the manifest does not name. The same checksum file must have named it.
+func (k kept) file(want manifest.Pin, site *web) (manifest.Pin, bool) {
 	pin, ok := k.pins[keptItem{want.Kind, want.Ref, want.Platform}]
-	if !ok || !lookedUp(pin) || pin.Package != "" || !site.hasSource(pin.Ref, pin.From) || file.Checksums != "" && pin.Verified == manifest.VerifiedFirstUse {
+	if !ok || !lookedUp(pin) || pin.Package != "" || !site.hasSource(pin.Ref, pin.From) || pin.Checksums != want.Checksums {
 		return want, false
 	}
 	pin.Name, pin.Version, pin.Mode = want.Name, want.Version, want.Mode

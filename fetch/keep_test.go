@@ -108,3 +108,34 @@ func TestKeepFilesAndCharts(t *testing.T) {
 		t.Errorf("changed items: %+v, %v", l, err)
 	}
 }
+
+// TestKeepChecksums asks a changed checksum address, and a file without one again; the same address is not asked.
+func TestKeepChecksums(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, false)
+	s.put("/a", []byte("one"))
+	for _, name := range []string{"/old.sha256", "/new.sha256"} {
+		s.put(name, []byte(digestOf([]byte("one")).Encoded()+"  a\n"))
+	}
+	file := manifest.File{Name: "a", URL: s.url + "/a", Checksums: s.url + "/old.sha256"}
+	b := &manifest.Bundle{Metadata: manifest.Metadata{Name: "b", Version: "1"}, Platforms: []string{"linux/amd64"}, Files: []manifest.File{file}}
+	o := options(newStore(t), s)
+	old, err := fetch.Resolve(t.Context(), b, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.Keep = old
+	asked := s.count("GET", "/old.sha256")
+	if _, err := fetch.Resolve(t.Context(), b, o); err != nil || s.count("GET", "/old.sha256") != asked {
+		t.Errorf("an unchanged address was asked again, or %v", err)
+	}
+	s.put("/new.sha256", []byte(digestOf([]byte("another")).Encoded()+"  a\n"))
+	b.Files[0].Checksums = s.url + "/new.sha256"
+	if l, err := fetch.Resolve(t.Context(), b, o); err == nil && l.Items[0].Digest == old.Items[0].Digest {
+		t.Errorf("the new address was not asked: %+v", l.Items[0])
+	}
+	b.Files[0].Checksums = ""
+	if l, err := fetch.Resolve(t.Context(), b, o); err != nil || l.Items[0].Verified != manifest.VerifiedFirstUse {
+		t.Errorf("without checksums: %+v, %v", l, err)
+	}
+}

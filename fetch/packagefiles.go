@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
@@ -30,11 +31,15 @@ type networkFiles struct{ web *web }
 // Get implements packages.Files.
 func (n networkFiles) Get(ctx context.Context, address string, limit int64) ([]byte, error) {
 	data, err := n.web.page(ctx, address, limit)
-	// Object stores answer 403 for missing files.
+	return data, missing(err)
+}
+
+// missing marks the error for a file that a server does not have: object stores answer 403 for it.
+func missing(err error) error {
 	if lacking(err, http.StatusNotFound, http.StatusGone, http.StatusForbidden) {
-		err = fmt.Errorf("%w: %w", fs.ErrNotExist, err)
+		return fmt.Errorf("%w: %w", fs.ErrNotExist, err)
 	}
-	return data, err
+	return err
 }
 
 // Open implements packages.Files.
@@ -51,7 +56,7 @@ func (n networkFiles) Open(ctx context.Context, address string, size int64, sum 
 		if errors.Is(err, errMismatch) {
 			err = fmt.Errorf("%w: the mirror is being updated or is damaged; try again later, or use another mirror", err)
 		}
-		return nil, err
+		return nil, missing(err)
 	}
 	rc, err := n.web.loader.cache.store.Open(ctx, want)
 	if err != nil {
@@ -151,7 +156,7 @@ func (c *choice) loadImage(ctx context.Context, d *diskImage) error {
 			directories = append(directories, path.Dir(path.Clean(dir)))
 		case base == "Release" && len(parts) >= 3 && parts[len(parts)-3] == "dists":
 			suites = append(suites, path.Clean(dir))
-		case strings.TrimSuffix(strings.TrimSuffix(base, ".gz"), ".xz") == "Packages" && !strings.Contains("/"+name, "/dists/"):
+		case isPackageList(base) && !strings.Contains("/"+name, "/dists/"):
 			lists = append(lists, name)
 		}
 		return ctx.Err()
@@ -186,6 +191,11 @@ func (c *choice) loadImage(ctx context.Context, d *diskImage) error {
 		}
 	}
 	return nil
+}
+
+func isPackageList(base string) bool {
+	suffix, ok := strings.CutPrefix(base, "Packages")
+	return ok && slices.Contains(packages.ListForms(), suffix)
 }
 
 // loadList reads a list without a Release, as made by dpkg-scanpackages.

@@ -271,7 +271,13 @@ func (c *choice) answers(p *packages.Package) []string {
 func (c *choice) choose(ctx context.Context, list []packageRepository) (*packages.Solution, error) {
 	if len(c.set.Install) == 0 {
 		all := &packages.Solution{}
-		c.universe.All(func(p *packages.Package) { all.Packages = append(all.Packages, p) })
+		var unusable []error
+		c.universe.All(func(p *packages.Package) {
+			all.Packages, unusable = append(all.Packages, p), append(unusable, p.Unusable)
+		})
+		if err := errors.Join(unusable...); err != nil {
+			return nil, err
+		}
 		slices.SortFunc(all.Packages, func(a, b *packages.Package) int {
 			return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.Version, b.Version))
 		})
@@ -287,9 +293,7 @@ func (c *choice) choose(ctx context.Context, list []packageRepository) (*package
 		}
 		wanted[unknown.Path] = true
 		if len(wanted) == 1 {
-			if err := c.universe.UnknownPaths(wanted); err != nil {
-				return nil, err
-			}
+			c.universe.UnknownPaths(wanted)
 		}
 		for _, r := range list {
 			if l, ok := r.(fileLister); ok {

@@ -89,6 +89,8 @@ type Pin struct {
 	URL string `yaml:"url,omitempty" doc:"Address of a file or chart archive."`
 	// From is the address of an override from which the bytes were fetched.
 	From string `yaml:"from,omitempty" doc:"Address of an override that the bytes came from."`
+	// Checksums is the address of the checksum file that a file's digest was read from, after overrides.
+	Checksums string `yaml:"checksums,omitempty" doc:"Address of the checksum file that the digest of a file came from."`
 	// Digest and Size are of the image's manifest or index, of the chart archive or of the file.
 	Digest digest.Digest `yaml:"digest" kk:"required" doc:"Digest of the content."`
 	Size   int64         `yaml:"size" doc:"Size in bytes."`

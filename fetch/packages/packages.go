@@ -20,8 +20,8 @@ import (
 type Files interface {
 	// Get returns a small file of at most limit bytes. The error for a missing one is fs.ErrNotExist.
 	Get(ctx context.Context, address string, limit int64) ([]byte, error)
-	// Open returns a file of the given size, already checked against its sha256, 64 hexadecimal digits. The caller
-	// closes it.
+	// Open returns a file of the given size, -1 for an unknown one, already checked against its sha256, 64 hexadecimal
+	// digits. The error for a missing one is fs.ErrNotExist. The caller closes the file.
 	Open(ctx context.Context, address string, size int64, sha256 string) (io.ReadCloser, error)
 }
 
@@ -43,6 +43,8 @@ type Package struct {
 	Unsigned bool
 	// Rank orders packages to be chosen only as a last resort: those with the higher rank.
 	Rank int
+	// Unusable is why the package cannot be chosen, nil if it can: a list may have odd entries that nobody wants.
+	Unusable error
 }
 
 // File returns the name of its file: the last part of its address.
@@ -54,23 +56,25 @@ func (p *Package) File() string {
 	return name
 }
 
-// Check refuses a package with invalid names, or without the facts needed to fetch it.
+// Check refuses a package with invalid names, and makes one unusable that lacks the facts needed to fetch it.
 func (p *Package) Check() error {
-	_, hash := hex.DecodeString(p.SHA256)
-	switch {
-	case !isWord(p.Name) || !isWord(p.Version):
+	if !isWord(p.Name) || !isWord(p.Version) {
 		return fmt.Errorf("invalid package: name %.60q, version %.60q", p.Name, p.Version)
-	case hash != nil || len(p.SHA256) != 64:
-		return fmt.Errorf("package %s has no SHA256, and weaker sums are not accepted", p.Name)
-	case p.Size <= 0:
-		return fmt.Errorf("package %s has no size", p.Name)
-	case !isWord(p.File()) || strings.HasPrefix(p.File(), "."):
-		return fmt.Errorf("package %s has an invalid file name %.60q", p.Name, p.File())
 	}
 	for _, r := range p.Provides {
 		if !IsCapability(r.Name) {
 			return fmt.Errorf("package %s provides %.60q", p.Name, r.Name)
 		}
+	}
+	_, hash := hex.DecodeString(p.SHA256)
+	switch {
+	case p.Unusable != nil:
+	case hash != nil || len(p.SHA256) != 64:
+		p.Unusable = fmt.Errorf("package %s has no SHA256 in its list, and weaker sums are not accepted", p.Name)
+	case p.Size <= 0:
+		p.Unusable = fmt.Errorf("package %s has no size in its list", p.Name)
+	case !isWord(p.File()) || strings.HasPrefix(p.File(), "."):
+		p.Unusable = fmt.Errorf("package %s has an invalid file name %.60q in its list", p.Name, p.File())
 	}
 	return nil
 }
@@ -85,10 +89,46 @@ func IsCapability(s string) bool { return s != "" && !strings.ContainsFunc(s, un
 
 // Join returns the address of a file of a repository: a URL if base is one, else a path.
 func Join(base, file string) string {
-	if strings.Contains(base, "://") {
+	if isURL(base) {
 		file = (&url.URL{Path: file}).EscapedPath()
 	}
 	return strings.TrimSuffix(base, "/") + "/" + file
+}
+
+func isURL(address string) bool { return strings.Contains(address, "://") }
+
+// Within returns the address of a file that a repository's own metadata name: by a path from base, which may lead to a
+// directory beside it on the same server or disk image, or by a URL.
+func Within(base, file string) (string, error) {
+	u, err := url.Parse(base)
+	if err != nil || !isURL(base) {
+		u = &url.URL{Path: "/" + base}
+	}
+	if isURL(file) && isURL(base) {
+		other, err := url.Parse(file)
+		if err != nil || other.Scheme != "http" && other.Scheme != "https" || other.Host == "" || other.User != nil {
+			return "", fmt.Errorf("invalid address %.120q", file)
+		}
+		u, file = other, ""
+	}
+	depth := 0
+	for part := range strings.SplitSeq(u.Path+"/"+file, "/") {
+		switch part {
+		case "..":
+			depth--
+		case "", ".":
+		default:
+			depth++
+		}
+		if depth < 0 {
+			return "", fmt.Errorf("path %.120q leads out of the repository's server", file)
+		}
+	}
+	u = u.JoinPath(strings.Split((&url.URL{Path: "./" + file}).EscapedPath(), "/")...)
+	if !isURL(base) {
+		return strings.TrimPrefix(u.Path, "/"), nil
+	}
+	return u.String(), nil
 }
 
 // A Relation is a capability: a package's name, a virtual name or a path, with versions.
@@ -255,11 +295,11 @@ func (u *Universe) meets(want, have Relation) bool {
 }
 
 // UnknownPaths adds the required paths that no package is known to have.
-func (u *Universe) UnknownPaths(to map[string]bool) error {
+func (u *Universe) UnknownPaths(to map[string]bool) {
 	for _, p := range u.packages {
 		d, err := u.format.Dependencies(p)
 		if err != nil {
-			return fmt.Errorf("bad metadata of %s %s: %w", p.Name, p.Version, err)
+			continue // an error only if it is chosen
 		}
 		for _, need := range d.Requires {
 			for _, r := range need.AnyOf {
@@ -269,5 +309,4 @@ func (u *Universe) UnknownPaths(to map[string]bool) error {
 			}
 		}
 	}
-	return nil
 }

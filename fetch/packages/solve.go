@@ -90,7 +90,10 @@ func (s *solver) all(names []string) (failed int, err error) {
 	roots := make([]*Package, len(names))
 	for i, name := range names { // first the named ones, the best alternatives of each other
 		r := parseName(name)
-		if roots[i], err = s.root(r); err != nil {
+		if roots[i], err = s.root(r); err == nil {
+			err = roots[i].Unusable
+		}
+		if err != nil {
 			return i, err
 		}
 		if err := s.take(roots[i]); err != nil {
@@ -204,8 +207,8 @@ func (s *solver) is(r Relation, p *Package) bool {
 
 // of parses the dependencies of a package once.
 func (s *solver) of(p *Package) (Dependencies, error) {
-	if d, ok := s.read[p]; ok {
-		return d, nil
+	if d, ok := s.read[p]; ok || p.Unusable != nil {
+		return d, p.Unusable
 	}
 	d, err := s.u.format.Dependencies(p)
 	if err != nil {

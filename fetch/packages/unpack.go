@@ -10,6 +10,7 @@ import (
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
 	"github.com/ulikunitz/xz"
+	"github.com/ulikunitz/xz/lzma"
 )
 
 const (
@@ -18,6 +19,10 @@ const (
 	// maxWindow bounds the memory that a list's compression may require, in bytes.
 	maxWindow = 128 << 20
 )
+
+// ListForms returns the suffixes of a list's published forms that Unpack reads, the best first: gzip decompresses five
+// times as fast as xz, and a mirror rarely has the plain form that its index names.
+func ListForms() []string { return []string{".gz", ".xz", ".zst", ".bz2", ".lzma", ""} }
 
 // Unpack decompresses a list according to its name. It returns at most MaxList bytes, and an error if there are more.
 // The caller closes the result, and then r.
@@ -40,8 +45,10 @@ func Unpack(name string, r io.Reader) (io.ReadCloser, error) {
 		if z, err = zstd.NewReader(plain, zstd.WithDecoderMaxWindow(maxWindow), zstd.WithDecoderConcurrency(1)); err == nil {
 			in, end = z, z.Close
 		}
-	case ".lz4", ".lzma", ".Z":
-		return nil, fmt.Errorf("%s has an unsupported compression; want gz, xz, zst or bz2", path.Base(name))
+	case ".lzma":
+		in, err = lzma.ReaderConfig{DictCap: maxWindow}.NewReader(plain)
+	case ".lz4", ".zck", ".Z":
+		return nil, fmt.Errorf("%s has an unsupported compression; want gz, xz, zst, bz2 or lzma", path.Base(name))
 	default:
 		in = plain
 	}

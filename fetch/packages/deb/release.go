@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kkbundle/kkbundle/fetch/packages"
 	"github.com/kkbundle/kkbundle/fetch/packages/signature"
 )
 
@@ -114,7 +115,7 @@ func (r *release) check(suite string, now time.Time) error {
 
 // architecture refuses an architecture that the repository lacks.
 func (r *release) architecture(arch string) error {
-	if len(r.architectures) > 0 && !slices.Contains(r.architectures, arch) {
+	if len(r.architectures) > 0 && !slices.Contains(r.architectures, arch) && !slices.Contains(r.architectures, "all") {
 		return fmt.Errorf("not published for %s, only for %s", arch, strings.Join(r.architectures, ", "))
 	}
 	return nil
@@ -123,24 +124,21 @@ func (r *release) architecture(arch string) error {
 // hasAll reports whether packages for all architectures have lists of their own.
 func (r *release) hasAll() bool { return slices.Contains(r.architectures, "all") && !r.allInArch }
 
-// list returns the best published form of a list: gzip decompresses five times as fast as xz.
-func (r *release) list(name string) (path string, s sum, ok bool) {
-	for _, suffix := range []string{".gz", ".xz", ".zst", ".bz2", ""} {
-		if s, ok := r.sums[name+suffix]; ok {
-			return name + suffix, s, true
-		}
-	}
-	return "", sum{}, false
+// has reports whether a list is published in some form.
+func (r *release) has(name string) bool {
+	return slices.ContainsFunc(packages.ListForms(), func(form string) bool {
+		_, ok := r.sums[name+form]
+		return ok
+	})
 }
 
-// signedText returns the text of InRelease after checking its signature.
-func signedText(data []byte, keys *signature.Keys, now time.Time) ([]byte, error) {
-	text, err := keys.Clear(data, now)
+// explained adds the remedy to the error of a signature.
+func explained(err error) error {
 	switch {
 	case errors.Is(err, signature.ErrExpired):
-		return nil, fmt.Errorf("%w: install the distribution's newer keyring, or, for a snapshot, set allowExpired: true", err)
+		return fmt.Errorf("%w: install the distribution's newer keyring, or, for a snapshot, set allowExpired: true", err)
 	case err != nil:
-		return nil, fmt.Errorf("%w: name its publisher's keyring under keyring, or use another mirror", err)
+		return fmt.Errorf("%w: name its publisher's keyring under keyring, or use another mirror", err)
 	}
-	return text, nil
+	return nil
 }

@@ -2,11 +2,14 @@
 package deb
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -15,7 +18,10 @@ import (
 	"github.com/kkbundle/kkbundle/fetch/packages/signature"
 )
 
-const maxRelease = 16 << 20 // bytes; Debian's largest has 200 KB
+const (
+	maxRelease  = 16 << 20 // bytes; Debian's largest has 200 KB
+	maxUnlisted = 64 << 20 // bytes of a list without a Release, which is read as a whole
+)
 
 // A Repository is one suite of an archive.
 type Repository struct {
@@ -53,6 +59,9 @@ func (r Repository) load(ctx context.Context, files packages.Files, u *packages.
 		dir = strings.TrimSuffix(base+"/"+strings.Trim(strings.TrimPrefix(r.Suite, "./"), "/"), "/")
 	}
 	rel, err := r.release(ctx, files, dir, now)
+	if errors.Is(err, errNoRelease) && r.Keys == nil {
+		return r.unlisted(ctx, files, u, dir, base)
+	}
 	if err != nil {
 		return err
 	}
@@ -61,32 +70,82 @@ func (r Repository) load(ctx context.Context, files packages.Files, u *packages.
 		return err
 	}
 	for _, name := range lists {
-		list, s, ok := rel.list(name)
-		if !ok {
-			return fmt.Errorf("the Release has no %s", name)
-		}
-		address := dir + "/" + list
-		if rel.byHash {
-			address = dir + "/" + path.Join(path.Dir(list), "by-hash/SHA256", s.sha256)
-		}
-		if err := r.read(ctx, files, u, listFile{address, list, s, base}); err != nil {
-			return fmt.Errorf("%s: %w", list, err)
+		if err := r.readList(ctx, files, u, rel, listFile{dir: dir, name: name, base: base}); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-func (r Repository) release(ctx context.Context, files packages.Files, dir string, now time.Time) (*release, error) {
-	text, name := []byte(nil), "InRelease"
-	var err error
-	if r.Keys != nil {
-		if text, err = files.Get(ctx, dir+"/InRelease", maxRelease); err == nil {
-			text, err = signedText(text, r.Keys, now)
+// readList reads the best form of a list that the server has. Mirrors lack some of those that a Release names.
+func (r Repository) readList(ctx context.Context, files packages.Files, u *packages.Universe, rel *release, l listFile) error {
+	name, err := l.name, fmt.Errorf("the Release has no %s", l.name)
+	for _, form := range packages.ListForms() {
+		s, ok := rel.sums[name+form]
+		if !ok {
+			continue
 		}
-	} else {
-		name = "Release"
-		text, err = files.Get(ctx, dir+"/Release", maxRelease)
+		l.name = name + form
+		addresses := []string{l.dir + "/" + l.name}
+		if rel.byHash {
+			addresses = append([]string{l.dir + "/" + path.Join(path.Dir(l.name), "by-hash/SHA256", s.sha256)}, addresses...)
+		}
+		for _, address := range addresses {
+			err = r.read(ctx, u, l, func() (io.ReadCloser, error) { return files.Open(ctx, address, s.size, s.sha256) })
+			if !errors.Is(err, fs.ErrNotExist) {
+				return wrap(l.name, err)
+			}
+		}
 	}
+	return wrap(l.name, err)
+}
+
+func wrap(name string, err error) error {
+	if err != nil {
+		err = fmt.Errorf("%s: %w", name, err)
+	}
+	return err
+}
+
+// unlisted reads the lists of a repository without a Release, as dpkg-scanpackages makes them. It has no signature and
+// no sums.
+func (r Repository) unlisted(ctx context.Context, files packages.Files, u *packages.Universe, dir, base string) error {
+	names := []string{"Packages"}
+	if !isFlat(r.Suite) {
+		names = nil
+		for _, c := range r.Components {
+			names = append(names, c+"/binary-"+r.Arch+"/Packages", c+"/binary-all/Packages")
+		}
+	}
+	found := false
+	for _, name := range names {
+		for _, form := range packages.ListForms() {
+			data, err := files.Get(ctx, dir+"/"+name+form, maxUnlisted)
+			if errors.Is(err, fs.ErrNotExist) {
+				continue
+			}
+			if err == nil {
+				err = r.read(ctx, u, listFile{name: name + form, base: base}, func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(data)), nil })
+			}
+			if err != nil {
+				return wrap(name+form, err)
+			}
+			found = true
+			break
+		}
+	}
+	if !found {
+		return errors.New("there is neither a Release nor a list of packages (Packages): check the address and the suite")
+	}
+	return nil
+}
+
+// errNoRelease means that a repository has neither InRelease nor Release.
+var errNoRelease = errors.New("there is neither InRelease nor Release with Release.gpg, so nothing is signed: check the address and the suite; " +
+	"allowUnsigned: true reads a repository without")
+
+func (r Repository) release(ctx context.Context, files packages.Files, dir string, now time.Time) (*release, error) {
+	text, name, err := r.releaseText(ctx, files, dir, now)
 	var rel *release
 	if err == nil {
 		rel, err = parseRelease(text)
@@ -104,6 +163,37 @@ func (r Repository) release(ctx context.Context, files packages.Files, dir strin
 	return rel, nil
 }
 
+// releaseText returns the text of a Release: of InRelease, else of Release, which Release.gpg signs. An unsigned
+// repository may have either.
+func (r Repository) releaseText(ctx context.Context, files packages.Files, dir string, now time.Time) (text []byte, name string, err error) {
+	names := []string{"InRelease", "Release"}
+	if r.Keys == nil {
+		slices.Reverse(names)
+	}
+	for _, name = range names {
+		if text, err = files.Get(ctx, dir+"/"+name, maxRelease); !errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+	}
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, name, fmt.Errorf("%w: %w", errNoRelease, err)
+	case err != nil:
+		return nil, name, err
+	case name == "InRelease" && r.Keys == nil:
+		text, err = signature.Unverified(text)
+	case name == "InRelease":
+		text, err = r.Keys.Clear(text, now)
+	case r.Keys != nil:
+		var sig []byte
+		if sig, err = files.Get(ctx, dir+"/Release.gpg", maxRelease); err != nil {
+			return nil, "Release.gpg", err
+		}
+		name, err = "Release.gpg", r.Keys.Detached(text, sig, now)
+	}
+	return text, name, explained(err)
+}
+
 // lists returns the lists of packages for this architecture.
 func (r Repository) lists(rel *release) ([]string, error) {
 	if isFlat(r.Suite) {
@@ -115,14 +205,15 @@ func (r Repository) lists(rel *release) ([]string, error) {
 	}
 	var all []string
 	for _, c := range components {
-		name := c + "/binary-" + r.Arch + "/Packages"
-		if _, _, ok := rel.list(name); !ok {
-			return nil, fmt.Errorf("there is no component %s for %s; the components are %s", c, r.Arch, strings.Join(rel.components, ", "))
+		own, common := c+"/binary-"+r.Arch+"/Packages", c+"/binary-all/Packages"
+		if rel.has(own) {
+			all = append(all, own)
 		}
-		all = append(all, name)
-		name = c + "/binary-all/Packages"
-		if _, _, ok := rel.list(name); ok && rel.hasAll() {
-			all = append(all, name)
+		if rel.has(common) && (rel.hasAll() || !rel.has(own)) {
+			all = append(all, common)
+		}
+		if !rel.has(own) && !rel.has(common) {
+			return nil, fmt.Errorf("there is no component %s for %s; the components are %s", c, r.Arch, strings.Join(rel.components, ", "))
 		}
 	}
 	return all, nil
@@ -130,13 +221,13 @@ func (r Repository) lists(rel *release) ([]string, error) {
 
 // A listFile is one list of packages.
 type listFile struct {
-	address, name string
-	sum           sum
-	base          string // base of the packages' paths
+	dir  string // of the Release
+	name string // from there
+	base string // base of the packages' paths
 }
 
-func (r Repository) read(ctx context.Context, files packages.Files, u *packages.Universe, l listFile) (err error) {
-	raw, err := files.Open(ctx, l.address, l.sum.size, l.sum.sha256)
+func (r Repository) read(ctx context.Context, u *packages.Universe, l listFile, open func() (io.ReadCloser, error)) (err error) {
+	raw, err := open()
 	if err != nil {
 		return err
 	}
@@ -179,11 +270,11 @@ func Read(in io.Reader, arch, base string, add func(*packages.Package) error) er
 			Requires: share(join(f["Pre-Depends"], f["Depends"])), Recommends: share(f["Recommends"]), Conflicts: share(join(f["Conflicts"], f["Breaks"])),
 		}
 		if err != nil || !strings.HasSuffix(file, ".deb") {
-			return fmt.Errorf("package %.60q has an invalid size %.20q or file %.60q", p.Name, f["Size"], f["Filename"])
+			p.Unusable = fmt.Errorf("package %.60q has an invalid size %.20q or file %.60q", p.Name, f["Size"], f["Filename"])
 		}
 		provides, err := Format{Arch: arch}.relations(f["Provides"])
 		if err != nil {
-			return fmt.Errorf("package %s: %w", p.Name, err)
+			p.Unusable = fmt.Errorf("package %.60q: %w", p.Name, err)
 		}
 		for _, d := range provides {
 			p.Provides = append(p.Provides, d.AnyOf...)

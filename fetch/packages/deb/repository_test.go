@@ -63,7 +63,6 @@ func TestLoad(t *testing.T) {
 	t.Parallel()
 	trusted, other := packagestest.NewKey(t, now().Add(-48*time.Hour), 0), packagestest.NewKey(t, now().Add(-48*time.Hour), 0)
 	expired := packagestest.NewKey(t, now().Add(-48*time.Hour), 24*time.Hour)
-	unsigned := suite()
 	for name, c := range map[string]struct {
 		change  func(*packagestest.Suite)
 		signers []*packagestest.Key
@@ -88,7 +87,7 @@ func TestLoad(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s, signers, dir := unsigned, c.signers, t.TempDir()
+			s, signers, dir := suite(), c.signers, t.TempDir()
 			if c.change != nil {
 				c.change(&s)
 			}
@@ -112,6 +111,148 @@ func TestLoad(t *testing.T) {
 				t.Errorf("error %v, want %q", err, c.want)
 			}
 		})
+	}
+}
+
+// TestForms reads the forms in which apt's users publish repositories.
+func TestForms(t *testing.T) {
+	t.Parallel()
+	trusted := packagestest.NewKey(t, now().Add(-48*time.Hour), 0)
+	const at = "dists/bookworm/"
+	for name, c := range map[string]struct {
+		archs    []string
+		change   func(t *testing.T, dir string)
+		repo     func(*deb.Repository)
+		packages int
+		want     string // in the error; "" for none
+	}{
+		"Release.gpg instead of InRelease": {change: withReleaseGPG(trusted), packages: 2},
+		"Release.gpg of another text": {change: func(t *testing.T, dir string) {
+			t.Helper()
+			withReleaseGPG(trusted)(t, dir)
+			flip(t, filepath.Join(dir, at, "Release"))
+		}, want: "Release.gpg: "},
+		"Release without signature":        {change: removes(at + "InRelease"), want: "Release.gpg: "},
+		"no Release at all":                {change: removes(at+"InRelease", at+"Release"), want: "allowUnsigned: true"},
+		"unsigned, InRelease alone":        {change: removes(at + "Release"), repo: unsigned, packages: 2},
+		"unsigned, no Release at all":      {change: plainLists(at), repo: unsigned, packages: 2},
+		"unsigned, nothing":                {change: removes("dists"), repo: unsigned, want: "check the address and the suite"},
+		"flat, no Release at all":          {change: flat(".gz"), repo: flatUnsigned, packages: 2},
+		"flat, no Release, plain list":     {change: flat(""), repo: flatUnsigned, packages: 2},
+		"lists of all architectures alone": {archs: []string{"all"}, packages: 1},
+		"no list by hash":                  {change: plainLists(""), packages: 2},
+		"gzip is not there":                {change: without("Packages.gz"), packages: 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, dir := suite(), t.TempDir()
+			if c.archs != nil {
+				s.Archs = c.archs
+			}
+			s.Write(t, dir, trusted)
+			if c.change != nil {
+				c.change(t, dir)
+			}
+			r := deb.Repository{URL: "https://deb.example", Suite: "bookworm", Components: []string{"main"}, Arch: "amd64", Keys: keys(t, trusted)}
+			if c.repo != nil {
+				c.repo(&r)
+			}
+			u := packages.NewUniverse(deb.Format{Arch: "amd64"})
+			_, err := r.Load(t.Context(), directory(dir), u, now())
+			if c.want == "" && (err != nil || u.Len() != c.packages) {
+				t.Errorf("%d packages, want %d; %v", u.Len(), c.packages, err)
+			}
+			if c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+				t.Errorf("error %v, want %q", err, c.want)
+			}
+		})
+	}
+}
+
+func unsigned(r *deb.Repository) { r.Keys = nil }
+
+func flatUnsigned(r *deb.Repository) { r.Keys, r.Suite, r.Components = nil, "./", nil }
+
+func removes(names ...string) func(*testing.T, string) {
+	return func(t *testing.T, dir string) {
+		t.Helper()
+		for _, name := range names {
+			if err := os.RemoveAll(filepath.Join(dir, name)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+func withReleaseGPG(key *packagestest.Key) func(*testing.T, string) {
+	return func(t *testing.T, dir string) {
+		t.Helper()
+		at := filepath.Join(dir, "dists/bookworm")
+		text, err := os.ReadFile(filepath.Join(at, "Release"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		removes("InRelease")(t, at)
+		packagestest.WriteFile(t, filepath.Join(at, "Release.gpg"), key.Detached(t, text))
+	}
+}
+
+// each calls f with the content of every list under its names in the Release.
+func each(t *testing.T, dir string, f func(name string, data []byte)) {
+	t.Helper()
+	at := filepath.Join(dir, "dists/bookworm")
+	release, err := os.ReadFile(filepath.Join(at, "Release"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(release)) {
+		if field := strings.Fields(line); len(field) == 3 && strings.Contains(field[2], "/Packages") {
+			data, err := os.ReadFile(filepath.Join(at, filepath.Dir(field[2]), "by-hash/SHA256", field[0]))
+			if err != nil {
+				t.Fatal(err)
+			}
+			f(field[2], data)
+		}
+	}
+}
+
+// plainLists moves lists from their hashes to their names, and removes the Release below a directory if one is named.
+func plainLists(release string) func(*testing.T, string) {
+	return func(t *testing.T, dir string) {
+		t.Helper()
+		each(t, dir, func(name string, data []byte) {
+			packagestest.WriteFile(t, filepath.Join(dir, "dists/bookworm", name), data)
+		})
+		removes("dists/bookworm/main/binary-amd64/by-hash")(t, dir)
+		if release != "" {
+			removes(release+"Release", release+"InRelease")(t, dir)
+		}
+	}
+}
+
+// without removes a form of the lists.
+func without(form string) func(*testing.T, string) {
+	return func(t *testing.T, dir string) {
+		t.Helper()
+		each(t, dir, func(name string, data []byte) {
+			if filepath.Base(name) == form {
+				sum := sha256.Sum256(data)
+				removes(filepath.Join("dists/bookworm", filepath.Dir(name), "by-hash/SHA256", hex.EncodeToString(sum[:])))(t, dir)
+			}
+		})
+	}
+}
+
+// flat leaves a list alone beside the packages, as dpkg-scanpackages writes it.
+func flat(form string) func(*testing.T, string) {
+	return func(t *testing.T, dir string) {
+		t.Helper()
+		each(t, dir, func(name string, data []byte) {
+			if filepath.Base(name) == "Packages"+form {
+				packagestest.WriteFile(t, filepath.Join(dir, "Packages"+form), data)
+			}
+		})
+		removes("dists")(t, dir)
 	}
 }
 
@@ -156,17 +297,40 @@ func TestRead(t *testing.T) {
 		t.Errorf("dependencies %v, %v", d.Requires, err)
 	}
 	for name, bad := range map[string]string{
-		"no hash":         strings.Replace(good, "SHA256", "MD5", 1),
-		"no size":         strings.Replace(good, "Size: 3", "Size: x", 1),
-		"no package file": strings.Replace(good, "a.deb", "a.sh", 1),
-		"no field":        "Package\n",
-		"twice":           "Package: a\nPackage: b\n",
-		"begins inside":   " x\n",
-		"bad provides":    strings.Replace(good, "Depends: b (>= 1)", "Provides: b (>= 1", 1),
-		"no end":          "Package: " + strings.Repeat("x", 2<<20),
+		"no field":      "Package\n",
+		"twice":         "Package: a\nPackage: b\n",
+		"begins inside": " x\n",
+		"no end":        "Package: " + strings.Repeat("x", 2<<20),
 	} {
 		if err := deb.Read(strings.NewReader(bad), "amd64", "https://deb.example", func(*packages.Package) error { return nil }); err == nil {
 			t.Errorf("%s was taken", name)
+		}
+	}
+}
+
+// TestUnusable reads lists with an odd package: it cannot be chosen, and the others can.
+func TestUnusable(t *testing.T) {
+	t.Parallel()
+	paragraph := func(name string) string {
+		return "Package: " + name + "\nVersion: 1\nArchitecture: amd64\nFilename: " + name + ".deb\nSize: 3\nSHA256: " + strings.Repeat("ab", 32) + "\nProvides: v (= 1)\n\n"
+	}
+	for name, odd := range map[string]string{
+		"no hash":         strings.Replace(paragraph("odd"), "SHA256", "MD5", 1),
+		"no size":         strings.Replace(paragraph("odd"), "Size: 3", "Size: x", 1),
+		"no package file": strings.Replace(paragraph("odd"), "odd.deb", "odd.sh", 1),
+		"bad provides":    strings.Replace(paragraph("odd"), "(= 1)", "(= 1", 1),
+	} {
+		u := packages.NewUniverse(deb.Format{Arch: "amd64"})
+		err := deb.Read(strings.NewReader(odd+paragraph("good")), "amd64", "https://deb.example", func(p *packages.Package) error { u.Add(p); return nil })
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if got, err := u.Solve(packages.Request{Install: []string{"good"}}); err != nil || len(got.Packages) != 1 {
+			t.Errorf("%s: the other package: %v", name, err)
+		}
+		if _, err := u.Solve(packages.Request{Install: []string{"odd"}}); err == nil || !strings.Contains(err.Error(), "odd") {
+			t.Errorf("%s: it was chosen: %v", name, err)
 		}
 	}
 }

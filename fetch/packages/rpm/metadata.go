@@ -6,7 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"path"
+	"strconv"
 	"strings"
 
 	"github.com/kkbundle/kkbundle/fetch/packages"
@@ -27,21 +27,37 @@ type document struct {
 		Type string `xml:"type,attr"`
 		Sum  string `xml:",chardata"`
 	} `xml:"checksum"`
-	Location struct {
-		Href string `xml:"href,attr"`
-		Base string `xml:"base,attr"`
-	} `xml:"location"`
-	Size int64 `xml:"size"`
+	Location location `xml:"location"`
+	Size     int64    `xml:"size"` // -1 if the file does not say it
 }
 
 func (d document) check() error {
 	if d.Checksum.Type != "sha256" {
 		return fmt.Errorf("the %s list has a checksum of kind %.20q, but only sha256 is accepted", d.Type, d.Checksum.Type)
 	}
-	if path.Clean("/" + d.Location.Href)[1:] != d.Location.Href || d.Location.Href == "" {
-		return fmt.Errorf("the %s list has an invalid location %.80q", d.Type, d.Location.Href)
-	}
 	return nil
+}
+
+// A location is the place of a file: below the repository, or below another address (createrepo --baseurl).
+type location struct {
+	Href string `xml:"href,attr"`
+	Base string `xml:"base,attr"`
+}
+
+// address returns the address of a file of a repository.
+func (l location) address(repository string) (string, error) {
+	if l.Href == "" {
+		return "", errors.New("it has no location")
+	}
+	// media://, the number of a disc, and a disk image that names its publisher's server: the file lies in the repository.
+	if l.Base == "" || strings.HasPrefix(l.Base, "media:") || !strings.Contains(repository, "://") {
+		return packages.Within(repository, l.Href)
+	}
+	base, err := packages.Within(repository, l.Base)
+	if err != nil {
+		return "", err
+	}
+	return packages.Within(base, l.Href)
 }
 
 // parseRepomd returns the documents by type.
@@ -59,6 +75,9 @@ func parseRepomd(data []byte) (map[string]document, error) {
 	all := map[string]document{}
 	for _, d := range doc.Data {
 		d.Checksum.Sum = strings.ToLower(strings.TrimSpace(d.Checksum.Sum))
+		if d.Size <= 0 {
+			d.Size = -1
+		}
 		all[d.Type] = d
 	}
 	return all, nil
@@ -86,13 +105,10 @@ type (
 			Sum  string `xml:",chardata"`
 		} `xml:"checksum"`
 		Size struct {
-			Package int64 `xml:"package,attr"`
+			Package string `xml:"package,attr"`
 		} `xml:"size"`
-		Location struct {
-			Href string `xml:"href,attr"`
-			Base string `xml:"base,attr"`
-		} `xml:"location"`
-		Format struct {
+		Location location `xml:"location"`
+		Format   struct {
 			Provides   xmlEntries `xml:"provides"`
 			Requires   xmlEntries `xml:"requires"`
 			Conflicts  xmlEntries `xml:"conflicts"`
@@ -174,20 +190,13 @@ func readPrimary(r io.Reader, arch, base string, inBase func(name string) bool, 
 			return nil
 		}
 		p := &packages.Package{
-			Name: x.Name, Version: evr(x.Version.Epoch, x.Version.Version, x.Version.Release), Arch: share.text(x.Arch), Size: x.Size.Package,
-			SHA256: strings.ToLower(strings.TrimSpace(x.Checksum.Sum)), Address: packages.Join(base, x.Location.Href), Base: inBase(x.Name),
+			Name: x.Name, Version: evr(x.Version.Epoch, x.Version.Version, x.Version.Release), Arch: share.text(x.Arch),
+			SHA256: strings.ToLower(strings.TrimSpace(x.Checksum.Sum)), Base: inBase(x.Name),
 			Requires: share.text(lines(x.Format.Requires)), Recommends: share.text(lines(x.Format.Recommends)), Conflicts: share.text(lines(x.Format.Conflicts)),
 		}
-		switch {
-		case path.Clean("/" + x.Location.Href)[1:] != x.Location.Href || !strings.HasSuffix(x.Location.Href, ".rpm"):
-			return fmt.Errorf("package %.60q has an invalid file %.60q", p.Name, x.Location.Href)
-		case x.Checksum.Type != "sha256":
-			return fmt.Errorf("package %.60q has a checksum of kind %.20q, but only sha256 is accepted", p.Name, x.Checksum.Type)
-		}
-		for _, all := range []xmlEntries{x.Format.Requires, x.Format.Recommends, x.Format.Conflicts} {
-			if err := all.check(); err != nil {
-				return fmt.Errorf("package %.60q: %w", p.Name, err)
-			}
+		p.Size, _ = strconv.ParseInt(x.Size.Package, 10, 64) // Check refuses 0
+		if err := x.place(p, base); err != nil {
+			p.Unusable = fmt.Errorf("package %.60q: %w", p.Name, err)
 		}
 		if strings.Contains(x.Version.Release, ".module") { // of a module stream, which a system must enable first
 			p.Rank = 1
@@ -208,6 +217,25 @@ func readPrimary(r io.Reader, arch, base string, inBase func(name string) bool, 
 		}
 		return add(p)
 	})
+}
+
+// place sets the address of a package's file, and refuses what only matters if the package is chosen.
+func (x *xmlPackage) place(p *packages.Package, base string) (err error) {
+	if p.Address, err = x.Location.address(base); err != nil {
+		return err
+	}
+	switch {
+	case !strings.HasSuffix(x.Location.Href, ".rpm"):
+		return fmt.Errorf("invalid file %.60q", x.Location.Href)
+	case x.Checksum.Type != "sha256":
+		return fmt.Errorf("it has a checksum of kind %.20q, but only sha256 is accepted", x.Checksum.Type)
+	}
+	for _, all := range []xmlEntries{x.Format.Requires, x.Format.Recommends, x.Format.Conflicts} {
+		if err := all.check(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // sharing deduplicates texts that many packages have.

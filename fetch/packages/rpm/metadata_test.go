@@ -56,9 +56,6 @@ func TestReadPrimary(t *testing.T) {
 func TestReadPrimaryDamaged(t *testing.T) {
 	t.Parallel()
 	for name, bad := range map[string]string{
-		"sha1":    strings.Replace(primary, `checksum type="sha256"`, `checksum type="sha"`, 1),
-		"outside": strings.Replace(primary, "Packages/k/kk-app.rpm", "../kk-app.rpm", 1),
-		"no size": strings.Replace(primary, `size package="10"`, `size package="x"`, 1),
 		"cut off": primary[:len(primary)/2],
 		"an entity": strings.Replace(strings.Replace(primary, "<metadata", "<!DOCTYPE m [<!ENTITY a \"b\">]><metadata", 1),
 			"kk-app<", "&a;<", 1),
@@ -70,15 +67,91 @@ func TestReadPrimaryDamaged(t *testing.T) {
 	}
 }
 
+// TestLocations reads the places of packages that publishers write.
+func TestLocations(t *testing.T) {
+	t.Parallel()
+	const location = `<location href="Packages/k/kk-app.rpm"/>`
+	for name, c := range map[string]struct{ base, location, address, unusable string }{
+		"below":               {location: `<location href="./a/x.rpm"/>`, address: "https://rpm.example/el9/os/a/x.rpm"},
+		"beside":              {location: `<location href="../p/x.rpm"/>`, address: "https://rpm.example/el9/p/x.rpm"},
+		"outside":             {location: `<location href="../../../x.rpm"/>`, unusable: "leads out"},
+		"outside, and back":   {location: `<location href="../../../el9/x.rpm"/>`, unusable: "leads out"},
+		"characters":          {location: `<location href="x-1.0^git+1 é.rpm"/>`, unusable: "invalid file name"},
+		"caret and plus":      {location: `<location href="x-1.0^git+1.rpm"/>`, address: "https://rpm.example/el9/os/x-1.0%5Egit+1.rpm"},
+		"elsewhere":           {location: `<location xml:base="http://cdn.example/pub/" href="a/x.rpm"/>`, address: "http://cdn.example/pub/a/x.rpm"},
+		"elsewhere, relative": {location: `<location xml:base="../pool" href="a/x.rpm"/>`, address: "https://rpm.example/el9/pool/a/x.rpm"},
+		"a whole address":     {location: `<location href="https://cdn.example/a/x.rpm"/>`, address: "https://cdn.example/a/x.rpm"},
+		"a local file":        {location: `<location xml:base="file:///etc" href="x.rpm"/>`, unusable: "invalid address"},
+		"a login":             {location: `<location xml:base="https://u:p@cdn.example/" href="x.rpm"/>`, unusable: "invalid address"},
+		"of a disc":           {location: `<location xml:base="media://1234.5#1" href="a/x.rpm"/>`, address: "https://rpm.example/el9/os/a/x.rpm"},
+		"in an image":         {base: "AppStream", location: `<location xml:base="http://cdn.example/" href="../p/x.rpm"/>`, address: "p/x.rpm"},
+		"outside of an image": {base: "AppStream", location: `<location href="../../p/x.rpm"/>`, unusable: "leads out"},
+		"none":                {location: `<location/>`, unusable: "no location"},
+		"no package":          {location: `<location href="x.sh"/>`, unusable: "invalid file"},
+	} {
+		base := c.base
+		if base == "" {
+			base = "https://rpm.example/el9/os"
+		}
+		var got packages.Package
+		err := readPrimary(strings.NewReader(strings.Replace(primary, location, c.location, 1)), "x86_64", base, func(string) bool { return false },
+			func(p *packages.Package) error { got = *p; return nil })
+		switch {
+		case err != nil:
+			t.Errorf("%s: %v", name, err)
+		case c.unusable == "" && (got.Unusable != nil || got.Address != c.address):
+			t.Errorf("%s: %q, %v; want %q", name, got.Address, got.Unusable, c.address)
+		case c.unusable != "" && (got.Unusable == nil || !strings.Contains(got.Unusable.Error(), c.unusable)):
+			t.Errorf("%s: %q, unusable: %v; want %q", name, got.Address, got.Unusable, c.unusable)
+		}
+	}
+}
+
+// TestUnusable reads a list with an odd package: it cannot be chosen, and the others can.
+func TestUnusable(t *testing.T) {
+	t.Parallel()
+	for name, odd := range map[string]string{
+		"sha1":           strings.Replace(primary, `checksum type="sha256"`, `checksum type="sha"`, 1),
+		"outside":        strings.Replace(primary, "Packages/k/kk-app.rpm", "../../kk-app.rpm", 1),
+		"no size":        strings.Replace(primary, `size package="10"`, `size package="x"`, 1),
+		"bad dependency": strings.Replace(primary, `entry name="kk-lib"`, "entry name=\"kk\tlib\"", 1),
+	} {
+		const good = `<package type="rpm"><name>good</name><arch>x86_64</arch><version epoch="0" ver="1" rel="1"/>` +
+			`<checksum type="sha256">0000000000000000000000000000000000000000000000000000000000000000</checksum><size package="1"/><location href="good.rpm"/></package>`
+		u := packages.NewUniverse(Format{})
+		err := readPrimary(strings.NewReader(strings.Replace(odd, "</metadata>", good+"</metadata>", 1)), "x86_64", "https://rpm.example",
+			func(string) bool { return false }, func(p *packages.Package) error { u.Add(p); return nil })
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if got, err := u.Solve(packages.Request{Install: []string{"good"}}); err != nil || len(got.Packages) != 1 {
+			t.Errorf("%s: the other package: %v", name, err)
+		}
+		if _, err := u.Solve(packages.Request{Install: []string{"kk-app"}}); err == nil || !strings.Contains(err.Error(), "package \"kk-app\"") &&
+			!strings.Contains(err.Error(), "package kk-app") {
+			t.Errorf("%s: it was chosen: %v", name, err)
+		}
+	}
+}
+
 func TestParseRepomd(t *testing.T) {
 	t.Parallel()
 	docs, err := parseRepomd([]byte(`<repomd><data type="primary"><checksum type="sha256"> AB </checksum><location href="repodata/p.xml.gz"/><size>5</size></data></repomd>`))
 	if err != nil || docs["primary"].Checksum.Sum != "ab" || docs["primary"].Size != 5 || docs["primary"].check() != nil {
 		t.Errorf("%+v, %v", docs, err)
 	}
+	docs, err = parseRepomd([]byte(`<repomd><data type="primary"><checksum type="sha256">ab</checksum><location xml:base="https://cdn.example/r" href="p.xml.gz"/></data></repomd>`))
+	if err != nil || docs["primary"].Size != -1 {
+		t.Errorf("a list without a size: %+v, %v", docs, err)
+	}
+	if at, err := docs["primary"].Location.address("https://rpm.example"); err != nil || at != "https://cdn.example/r/p.xml.gz" {
+		t.Errorf("address %s, %v", at, err)
+	}
 	for _, bad := range []string{`<checksum type="md5">a</checksum><location href="p"/>`, `<checksum type="sha256">a</checksum><location href="../p"/>`, `<checksum type="sha256">a</checksum>`} {
 		docs, err := parseRepomd([]byte(`<repomd><data type="primary">` + bad + `</data></repomd>`))
-		if err == nil && docs["primary"].check() == nil {
+		_, place := docs["primary"].Location.address("https://rpm.example")
+		if err == nil && docs["primary"].check() == nil && place == nil {
 			t.Errorf("%s was taken", bad)
 		}
 	}
@@ -88,7 +161,7 @@ func FuzzReadPrimary(f *testing.F) {
 	f.Add(primary)
 	f.Fuzz(func(t *testing.T, text string) {
 		_ = readPrimary(strings.NewReader(text), "x86_64", "https://rpm.example", func(string) bool { return false }, func(p *packages.Package) error {
-			if strings.Contains(p.Address, "/../") || !strings.HasPrefix(p.Address, "https://rpm.example/") {
+			if p.Unusable == nil && (strings.Contains(p.Address, "/../") || !strings.HasPrefix(p.Address, "https://") && !strings.HasPrefix(p.Address, "http://")) {
 				t.Errorf("address %q", p.Address)
 			}
 			_, err := Format{}.Dependencies(p)
@@ -102,7 +175,8 @@ func FuzzParseRepomd(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		docs, err := parseRepomd(data)
 		for _, d := range docs {
-			if err == nil && d.check() == nil && strings.HasPrefix(d.Location.Href, "../") {
+			at, place := d.Location.address("https://rpm.example")
+			if err == nil && d.check() == nil && place == nil && strings.Contains(at, "/../") {
 				t.Errorf("%+v", d)
 			}
 		}

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -115,12 +117,16 @@ func (r *Repository) LoadFiles(ctx context.Context, files packages.Files, u *pac
 func (r *Repository) document(ctx context.Context, files packages.Files, kind string, read func(io.Reader) error) (err error) {
 	d, ok := r.documents[kind]
 	if !ok {
-		return fmt.Errorf("repomd.xml has no %s list", kind)
+		return fmt.Errorf("repomd.xml has no %s list in XML; it names %s", kind, strings.Join(slices.Sorted(maps.Keys(r.documents)), ", "))
 	}
 	if err := d.check(); err != nil {
 		return err
 	}
-	raw, err := files.Open(ctx, r.base()+"/"+d.Location.Href, d.Size, d.Checksum.Sum)
+	address, err := d.Location.address(r.base())
+	if err != nil {
+		return fmt.Errorf("%s: %w", kind, err)
+	}
+	raw, err := files.Open(ctx, address, d.Size, d.Checksum.Sum)
 	if err != nil {
 		return err
 	}

@@ -37,6 +37,9 @@ func ReadKeys(data []byte) (*Keys, error) {
 	if len(data) > MaxKeyring {
 		return nil, fmt.Errorf("a keyring may have at most %d MiB", MaxKeyring>>20)
 	}
+	if err := otherForm(data); err != nil {
+		return nil, err
+	}
 	k := &Keys{}
 	const head = "-----BEGIN PGP PUBLIC KEY BLOCK-----"
 	if !bytes.Contains(data, []byte(head)) {
@@ -61,6 +64,19 @@ func ReadKeys(data []byte) (*Keys, error) {
 	return k, nil
 }
 
+// otherForm names files that people take for a file of public keys.
+func otherForm(data []byte) error {
+	const keyboxMagic = 8 // its offset: https://git.gnupg.org, kbx/keybox-blob.c
+	switch {
+	case len(data) >= keyboxMagic && bytes.HasPrefix(data[keyboxMagic:], []byte("KBXf")):
+		return errors.New("it is a keybox of GnuPG (pubring.kbx), with every key that its user ever fetched: " +
+			"write the publisher's key into a file with gpg --export KEY > key.gpg, and name that file")
+	case bytes.Contains(data, []byte("-----BEGIN PGP PRIVATE KEY BLOCK-----")):
+		return errors.New("it has a private key, which does not belong here: write the public one into a file with gpg --export KEY > key.gpg")
+	}
+	return nil
+}
+
 func noKeys(err error) error {
 	if err == nil {
 		return errors.New("there are no OpenPGP public keys in the file")
@@ -68,14 +84,32 @@ func noKeys(err error) error {
 	return fmt.Errorf("not a file of OpenPGP public keys: %w", err)
 }
 
-// Clear returns the text of a clear-signed file with a signature by one of the keys; other signatures are allowed.
-func (k *Keys) Clear(data []byte, now time.Time) ([]byte, error) {
+// clearSigned reads a clear-signed file.
+func clearSigned(data []byte) (*clearsign.Block, error) {
 	block, rest := clearsign.Decode(data)
 	if block == nil {
 		return nil, errors.New("not signed")
 	}
 	if len(bytes.TrimSpace(rest)) > 0 || !bytes.HasPrefix(bytes.TrimSpace(data), []byte("-----BEGIN PGP SIGNED MESSAGE-----")) {
 		return nil, errors.New("text outside of the signed part")
+	}
+	return block, nil
+}
+
+// Unverified returns the text of a clear-signed file without checking its signatures.
+func Unverified(data []byte) ([]byte, error) {
+	block, err := clearSigned(data)
+	if err != nil {
+		return nil, err
+	}
+	return block.Plaintext, nil
+}
+
+// Clear returns the text of a clear-signed file with a signature by one of the keys; other signatures are allowed.
+func (k *Keys) Clear(data []byte, now time.Time) ([]byte, error) {
+	block, err := clearSigned(data)
+	if err != nil {
+		return nil, err
 	}
 	if err := k.check(block.Bytes, block.ArmoredSignature.Body, now); err != nil {
 		return nil, err

@@ -85,3 +85,16 @@ func TestReadKeysNone(t *testing.T) {
 		}
 	}
 }
+
+// TestReadKeysOtherForms names the way out for files that people take for a file of public keys.
+func TestReadKeysOtherForms(t *testing.T) {
+	t.Parallel()
+	for name, data := range map[string]string{
+		"keybox":      "\x00\x00\x00\x20\x01\x01\x00\x02KBXf\x00\x00\x00\x00",
+		"private key": "-----BEGIN PGP PRIVATE KEY BLOCK-----\n\nxxxx\n-----END PGP PRIVATE KEY BLOCK-----\n",
+	} {
+		if _, err := signature.ReadKeys([]byte(data)); err == nil || !strings.Contains(err.Error(), "gpg --export") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
