@@ -226,6 +226,7 @@ type lockPin struct {
 	Platform     string                `json:"platform,omitempty"`
 	URL          string                `json:"url,omitempty"`
 	From         string                `json:"from,omitempty"`
+	Checksums    string                `json:"checksums,omitempty"`
 	Digest       digest.Digest         `json:"digest"`
 	Size         int64                 `json:"size"`
 	Provenance   digest.Digest         `json:"provenance,omitempty"`
