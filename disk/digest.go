@@ -16,10 +16,15 @@ func Digest(ctx context.Context, path string, progress func(n int)) (digest.Dige
 		return "", err
 	}
 	defer f.Close()
+	return DigestOf(ctx, f, progress)
+}
+
+// DigestOf returns the sha256 of everything that r returns. progress is called with the number of bytes of each read.
+func DigestOf(ctx context.Context, r io.Reader, progress func(n int)) (digest.Digest, error) {
 	d := digest.SHA256.Digester()
 	buf := make([]byte, 1<<20)
 	for ctx.Err() == nil {
-		n, err := f.Read(buf)
+		n, err := r.Read(buf)
 		_, _ = d.Hash().Write(buf[:n]) // a hash never fails
 		progress(n)
 		if errors.Is(err, io.EOF) {

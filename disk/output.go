@@ -1,4 +1,5 @@
-// Package disk looks at file systems before something is written to them, and writes files whole or not at all.
+// Package disk looks at file systems before something is written to them, writes files whole or not at all, and opens directories
+// that are this user's own: kkbundle often runs as root, and others may write where it keeps its state.
 package disk
 
 import (
@@ -69,4 +70,24 @@ func WriteFileWith(path string, mode os.FileMode, write func(io.Writer) error) (
 		return err
 	}
 	return os.Rename(f.Name(), path)
+}
+
+// WriteFileIn writes a small file in a directory, whole or not at all.
+func WriteFileIn(dir *os.Root, name string, mode os.FileMode, content []byte) error {
+	next := name + ".new"
+	if err := dir.Remove(next); err != nil && !errors.Is(err, fs.ErrNotExist) { // of a killed run
+		return err
+	}
+	f, err := dir.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(content)
+	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
+		err = dir.Rename(next, name)
+	}
+	if err != nil {
+		return fmt.Errorf("write %s: %w", filepath.Join(dir.Name(), name), errors.Join(err, dir.Remove(next)))
+	}
+	return nil
 }

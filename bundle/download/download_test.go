@@ -188,6 +188,17 @@ func client() *Client {
 	return c
 }
 
+// at returns the target at a path.
+func at(t *testing.T, path string) target {
+	t.Helper()
+	dir, err := os.OpenRoot(filepath.Dir(path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = dir.Close() }) // only used
+	return target{dir, filepath.Base(path)}
+}
+
 const fileSize = 700_000
 
 func TestFileArrivesThroughFaults(t *testing.T) {
@@ -219,7 +230,7 @@ func TestFileArrivesThroughFaults(t *testing.T) {
 			s.replace(first, c.etag)
 			s.fail(c.faults...)
 			path := filepath.Join(t.TempDir(), "file")
-			if err := client().File(t.Context(), s.URL+"/x", path, nil, nil); err != nil {
+			if err := client().file(t.Context(), s.URL+"/x", at(t, path), nil, nil); err != nil {
 				t.Fatal(err)
 			}
 			got, err := os.ReadFile(path)
@@ -242,7 +253,7 @@ func TestFileArrivesThroughAStall(t *testing.T) {
 	c := client()
 	c.idle, c.tries = 300*time.Millisecond, math.MaxInt
 	path := filepath.Join(t.TempDir(), "file")
-	if err := c.File(t.Context(), s.URL+"/x", path, nil, nil); err != nil {
+	if err := c.file(t.Context(), s.URL+"/x", at(t, path), nil, nil); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := os.ReadFile(path); err != nil || !bytes.Equal(got, data) {
@@ -280,12 +291,12 @@ func TestFileContinuesInALaterRun(t *testing.T) {
 			one := client()
 			one.tries = 1
 			s.fail(cut(300_000))
-			if err := one.File(t.Context(), s.URL+"/x", path, nil, nil); err == nil {
+			if err := one.file(t.Context(), s.URL+"/x", at(t, path), nil, nil); err == nil {
 				t.Fatal("no error")
 			}
 			s.fail()
 			c.between(s, path)
-			err := client().File(t.Context(), s.URL+"/x", path, nil, nil)
+			err := client().file(t.Context(), s.URL+"/x", at(t, path), nil, nil)
 			got, _ := os.ReadFile(path)
 			if c.want == nil && !isMissing(err) || c.want != nil && (err != nil || !bytes.Equal(got, c.want)) {
 				t.Errorf("%d bytes, %v", len(got), err)
@@ -328,7 +339,7 @@ func TestFileFails(t *testing.T) {
 			t.Parallel()
 			s := newServer(t, data)
 			s.fail(c.faults...)
-			err := client().File(t.Context(), s.URL+"/x?token=secret", filepath.Join(t.TempDir(), "file"), nil, nil)
+			err := client().file(t.Context(), s.URL+"/x?token=secret", at(t, filepath.Join(t.TempDir(), "file")), nil, nil)
 			if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "secret") {
 				t.Errorf("error %v; want %q, and no token", err, c.want)
 			}
@@ -348,7 +359,7 @@ func TestFileFollowsRedirectsButNotOutOfTLS(t *testing.T) {
 	plainFront := httptest.NewServer(http.HandlerFunc(front))
 	t.Cleanup(plainFront.Close)
 	path := filepath.Join(t.TempDir(), "file")
-	if err := client().File(t.Context(), plainFront.URL+"/x", path, nil, nil); err != nil {
+	if err := client().file(t.Context(), plainFront.URL+"/x", at(t, path), nil, nil); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := os.ReadFile(path); err != nil || !bytes.Equal(got, data) {
@@ -361,7 +372,7 @@ func TestFileFollowsRedirectsButNotOutOfTLS(t *testing.T) {
 	t.Cleanup(secure.Close)
 	c := client()
 	c.http.Transport = secure.Client().Transport
-	err := c.File(t.Context(), secure.URL+"/x", filepath.Join(t.TempDir(), "file"), nil, nil)
+	err := c.file(t.Context(), secure.URL+"/x", at(t, filepath.Join(t.TempDir(), "file")), nil, nil)
 	if err == nil || !strings.Contains(err.Error(), "which is not HTTPS") {
 		t.Errorf("error %v", err)
 	}
@@ -380,7 +391,7 @@ func TestFileEndsWithItsContext(t *testing.T) {
 			cancel()
 		}
 	}
-	if err := c.File(ctx, s.URL+"/x", path, nil, arrived); !errors.Is(err, context.Canceled) {
+	if err := c.file(ctx, s.URL+"/x", at(t, path), nil, arrived); !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v", err)
 	}
 	if info, err := os.Stat(path); err != nil || info.Size() != 1000 {

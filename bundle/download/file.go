@@ -1,7 +1,6 @@
 package download
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,9 +10,8 @@ import (
 	"net/http"
 	"os"
 	"strings"
-	"time"
 
-	"github.com/cavaliergopher/grab/v3"
+	"github.com/opencontainers/go-digest"
 
 	"github.com/kkbundle/kkbundle/disk"
 )
@@ -22,6 +20,7 @@ const (
 	stateSuffix = ".state" // suffix of the file with the address, validator and size that a partial file belongs to
 	maxState    = 16 << 10
 	maxRestarts = 4 // of a file that changes on the server
+	copyBuffer  = 256 << 10
 )
 
 // errStartOver means that a partial file is not the beginning of the server's file.
@@ -46,20 +45,70 @@ func strongTag(h http.Header) string {
 	return tag
 }
 
+// A target is a file in a directory, which may not be there yet. Its links are not followed out of the directory.
+type target struct {
+	dir  *os.Root
+	name string
+}
+
+// size returns the bytes of the file.
+func (t target) size() int64 {
+	info, err := t.dir.Lstat(t.name)
+	if err != nil {
+		return 0
+	}
+	return info.Size()
+}
+
+// state returns the file with the transfer's state.
+func (t target) state() target { return target{t.dir, t.name + stateSuffix} }
+
+func (t target) remove() error {
+	if err := t.dir.Remove(t.name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// forget removes the file, or its partial content, and its state.
+func (t target) forget() error { return errors.Join(t.remove(), t.state().remove()) }
+
+// read returns the content of a small file.
+func (t target) read(limit int64) (data []byte, err error) {
+	f, err := t.dir.Open(t.name)
+	if err != nil {
+		return nil, err
+	}
+	data, err = io.ReadAll(io.LimitReader(f, limit))
+	return data, errors.Join(err, f.Close())
+}
+
+// digest returns the sha256 of the file.
+func (t target) digest(ctx context.Context) (d digest.Digest, err error) {
+	f, err := t.dir.Open(t.name)
+	if err != nil {
+		return "", err
+	}
+	d, err = disk.DigestOf(ctx, f, func(int) {})
+	return d, errors.Join(err, f.Close())
+}
+
 // A transfer is one file on its way.
 type transfer struct {
 	*Client
-	url, path string
-	state     state
-	room      func(size int64) error
-	progress  func(done, total int64)
+	target
+
+	url      string
+	known    state
+	room     func(size int64) error
+	progress func(done, total int64)
 }
 
-// File brings a file to path. A part of it that is there from an earlier run is kept if the server has the same file, by its
-// strong ETag, and continues it at the very byte; otherwise the file is read from its start. Beside path lies path.state until
-// Settle. room is called with the size, -1 if unknown, before bytes are written; it and progress may be nil.
-func (c *Client) File(ctx context.Context, address, path string, room func(int64) error, progress func(done, total int64)) error {
-	t := &transfer{Client: c, url: address, path: path, room: room, progress: progress}
+// file brings a file. A part of it that is there from an earlier run is kept if the server has the same file, by its strong ETag,
+// and continues it at the very byte; otherwise the file is read from its start. Beside it lies its state. room is called with the
+// size, -1 if unknown, before bytes are written; it and progress may be nil.
+func (c *Client) file(ctx context.Context, address string, to target, room func(int64) error, progress func(done, total int64)) error {
+	t := &transfer{Client: c, url: address, target: to, room: room, progress: progress}
 	best, restarts := int64(0), 0
 	for failures := 0; ; {
 		err := t.try(ctx)
@@ -91,45 +140,15 @@ func (c *Client) File(ctx context.Context, address, path string, room func(int64
 	}
 }
 
-// Settle removes what File keeps beside a file.
-func Settle(path string) error {
-	if err := os.Remove(path + stateSuffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return nil
-}
-
-// size returns the bytes at path.
-func (t *transfer) size() int64 {
-	info, err := os.Stat(t.path)
-	if err != nil {
-		return 0
-	}
-	return info.Size()
-}
-
-// forget removes the partial file and its state.
-func (t *transfer) forget() error {
-	t.state = state{}
-	if err := os.Remove(t.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return Settle(t.path)
-}
-
 // load reads the state of a partial file, and forgets the file if it cannot be continued.
 func (t *transfer) load() error {
-	t.state = state{}
-	f, err := os.Open(t.path + stateSuffix)
+	t.known = state{}
+	data, err := t.state().read(maxState)
 	if err == nil {
-		var data []byte
-		data, err = io.ReadAll(io.LimitReader(f, maxState))
-		err = errors.Join(err, f.Close())
-		if err == nil {
-			err = json.Unmarshal(data, &t.state)
-		}
+		err = json.Unmarshal(data, &t.known)
 	}
-	if err != nil || t.state.URL != t.url || !t.state.resumable() || t.size() == 0 || t.size() > t.state.Size {
+	if err != nil || t.known.URL != t.url || !t.known.resumable() || t.size() == 0 || t.size() > t.known.Size {
+		t.known = state{}
 		return t.forget()
 	}
 	return nil
@@ -138,54 +157,73 @@ func (t *transfer) load() error {
 // try brings the rest of the file, or all of it.
 func (t *transfer) try(ctx context.Context) error {
 	if err := t.load(); err != nil {
-		return err
+		return &localError{err}
 	}
-	if t.state.resumable() && t.size() == t.state.Size {
+	if t.known.resumable() && t.size() == t.known.Size {
 		return t.unchanged(ctx)
 	}
-	request, err := grab.NewRequest(t.path, t.url)
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, t.url, http.NoBody)
 	if err != nil {
 		return &localError{err}
 	}
-	request.NoCreateDirectories, request.IgnoreRemoteTime, request.BufferSize = true, true, 256<<10
-	request.Size = max(t.state.Size, 0)
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	resp := (&grab.Client{HTTPClient: t}).Do(request.WithContext(ctx))
-	for tick := time.NewTicker(200 * time.Millisecond); ; {
-		select {
-		case <-tick.C:
-			t.report(resp.BytesComplete())
-			continue
-		case <-resp.Done:
-			tick.Stop()
-		}
-		break
+	var resp *http.Response
+	if t.known.resumable() {
+		resp, err = t.rest(r)
+	} else {
+		resp, err = t.whole(r)
 	}
-	if err := resp.Err(); err != nil {
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(t.write(ctx, resp.Body), resp.Body.Close()); err != nil {
 		return err
 	}
 	size := t.size()
-	if t.state.Size >= 0 && size != t.state.Size {
-		return fmt.Errorf("%s: %d bytes arrived; %d were expected", Shown(t.url), size, t.state.Size)
+	if t.known.Size >= 0 && size != t.known.Size {
+		return fmt.Errorf("%s: %d bytes arrived; %d were expected", Shown(t.url), size, t.known.Size)
 	}
-	t.state.Size = size
+	t.known.Size = size
 	t.report(size)
-	return syncFile(t.path)
+	return nil
+}
+
+// write appends a body to the file.
+func (t *transfer) write(ctx context.Context, body io.Reader) (err error) {
+	f, err := t.dir.OpenFile(t.name, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o644)
+	if err != nil {
+		return &localError{err}
+	}
+	defer func() {
+		if last := errors.Join(f.Sync(), f.Close()); last != nil {
+			err = errors.Join(err, &localError{last})
+		}
+	}()
+	done := t.size()
+	buf := make([]byte, copyBuffer)
+	for {
+		n, err := body.Read(buf)
+		if n > 0 {
+			if _, err := f.Write(buf[:n]); err != nil {
+				return &localError{err}
+			}
+			done += int64(n)
+			t.report(done)
+		}
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return err
+		}
+	}
 }
 
 func (t *transfer) report(done int64) {
 	if t.progress != nil {
-		t.progress(done, max(t.state.Size, done))
+		t.progress(done, max(t.known.Size, done))
 	}
-}
-
-func syncFile(path string) error {
-	f, err := os.OpenFile(path, os.O_WRONLY, 0)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
 }
 
 // unchanged asks whether the server still has the file that is here.
@@ -194,7 +232,7 @@ func (t *transfer) unchanged(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r.Header.Set("If-None-Match", t.state.ETag)
+	r.Header.Set("If-None-Match", t.known.ETag)
 	resp, err := t.do(r, http.StatusNotModified, http.StatusOK)
 	if err != nil {
 		return err
@@ -202,38 +240,29 @@ func (t *transfer) unchanged(ctx context.Context) error {
 	if err := resp.Body.Close(); err != nil {
 		return err
 	}
-	if resp.StatusCode != http.StatusNotModified && (strongTag(resp.Header) != t.state.ETag || resp.ContentLength != t.state.Size) {
+	if resp.StatusCode != http.StatusNotModified && (strongTag(resp.Header) != t.known.ETag || resp.ContentLength != t.known.Size) {
 		return errStartOver
 	}
-	t.report(t.state.Size)
+	t.report(t.known.Size)
 	return nil
 }
 
-// Do implements grab.HTTPClient. grab continues a file without asking whether it is the same; here it is asked.
-func (t *transfer) Do(r *http.Request) (*http.Response, error) {
-	if r.Method == http.MethodHead { // grab asks whether ranges work: the request for the range tells
-		return t.assumed(r), nil
-	}
-	if r.Header.Get("Range") != "" {
-		return t.rest(r)
-	}
+// whole asks for the file, and records which one it is before its first byte.
+func (t *transfer) whole(r *http.Request) (*http.Response, error) {
 	resp, err := t.do(r, http.StatusOK)
 	if err != nil {
 		return nil, err
 	}
-	t.state = state{URL: t.url, ETag: strongTag(resp.Header), Size: resp.ContentLength}
-	data, err := json.Marshal(t.state)
+	t.known = state{URL: t.url, ETag: strongTag(resp.Header), Size: resp.ContentLength}
+	data, err := json.Marshal(t.known)
 	if err == nil && t.room != nil {
 		err = t.room(resp.ContentLength)
 	}
 	if err == nil {
-		// Bytes of another file must not be taken for the beginning of this one.
-		if err = os.Truncate(t.path, 0); errors.Is(err, fs.ErrNotExist) {
-			err = nil
-		}
+		err = t.remove() // bytes of another file must not be taken for the beginning of this one
 	}
 	if err == nil {
-		err = disk.WriteFile(t.path+stateSuffix, 0o644, bytes.NewReader(data))
+		err = disk.WriteFileIn(t.dir, t.state().name, 0o644, data)
 	}
 	if err != nil {
 		return nil, errors.Join(&localError{err}, resp.Body.Close())
@@ -241,26 +270,18 @@ func (t *transfer) Do(r *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// assumed returns the answer that the server gave before.
-func (t *transfer) assumed(r *http.Request) *http.Response {
-	return &http.Response{
-		StatusCode: http.StatusOK, ProtoMajor: 1, ProtoMinor: 1, Request: r, Body: http.NoBody, ContentLength: t.state.Size,
-		Header: http.Header{"Accept-Ranges": {"bytes"}},
-	}
-}
-
 // rest asks for the rest of the very file that the state describes.
 func (t *transfer) rest(r *http.Request) (*http.Response, error) {
 	from := t.size()
 	r.Header.Set("Range", fmt.Sprintf("bytes=%d-", from))
-	r.Header.Set("If-Range", t.state.ETag)
+	r.Header.Set("If-Range", t.known.ETag)
 	resp, err := t.do(r, http.StatusPartialContent, http.StatusOK, http.StatusRequestedRangeNotSatisfiable, http.StatusPreconditionFailed)
 	if err != nil {
 		return nil, err
 	}
-	want := fmt.Sprintf("bytes %d-%d/%d", from, t.state.Size-1, t.state.Size)
+	want := fmt.Sprintf("bytes %d-%d/%d", from, t.known.Size-1, t.known.Size)
 	fits := resp.StatusCode == http.StatusPartialContent && resp.Header.Get("Content-Range") == want &&
-		strongTag(resp.Header) == t.state.ETag && resp.ContentLength == t.state.Size-from
+		strongTag(resp.Header) == t.known.ETag && resp.ContentLength == t.known.Size-from
 	if !fits {
 		return nil, errors.Join(errStartOver, resp.Body.Close())
 	}

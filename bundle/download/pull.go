@@ -1,7 +1,6 @@
 package download
 
 import (
-	"bytes"
 	"context"
 	"encoding/hex"
 	"errors"
@@ -22,6 +21,7 @@ import (
 	"github.com/kkbundle/kkbundle/bundle/delta"
 	"github.com/kkbundle/kkbundle/bundle/parts"
 	"github.com/kkbundle/kkbundle/disk"
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 const (
@@ -70,12 +70,15 @@ func baseOf(name string) string {
 	return base
 }
 
-// A puller pulls one bundle into a directory of its own, in which nothing has its final place.
+// A puller pulls one bundle into a directory of its own, in which nothing has its final place. That may lie in a directory in which
+// other users write, as /tmp, so it is held open, and files are opened, moved and removed in it only.
 type puller struct {
 	Options
 	*Client
 	at     *url.URL // of NAME.kkb
-	dir    string
+	into   *os.Root // directory of the output
+	dir    *os.Root
+	held   *os.File // dir, locked
 	name   string
 	result Result
 }
@@ -96,34 +99,82 @@ func (c *Client) Pull(ctx context.Context, o Options) (_ Result, err error) {
 	}
 	at.Path, at.RawPath = path.Join(path.Dir(at.Path), name), ""
 	p := &puller{Options: o, Client: c, at: at, name: filepath.Base(o.Output)}
-	p.dir = filepath.Join(filepath.Dir(o.Output), "."+p.name+".download")
-	if err := os.Mkdir(p.dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-		return Result{}, err
+	if err := p.open(); err != nil {
+		return Result{}, errors.Join(err, p.close())
 	}
-	unlock, err := lock(p.dir)
-	if err != nil {
-		return Result{}, err
-	}
-	defer func() { err = errors.Join(err, unlock()) }()
+	defer func() { err = errors.Join(err, p.close()) }()
 	if err := p.bring(ctx); err != nil {
 		return Result{}, err
 	}
 	return p.result, p.place()
 }
 
-// lock keeps other runs out of a directory.
-func lock(dir string) (unlock func() error, err error) {
-	f, err := os.Open(dir)
+// open opens and locks the directory of the partial files. One that this user's kkbundle did not make is refused, and one with
+// other files: they would be removed.
+func (p *puller) open() (err error) {
+	if p.into, err = os.OpenRoot(filepath.Dir(p.Output)); err != nil {
+		return err
+	}
+	if p.dir, err = disk.OpenState(p.into, p.dirName()); err != nil {
+		return plain.Advise(fmt.Errorf("directory for unfinished files: %w", err), p.otherPlace())
+	}
+	if p.held, err = p.dir.Open("."); err != nil {
+		return err
+	}
+	if err := unix.Flock(int(p.held.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return fmt.Errorf("another run pulls to %s: wait for its end", p.local(""))
+	}
+	entries, err := p.entries()
+	for _, e := range entries {
+		if err == nil && !p.owns(e) {
+			err = plain.Advise(fmt.Errorf("%s is not an unfinished file of %s", p.path(e.Name()), p.name), p.otherPlace())
+		}
+	}
+	return err
+}
+
+// close unlocks and closes what open opened.
+func (p *puller) close() (err error) {
+	if p.held != nil {
+		err = p.held.Close()
+	}
+	for _, dir := range []*os.Root{p.dir, p.into} {
+		if dir != nil {
+			err = errors.Join(err, dir.Close())
+		}
+	}
+	return err
+}
+
+func (p *puller) dirName() string { return "." + p.name + ".download" }
+
+// path returns that of a file in the directory.
+func (p *puller) path(name string) string {
+	return filepath.Join(filepath.Dir(p.Output), p.dirName(), name)
+}
+
+func (p *puller) otherPlace() string {
+	return fmt.Sprintf("remove %s if you know that it is not needed, or name a directory of your own with -o", p.path(""))
+}
+
+// owns reports whether a file is one that pull or patch makes in the directory.
+func (p *puller) owns(e fs.DirEntry) bool {
+	name := strings.TrimPrefix(e.Name(), ".")
+	return e.Type().IsRegular() && (strings.HasPrefix(name, bundle.BaseName(p.name)) || strings.HasPrefix(name, "kkbundle-"))
+}
+
+func (p *puller) entries() (entries []fs.DirEntry, err error) {
+	f, err := p.dir.Open(".")
 	if err != nil {
 		return nil, err
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return nil, errors.Join(fmt.Errorf("another run pulls to %s: wait for its end", dir), f.Close())
-	}
-	return f.Close, nil
+	entries, err = f.ReadDir(-1)
+	return entries, errors.Join(err, f.Close())
 }
 
-func (p *puller) local(suffix string) string { return filepath.Join(p.dir, p.name+suffix) }
+func (p *puller) target(suffix string) target { return target{p.dir, p.name + suffix} }
+
+func (p *puller) local(suffix string) string { return p.path(p.name + suffix) }
 
 // address returns that of NAME.kkb with a suffix.
 func (p *puller) address(suffix string) string {
@@ -147,11 +198,11 @@ func (p *puller) bring(ctx context.Context) error {
 	}
 	done, err := p.bringDelta(ctx)
 	if err == nil && !done {
-		err = p.File(ctx, p.address(""), p.local(""), p.room, p.progress("fetch"))
+		err = p.file(ctx, p.address(""), p.target(""), p.room, p.progress("fetch"))
 		if isMissing(err) {
 			err = p.bringParts(ctx, err)
 		} else if err == nil {
-			p.result.Bytes, err = size(p.local("")), p.checkSum(ctx)
+			p.result.Bytes, err = p.target("").size(), p.checkSum(ctx)
 		}
 	}
 	if err != nil {
@@ -160,7 +211,20 @@ func (p *puller) bring(ctx context.Context) error {
 	if err := p.Check(ctx, p.local("")); err != nil {
 		return p.discard(err)
 	}
-	return nil
+	return p.checked()
+}
+
+// checked returns an error unless the path that Check read leads to the directory whose files get their names.
+func (p *puller) checked() error {
+	read, err := os.Lstat(p.path(""))
+	if err != nil {
+		return err
+	}
+	held, err := p.held.Stat()
+	if err == nil && !os.SameFile(read, held) {
+		err = fmt.Errorf("%s was replaced while its files were checked", p.path(""))
+	}
+	return err
 }
 
 // bringSignature brings the signature, if the server has one. That of an encrypted bundle is of its content.
@@ -185,19 +249,11 @@ func (p *puller) discard(err error) error {
 }
 
 func (p *puller) clear() error {
-	entries, err := os.ReadDir(p.dir)
+	entries, err := p.entries()
 	for _, e := range entries {
-		err = errors.Join(err, os.RemoveAll(filepath.Join(p.dir, e.Name())))
+		err = errors.Join(err, p.dir.RemoveAll(e.Name()))
 	}
 	return err
-}
-
-func size(path string) int64 {
-	info, err := os.Stat(path)
-	if err != nil {
-		return 0
-	}
-	return info.Size()
 }
 
 // small brings a small file, and reports whether the server has it.
@@ -207,17 +263,14 @@ func (p *puller) small(ctx context.Context, suffix string, limit int64) (bool, e
 		return false, err
 	}
 	if data == nil {
-		if err := os.Remove(p.local(suffix)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return false, err
-		}
-		return false, nil
+		return false, p.target(suffix).remove()
 	}
-	return true, disk.WriteFile(p.local(suffix), 0o644, bytes.NewReader(data))
+	return true, disk.WriteFileIn(p.dir, p.name+suffix, 0o644, data)
 }
 
 // room refuses a file that the disk cannot hold.
 func (p *puller) room(bytes int64) error {
-	_, err := disk.CheckSpace(disk.Need{Dir: p.dir, What: "the bundle", Bytes: max(bytes, 0), Remedy: "name another directory with -o"})
+	_, err := disk.CheckSpace(disk.Need{Dir: filepath.Dir(p.Output), What: "the bundle", Bytes: max(bytes, 0), Remedy: "name another directory with -o"})
 	return err
 }
 
@@ -231,7 +284,7 @@ func (p *puller) checkSum(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", Shown(p.address(sumSuffix)), err)
 	}
-	got, err := disk.Digest(ctx, p.local(""), func(int) {})
+	got, err := p.target("").digest(ctx)
 	if err == nil && got != want {
 		err = p.discard(&sumError{Shown(p.at.String()), got, want})
 	}
@@ -279,7 +332,7 @@ func (p *puller) bringParts(ctx context.Context, missing error) error {
 	if !there {
 		return missing
 	}
-	data, err := os.ReadFile(p.local(parts.ListSuffix))
+	data, err := p.target(parts.ListSuffix).read(parts.MaxList)
 	if err != nil {
 		return err
 	}
@@ -318,19 +371,19 @@ func (p *puller) bringParts(ctx context.Context, missing error) error {
 
 // part brings one part and compares it with the list. A part that is here and whole is not asked for.
 func (p *puller) part(ctx context.Context, suffix string, part parts.Info, progress func(done, total int64)) error {
-	file := p.local(suffix)
-	if size(file) == part.Size {
-		if got, err := disk.Digest(ctx, file, func(int) {}); err != nil || got == part.Sum.Digest() {
+	file := p.target(suffix)
+	if file.size() == part.Size {
+		if got, err := file.digest(ctx); err != nil || got == part.Sum.Digest() {
 			progress(part.Size, part.Size)
 			return err
 		}
 	}
-	if err := p.File(ctx, p.address(suffix), file, nil, progress); err != nil {
+	if err := p.file(ctx, p.address(suffix), file, nil, progress); err != nil {
 		return err
 	}
-	got, err := disk.Digest(ctx, file, func(int) {})
+	got, err := file.digest(ctx)
 	if err == nil && got != part.Sum.Digest() {
-		err = errors.Join(&sumError{p.address(suffix), got, part.Sum.Digest()}, os.Remove(file), Settle(file))
+		err = errors.Join(&sumError{p.address(suffix), got, part.Sum.Digest()}, file.forget())
 	}
 	return err
 }
@@ -359,12 +412,12 @@ func (p *puller) bringDelta(ctx context.Context) (bool, error) {
 		if delta.Route([]digest.Digest{old.Digest()}, head.New, []delta.Offer{offer}, head.Size) == nil {
 			continue
 		}
-		file := p.local(deltaSuffix)
-		if err := p.File(ctx, at.String(), file, p.room, p.progress("fetch")); err != nil {
+		file := p.target(deltaSuffix)
+		if err := p.file(ctx, at.String(), file, p.room, p.progress("fetch")); err != nil {
 			return false, err
 		}
-		p.result.Delta, p.result.Bytes = Shown(at.String()), size(file)
-		_, err := delta.Apply(ctx, file, delta.Options{Old: &old, Output: p.local(""), Progress: p.Progress})
+		p.result.Delta, p.result.Bytes = Shown(at.String()), file.size()
+		_, err := delta.Apply(ctx, p.local(deltaSuffix), delta.Options{Old: &old, Output: p.local(""), Progress: p.Progress})
 		return true, p.discard(err)
 	}
 	return false, nil
@@ -378,27 +431,38 @@ func (p *puller) place() error {
 	last := ""
 	if p.result.Parts > 0 {
 		last = parts.ListSuffix
-		if err := os.Remove(p.Output + last); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := p.into.Remove(p.name + last); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}
-	if to := p.result.Signature; to != "" {
-		if err := os.Rename(filepath.Join(p.dir, filepath.Base(to)), to); err != nil {
-			return err
-		}
+	names := make([]string, 0, 2+p.result.Parts)
+	if signature := p.result.Signature; signature != "" {
+		names = append(names, filepath.Base(signature))
 	}
 	for i := range p.result.Parts {
-		suffix := parts.Name("", i+1)
-		if err := os.Rename(p.local(suffix), p.Output+suffix); err != nil {
-			return err
-		}
+		names = append(names, p.name+parts.Name("", i+1))
 	}
-	if err := os.Rename(p.local(last), p.Output+last); err != nil {
+	if err := p.move(append(names, p.name+last)); err != nil {
 		return err
 	}
 	p.result.Path = p.Output
 	syncDir(filepath.Dir(p.Output))
-	return os.RemoveAll(p.dir)
+	return p.into.RemoveAll(p.dirName())
+}
+
+// move gives files their place, out of the very directory that is held: its name may lead elsewhere by now.
+func (p *puller) move(names []string) (err error) {
+	into, err := p.into.Open(".")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, into.Close()) }()
+	for _, name := range names {
+		if err := unix.Renameat(int(p.held.Fd()), name, int(into.Fd()), name); err != nil {
+			return fmt.Errorf("rename %s to %s: %w", p.path(name), filepath.Join(filepath.Dir(p.Output), name), err)
+		}
+	}
+	return nil
 }
 
 // syncDir makes renames last through a power cut, where the file system can.

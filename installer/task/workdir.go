@@ -11,9 +11,10 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
-	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kkbundle/kkbundle/disk"
 )
 
 // Names in the work directory.
@@ -50,38 +51,18 @@ type WorkDir struct {
 // others. A dry run leaves no new one behind.
 func OpenWorkDir(path string, dryRun bool) (*WorkDir, error) {
 	_, missing := os.Stat(path)
-	if err := os.MkdirAll(path, 0o700); err != nil {
-		return nil, fmt.Errorf("work directory: %w", err)
+	root, err := disk.OpenPrivate(path)
+	if foreign, ok := errors.AsType[*disk.ForeignError](err); ok {
+		return nil, fmt.Errorf("work directory %w, but it holds private keys: make it yours with mode 700, or use another directory", foreign)
 	}
-	root, err := os.OpenRoot(path)
 	if err != nil {
 		return nil, fmt.Errorf("work directory: %w", err)
 	}
 	w := &WorkDir{path: path, Root: root, passing: dryRun && errors.Is(missing, fs.ErrNotExist)}
-	if err := w.check(); err != nil {
-		return nil, errors.Join(err, root.Close())
-	}
 	if dryRun {
 		w.volatile = map[string][]byte{}
 	}
 	return w, nil
-}
-
-// check verifies mode and owner of the opened directory, not of its name.
-func (w *WorkDir) check() error {
-	info, err := w.Root.Stat(".")
-	if err != nil {
-		return fmt.Errorf("work directory: %w", err)
-	}
-	if info.Mode().Perm()&0o077 != 0 {
-		return fmt.Errorf("work directory %s has mode %04o, but it holds private keys: chmod 700 it, or use another directory",
-			w.path, info.Mode().Perm())
-	}
-	if st, ok := info.Sys().(*syscall.Stat_t); ok && int(st.Uid) != os.Geteuid() {
-		return fmt.Errorf("work directory %s belongs to user id %d instead of yours (%d), but it holds private keys: chown it, or use another directory",
-			w.path, st.Uid, os.Geteuid())
-	}
-	return nil
 }
 
 // Lock excludes other runs until Close; the error is a *LockedError if another run holds the lock. Two runs would create two
@@ -169,16 +150,7 @@ func (w *WorkDir) replace(name string, data []byte) error {
 	if err := w.Root.MkdirAll(filepath.Dir(name), 0o700); err != nil {
 		return err
 	}
-	next := name + ".new"
-	f, err := w.Root.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(data)
-	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	return w.Root.Rename(next, name)
+	return disk.WriteFileIn(w.Root, name, 0o600, data)
 }
 
 // Remove removes a file, if it exists.

@@ -13,7 +13,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kkbundle/kkbundle/disk"
 	"github.com/kkbundle/kkbundle/pki"
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 const (
@@ -43,12 +45,9 @@ func AutoCertificate(dir string, names []string, now time.Time) (*Certificate, e
 }
 
 func autoCertificate(dir string, names []string, now time.Time) (*Certificate, error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, err
-	}
-	root, err := os.OpenRoot(dir)
+	root, err := disk.OpenOwn(dir) // clients trust the authority in it
 	if err != nil {
-		return nil, err
+		return nil, plain.Advise(err, "name a directory of your own with --tls-dir; with sudo, -H makes HOME that of root")
 	}
 	defer root.Close()
 	ca, err := loadAuthority(root, now)
@@ -114,27 +113,10 @@ func loadPair(root *os.Root, certificate, key string) (pki.Pair, error) {
 // keepPair writes the key first: a certificate without its key would count as a pair.
 func keepPair(root *os.Root, p pki.Pair, certificate, key string) error {
 	const public, private = 0o644, 0o600
-	if err := keep(root, key, private, p.Key); err != nil {
+	if err := disk.WriteFileIn(root, key, private, p.Key); err != nil {
 		return err
 	}
-	return keep(root, certificate, public, p.Cert)
-}
-
-// keep writes a file atomically.
-func keep(root *os.Root, name string, mode os.FileMode, data []byte) error {
-	part := name + ".new"
-	if err := root.Remove(part); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	f, err := root.OpenFile(part, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(data)
-	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	return root.Rename(part, name)
+	return disk.WriteFileIn(root, certificate, public, p.Cert)
 }
 
 // HostNames returns the names and addresses under which clients may know this host, for a listener at address: one

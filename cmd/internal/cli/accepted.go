@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -131,9 +130,9 @@ func (g *globals) enter(file string, last *accepted, next accepted) error {
 	if err != nil {
 		return err
 	}
-	err = os.MkdirAll(filepath.Dir(file), 0o700)
+	dir, err := disk.OpenOwn(filepath.Dir(file))
 	if err == nil {
-		err = disk.WriteFile(file, 0o600, bytes.NewReader(append(data, '\n')))
+		err = errors.Join(disk.WriteFileIn(dir, filepath.Base(file), 0o600, append(data, '\n')), dir.Close())
 	}
 	if err != nil {
 		g.Alert(fmt.Sprintf("the record of accepted bundles cannot be written (%v): an older bundle will not be recognized", err))
