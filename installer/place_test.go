@@ -371,7 +371,7 @@ func TestRegistryOfOlderVersion(t *testing.T) {
 	}
 	want := []string{
 		"chown root:" + siteregistry.Account + " " + strings.Join(secrets, " "),
-		"chown -RH " + siteregistry.Account + ":" + siteregistry.Account + " " + siteregistry.DataDir,
+		"chown -Rh " + siteregistry.Account + ":" + siteregistry.Account + " " + siteregistry.DataDir + "/",
 	}
 	ran := h.said("")
 	if diff := cmp.Diff(slices.DeleteFunc(slices.Clone(ran), func(line string) bool { return !strings.HasPrefix(line, "chown ") }), want); diff != "" {

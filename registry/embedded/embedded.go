@@ -20,7 +20,6 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -133,10 +132,14 @@ func settings(o Options, secret string) *configuration.Configuration {
 	return c
 }
 
-// keepSecret returns the secret of a directory, and creates it if missing.
-func keepSecret(dir string) (string, error) {
-	path := filepath.Join(dir, secretFile)
-	f, err := os.Open(path)
+// keepSecret returns the secret of a directory, and creates it if missing. No link leads out of the directory.
+func keepSecret(dir string) (secret string, err error) {
+	within, err := os.OpenRoot(dir)
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, within.Close()) }()
+	f, err := within.Open(secretFile)
 	if err == nil {
 		defer f.Close()
 		data, err := io.ReadAll(io.LimitReader(f, maxSecret))
@@ -146,11 +149,11 @@ func keepSecret(dir string) (string, error) {
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return "", err
 	}
-	secret := rand.Text()
-	if err := os.WriteFile(path+".new", []byte(secret+"\n"), 0o600); err != nil {
+	secret = rand.Text()
+	if err := within.WriteFile(secretFile+".new", []byte(secret+"\n"), 0o600); err != nil {
 		return "", err
 	}
-	return secret, os.Rename(path+".new", path)
+	return secret, within.Rename(secretFile+".new", secretFile)
 }
 
 // Reload reads the users files again. On an error of a file its users stay unchanged.

@@ -40,7 +40,8 @@ func (e *LockedError) Hint() string {
 type lock struct{ file *os.File }
 
 func acquire(dir string) (*lock, error) {
-	f, err := os.OpenFile(filepath.Join(dir, LockFile), os.O_RDWR|os.O_CREATE, 0o640)
+	// Garbage is collected by root in a directory of the registry's user, whose link would lead the truncation elsewhere.
+	f, err := os.OpenFile(filepath.Join(dir, LockFile), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o640)
 	if err != nil {
 		return nil, err
 	}

@@ -33,22 +33,22 @@ func Remove(ctx context.Context, o RemoveOptions) ([]string, error) {
 			return nil, err
 		}
 	}
+	var removed []string
 	paths := []string{timerPath, renewPath, unitPath, usersPath, path.Dir(programDir), earlierProgramDir, stampPath}
 	if o.WithData {
 		settings, err := Load(o.Root)
 		switch {
 		case err == nil:
-			content, err := o.content(settings.Dir)
+			content, err := o.removeContent(settings.Dir)
+			removed = append(removed, content...)
 			if err != nil {
-				return nil, err
+				return removed, err
 			}
-			paths = append(paths, content...)
 		case !errors.Is(err, fs.ErrNotExist):
 			return nil, err
 		}
 		paths = append(paths, configDir)
 	}
-	var removed []string
 	for _, name := range paths {
 		target := filepath.Join(o.Root, name)
 		if _, err := os.Lstat(target); errors.Is(err, fs.ErrNotExist) {
@@ -89,23 +89,31 @@ func (o RemoveOptions) units() ([]string, error) {
 	return units, nil
 }
 
-// content returns the paths of the registry's content in its directory. Foreign files stay, and so does then the
-// directory.
-func (o RemoveOptions) content(dir string) ([]string, error) {
+// removeContent removes the registry's content from its directory, and the directory unless foreign files stay in it. It returns the
+// removed paths. Links in the directory are the service user's: they are removed and not followed.
+func (o RemoveOptions) removeContent(dir string) (removed []string, err error) {
 	if dir == "" || dir == "/" || path.Clean(dir) != dir {
 		return nil, fmt.Errorf("%s: %q is not a registry's directory", statePath, dir)
 	}
-	names := []string{path.Join(dir, "docker/registry"), path.Join(dir, "docker"), path.Join(dir, "kkbundle.lock"), path.Join(dir, "kkbundle.secret")}
-	entries, err := os.ReadDir(filepath.Join(o.Root, dir))
+	within, err := os.OpenRoot(filepath.Join(o.Root, dir))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
-	for _, e := range entries {
-		switch e.Name() {
-		case "docker", "kkbundle.lock", "kkbundle.secret":
-		default:
-			return names, err
-		}
+	if err != nil {
+		return nil, err
 	}
-	return append(names, dir), err
+	defer func() { err = errors.Join(err, within.Close()) }()
+	for _, name := range []string{"docker", "kkbundle.lock", "kkbundle.secret"} {
+		if _, err := within.Lstat(name); errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err := within.RemoveAll(name); err != nil {
+			return removed, err
+		}
+		removed = append(removed, path.Join(dir, name))
+	}
+	if left, err := fs.ReadDir(within.FS(), "."); err != nil || len(left) > 0 {
+		return removed, err
+	}
+	return append(removed, dir), os.Remove(filepath.Join(o.Root, dir))
 }

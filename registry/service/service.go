@@ -146,7 +146,7 @@ func (s Settings) check() error {
 	if !plain.MatchString(s.Dir) || path.Clean(s.Dir) != s.Dir {
 		errs = append(errs, fmt.Errorf("directory %q: want an absolute path of letters, digits and ._-", s.Dir))
 	}
-	for _, hidden := range []string{"/home", "/root", "/tmp", "/var/tmp", "/run", "/usr", "/etc", "/proc", "/sys", "/dev"} {
+	for _, hidden := range []string{"/home", "/root", "/tmp", "/var/tmp", "/run", "/var/run", "/usr", "/etc", "/proc", "/sys", "/dev"} {
 		if s.Dir == hidden || strings.HasPrefix(s.Dir, hidden+"/") {
 			errs = append(errs, fmt.Errorf("directory %s: the service cannot keep content below %s: use %s or a directory of another disk", s.Dir, hidden, DefaultDir))
 		}

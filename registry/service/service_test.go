@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -267,11 +268,73 @@ func TestRemove(t *testing.T) {
 	}
 }
 
+// TestRemoveFollowsNoLinks: the service's user can replace what it owns by links.
+func TestRemoveFollowsNoLinks(t *testing.T) {
+	t.Parallel()
+	root, h := t.TempDir(), &host{}
+	o := options(root, h)
+	step(t, o, h)
+	precious := filepath.Join(root, "precious")
+	if err := errors.Join(
+		os.MkdirAll(filepath.Join(precious, "registry/v2"), 0o755), os.MkdirAll(filepath.Join(root, o.Dir), 0o755),
+		os.Symlink(precious, filepath.Join(root, o.Dir, "docker")), os.Symlink(precious, filepath.Join(root, o.Dir, "kkbundle.lock")),
+	); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := service.Remove(t.Context(), service.RemoveOptions{Root: root, WithData: true, Run: h}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(precious, "registry/v2")); err != nil {
+		t.Errorf("what a link led to was removed: %v", err)
+	}
+	if _, err := os.Lstat(filepath.Join(root, o.Dir)); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the directory with the links is still there: %v", err)
+	}
+}
+
+// TestPrepareFollowsNoLinks runs the commands on a directory with an older version's content and with links of the service's user. Debian
+// and Enterprise Linux have the user daemon.
+func TestPrepareFollowsNoLinks(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Skip("only root changes owners")
+	}
+	root := t.TempDir()
+	target, disk, dir := filepath.Join(root, "containerd.sock"), filepath.Join(root, "disk"), filepath.Join(root, "registry")
+	below := filepath.Join(disk, "docker/registry")
+	if err := errors.Join(
+		os.WriteFile(target, nil, 0o600), os.MkdirAll(below, 0o755), os.Symlink(disk, dir), os.WriteFile(below+"/blob", nil, 0o600),
+		os.Symlink(target, below+"/link"), os.Symlink(root, below+"/directory"),
+	); err != nil {
+		t.Fatal(err)
+	}
+	s := service.Spec{User: "daemon", Dir: dir}
+	for _, args := range s.Prepare()[2:] { // without the user, and files that this service does not have
+		if out, err := exec.CommandContext(t.Context(), args[0], args[1:]...).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %v %s", args, err, out)
+		}
+	}
+	owner := func(name string) uint32 {
+		info, err := os.Stat(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return info.Sys().(*syscall.Stat_t).Uid
+	}
+	if owner(target) != 0 || owner(root) != 0 {
+		t.Error("what the links lead to has another owner")
+	}
+	if owner(below+"/blob") == 0 || owner(disk) == 0 {
+		t.Error("the content is still root's")
+	}
+}
+
 func TestRefuses(t *testing.T) {
 	t.Parallel()
 	for what, change := range map[string]func(o *service.Options){
 		"relative":           func(o *service.Options) { o.Dir = "registry" },
 		"absolute path":      func(o *service.Options) { o.Dir = "/srv/a\nExecStart=/bin/sh" },
+		"below /var/run":     func(o *service.Options) { o.Dir = "/var/run/registry" },
 		"below /home":        func(o *service.Options) { o.Dir = "/home/me/registry" },
 		"listen address":     func(o *service.Options) { o.Listen = ":5000 --plain-http" },
 		"metrics":            func(o *service.Options) { o.Metrics = "x" },

@@ -38,13 +38,17 @@ func (s Spec) Prepare() [][]string {
 		{"systemd-sysusers", s.UserFile},
 		append([]string{"chown", "root:" + s.User}, s.Readable...),
 		{"install", "-d", "-m", "0750", s.Dir},
-		{"chown", "-RH", s.User + ":" + s.User, s.Dir}, // Dir may be a link to another disk
+		// Links inside are of the user's making: -h changes them, and not what they lead to. Dir may be a link to another disk, hence the slash.
+		{"chown", "-Rh", s.User + ":" + s.User, s.Dir + "/"},
 	}
 }
 
 // UnitText returns the systemd unit. Its sandbox is for systemd 239 and later; older versions warn about unknown
 // settings. Before version 250, systemd makes the directories above bound paths with the umask of the service, so the umask lets
 // others pass through directories (https://github.com/systemd/systemd/issues/19899).
+//
+// The service reaches no socket of the host: /run has those of containerd, Docker and systemd, and a program that listens on the
+// network needs no Unix socket. Its log is a descriptor that systemd opens.
 func (s Spec) UnitText() []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, `%s
@@ -78,7 +82,7 @@ ProtectHome=yes
 ProtectKernelModules=yes
 ProtectKernelTunables=yes
 ProtectSystem=strict
-RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX
+RestrictAddressFamilies=AF_INET AF_INET6
 RestrictNamespaces=yes
 RestrictRealtime=yes
 UMask=0066
@@ -86,6 +90,8 @@ PrivateDevices=yes
 ProtectClock=yes
 ProtectHostname=yes
 ProtectKernelLogs=yes
+ProtectProc=invisible
+RemoveIPC=yes
 RestrictSUIDSGID=yes
 SystemCallArchitectures=native
 SystemCallFilter=@system-service
@@ -95,7 +101,7 @@ SystemCallFilter=@system-service
 		bind, access = "BindReadOnlyPaths", "ReadOnlyPaths"
 	}
 	// The service sees its own files, and no others where hosts keep keys and data of services, also of those that come later.
-	fmt.Fprintf(&b, "TemporaryFileSystem=/etc:ro\nTemporaryFileSystem=/var/lib:ro\n%s=%s\n", bind, s.Dir)
+	fmt.Fprintf(&b, "TemporaryFileSystem=/etc:ro\nTemporaryFileSystem=/run:ro\nTemporaryFileSystem=/var/lib:ro\n%s=%s\n", bind, s.Dir)
 	var dirs []string
 	for _, file := range s.Readable {
 		dirs = append(dirs, path.Dir(file))

@@ -8,8 +8,10 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/spf13/cobra"
@@ -152,7 +154,7 @@ func newRegistryGCCmd(g *globals) *cobra.Command {
 leave behind. Signatures and other referrers stay as long as their image is there.
 
 Stop the registry first, or run it with --read-only: gc refuses to run beside a writable registry. If anything cannot be read, gc
-removes nothing.`,
+removes nothing. Run by root, gc works as the user who owns the directory.`,
 		Example: `  kkbundle registry gc --dir /srv/registry --dry-run
   systemctl stop kkbundle-site-registry; kkbundle registry gc --dir /var/lib/kkbundle-site-registry; systemctl start kkbundle-site-registry`,
 		Args: takes(),
@@ -178,7 +180,27 @@ type collectedResult struct {
 	embedded.Collected
 }
 
+// becomeOwner gives up root's rights for those of the owner of a registry's directory, for the rest of the process. What is inside a
+// service user's directory may be links of that user's making, and the storage driver follows links.
+func becomeOwner(dir string) error {
+	info, err := os.Stat(dir)
+	if err != nil || os.Geteuid() != 0 {
+		return nil // the collection reports a directory that is missing
+	}
+	owner, ok := info.Sys().(*syscall.Stat_t)
+	if !ok || owner.Uid == 0 {
+		return nil
+	}
+	if err := errors.Join(syscall.Setgroups(nil), syscall.Setgid(int(owner.Gid)), syscall.Setuid(int(owner.Uid))); err != nil {
+		return fmt.Errorf("run as user %d, who owns %s: %w", owner.Uid, dir, err)
+	}
+	return nil
+}
+
 func runRegistryGC(ctx context.Context, g *globals, o embedded.CollectOptions) error {
+	if err := becomeOwner(o.Dir); err != nil {
+		return err
+	}
 	c, err := embedded.Collect(ctx, o)
 	if err != nil {
 		return err

@@ -137,6 +137,9 @@ func condition(name string) (bool, error) {
 	if name == "harbor" {
 		return harbortest.Available() == nil, nil
 	}
+	if name == "root" {
+		return os.Geteuid() == 0, nil
+	}
 	if name != "mounts" {
 		return false, errors.New("unknown condition " + name)
 	}
