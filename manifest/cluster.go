@@ -64,7 +64,7 @@ type Kubernetes struct {
 	MaxPods   int       `yaml:"maxPods,omitempty" doc:"Most pods on a node. Default 110."`
 	ProxyMode ProxyMode `yaml:"proxyMode,omitempty" enum:"iptables,nftables,ipvs" doc:"Mode of kube-proxy. Default iptables."`
 	// Kubelet, Kubeadm and KubeProxy are merged into KubeletConfiguration, ClusterConfiguration and
-	// KubeProxyConfiguration and override kkbundle's values.
+	// KubeProxyConfiguration and override kkbundle's values, except reservedSettings, which are refused.
 	Kubelet   Config `yaml:"kubelet,omitempty" doc:"Merged into KubeletConfiguration."`
 	Kubeadm   Config `yaml:"kubeadm,omitempty" doc:"Merged into kubeadm's ClusterConfiguration."`
 	KubeProxy Config `yaml:"kubeProxy,omitempty" doc:"Merged into KubeProxyConfiguration."`
@@ -243,7 +243,9 @@ type Storage struct {
 
 // ClusterDNS configures name resolution in the cluster.
 type ClusterDNS struct {
-	NodeLocal bool `yaml:"nodeLocal,omitempty" doc:"A DNS cache on every node."`
+	// Domain is cluster.local by default.
+	Domain    string `yaml:"domain,omitempty" doc:"Domain of the names of services and pods. Default cluster.local."`
+	NodeLocal bool   `yaml:"nodeLocal,omitempty" doc:"A DNS cache on every node."`
 }
 
 // Precheck are the thresholds that hosts must reach.
@@ -324,6 +326,8 @@ const (
 	defaultBackupEvery        = Duration(6 * time.Hour)
 	defaultBackupKeep         = 8 // two days
 	defaultNFSPath            = "/srv/nfs/kubernetes"
+	// DefaultDomain is the domain of names in a cluster.
+	DefaultDomain = "cluster.local"
 )
 
 // WithDefaults returns a copy in which every missing value has its default. Two values stay empty because the cluster
@@ -352,6 +356,7 @@ func (c *Cluster) WithDefaults() *Cluster {
 	d.Etcd.DataDir = orDefault(d.Etcd.DataDir, defaultEtcdDir)
 	d.Etcd.Backup = d.etcdBackup()
 	d.Etcd.Endpoints = slices.Clone(d.Etcd.Endpoints)
+	d.DNS.Domain = orDefault(d.DNS.Domain, DefaultDomain)
 	d.OSPackages = orDefault(d.OSPackages, PackagesOfBundle)
 	d.ImageRegistry.Type = orDefault(d.ImageRegistry.Type, RegistryPlain)
 	if d.ImageRegistry.Type == RegistryPlain {

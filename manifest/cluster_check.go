@@ -32,6 +32,7 @@ func (c clusterChecker) check(k *Cluster) {
 		c.addKey("certificates.etcdCA", "belongs to etcd of type internal; leave it out")
 	}
 	c.podNetwork(&k.CNI)
+	c.dns(&k.DNS)
 	c.timeServers(k.Time.Servers)
 	c.release("cri.version", k.CRI.Version)
 	c.runtimeClasses("cri.runtimeClasses", k.CRI.RuntimeClasses)
@@ -98,10 +99,9 @@ func (c clusterChecker) networks(k *Cluster) {
 				c.add(at, "%s and %s overlap; take a network that the %s do not use", s, p, other)
 			}
 		}
-		// kubeadm.controllerManager can set another size.
-		if _, own := d.Kubeadm["controllerManager"]; !own && p.Bits() > all.CNI.nodeBits(p) {
+		if p.Bits() > all.CNI.nodeBits(p) {
 			c.add(pods, "%s is too small: each node takes a /%d of it", p, all.CNI.nodeBits(p))
-		} else if most := p.Bits() + maxNodeBits; !own && all.CNI.nodeBits(p) > most {
+		} else if most := p.Bits() + maxNodeBits; all.CNI.nodeBits(p) > most {
 			c.add(pods, "%s is too large for nodes that take a /%d of it: write cni.%sMaskSize of at most %d, or a smaller network", p, all.CNI.nodeBits(p), familyOf(p), most)
 		}
 	}
@@ -117,7 +117,7 @@ func (c clusterChecker) networks(k *Cluster) {
 		c.add("kubernetes", "podCIDR and serviceCIDR are of different IP versions")
 	}
 	most := all.podsPerNode()
-	if _, own := d.Kubeadm["controllerManager"]; d.MaxPods < 1 || !own && d.MaxPods > most {
+	if d.MaxPods < 1 || d.MaxPods > most {
 		c.add("kubernetes.maxPods", "%d is not between 1 and %d, which a node's /%d holds", d.MaxPods, most, all.CNI.nodeBits(d.PodCIDR[0]))
 	}
 }
@@ -152,12 +152,35 @@ func familyOf(p netip.Prefix) string {
 func (c clusterChecker) endpoint(e *Endpoint) {
 	at := "controlPlaneEndpoint"
 	if e.Address != "" {
-		c.hostPort(join(at, "address"), e.Address)
+		c.endpointAddress(join(at, "address"), e)
 	} else if e.Type == EndpointKubeVIP || e.Type == EndpointExternal {
 		c.add(at, "address is missing; type %s needs it", e.Type)
 	}
 	if _, port, _ := splitHostPort(e.Address); (e.Type == EndpointKubeVIP || e.Type == EndpointHAProxy) && port != 0 && port != DefaultPort {
 		c.add(join(at, "address"), "port %d: with type %s it is the API server's own, %d; leave the port out", port, e.Type, DefaultPort)
+	}
+}
+
+// endpointAddress checks that kubeadm takes the address and that nodes can reach it.
+func (c clusterChecker) endpointAddress(at string, e *Endpoint) {
+	host, _, err := splitHostPort(e.Address)
+	if err != nil {
+		c.add(at, "%v", err)
+		return
+	}
+	a, err := netip.ParseAddr(host)
+	switch {
+	case err != nil && !isName(host, true):
+		c.add(at, "%q is no DNS name in lower case, which kubeadm asks for; write %q", shorten(host), shorten(strings.ToLower(strings.TrimSuffix(host, "."))))
+	case err == nil && !a.IsGlobalUnicast() && (!a.IsLoopback() || e.Type == EndpointKubeVIP):
+		c.add(at, "nodes do not reach %s; give an address of their network", a)
+	}
+}
+
+// dns checks the domain of names in the cluster. kubeadm and the kubelet take DNS names in lower case.
+func (c clusterChecker) dns(d *ClusterDNS) {
+	if d.Domain != "" && (!isName(d.Domain, true) || strings.Trim(d.Domain, "0123456789.") == "") {
+		c.add("dns.domain", "%q is no domain; write lower case letters, digits, hyphens and dots, such as cluster.local", shorten(d.Domain))
 	}
 }
 
@@ -219,35 +242,14 @@ func (c *checker) s3(b BackupKeys) {
 
 // quota checks the size and the place of etcd's quota.
 func (c clusterChecker) quota(k *Cluster) {
-	const (
-		least    = 256 << 20 // a new cluster with addons has some 10 MB
-		argument = "quota-backend-bytes"
-	)
+	const least = 256 << 20 // a new cluster with addons has some 10 MB
 	switch {
 	case c.src.node("etcd.quota") == nil:
 	case k.Etcd.Type == EtcdProvided:
-		c.addKey("etcd.quota", "belongs to an etcd that kkbundle installs; leave it out, and set --%s where etcd runs", argument)
+		c.addKey("etcd.quota", "belongs to an etcd that kkbundle installs; leave it out, and set --quota-backend-bytes where etcd runs")
 	case k.Etcd.Quota < least:
 		c.add("etcd.quota", "%s is too small for a cluster; write at least 256Mi, such as 8Gi", k.Etcd.Quota)
-	case k.Kubernetes.Kubeadm.hasEtcdArgument(argument):
-		c.addKey("etcd.quota", "kubernetes.kubeadm sets %s, too; leave it out there", argument)
 	}
-}
-
-// hasEtcdArgument reports whether a ClusterConfiguration, of either API version, sets an argument of etcd.
-func (c Config) hasEtcdArgument(name string) bool {
-	part, _ := c["etcd"].(map[string]any)
-	local, _ := part["local"].(map[string]any)
-	switch args := local["extraArgs"].(type) {
-	case map[string]any:
-		return args[name] != nil
-	case []any:
-		return slices.ContainsFunc(args, func(one any) bool {
-			m, _ := one.(map[string]any)
-			return m["name"] == name
-		})
-	}
-	return false
 }
 
 // etcd checks that the settings match the type.
@@ -339,7 +341,7 @@ func (c clusterChecker) registryVIP(path string, r *ImageRegistry) {
 		c.addKey(path, "belongs to a registry that is installed on two hosts; leave it out, or write type: registry or harbor")
 		return
 	}
-	if a, err := netip.ParseAddr(r.VIP); err != nil || a.Zone() != "" || a.IsUnspecified() || a.IsLoopback() || a.IsMulticast() {
+	if a, err := netip.ParseAddr(r.VIP); err != nil || a.Zone() != "" || !a.IsGlobalUnicast() {
 		c.add(path, "%q is not an address; write an unused one of the registry hosts' network, such as 10.0.0.100", shorten(r.VIP))
 	}
 }

@@ -2,6 +2,7 @@ package manifest
 
 import (
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -136,4 +137,33 @@ func bytesOf(s string, n int) []byte {
 		b = append(b, s...)
 	}
 	return b
+}
+
+// TestNamesThatKubeadmTakes: kubeadm takes DNS names in lower case alone, and finds others only on a host.
+func TestNamesThatKubeadmTakes(t *testing.T) {
+	for text, want := range map[string]string{
+		"controlPlaneEndpoint: {type: external, address: 'K8s.Corp.example:6443'}": `"K8s.Corp.example" is no DNS name in lower case, which kubeadm asks for; write "k8s.corp.example"`,
+		"controlPlaneEndpoint: {type: external, address: k8s.corp.example.}":       `write "k8s.corp.example"`,
+		"controlPlaneEndpoint: {type: external, address: k8s_api.example}":         "neither a host nor host:port",
+		"controlPlaneEndpoint: {type: external, address: 169.254.1.1}":             "nodes do not reach 169.254.1.1",
+		"controlPlaneEndpoint: {type: external, address: 0.0.0.0}":                 "nodes do not reach 0.0.0.0",
+		"controlPlaneEndpoint: {type: kube-vip, address: 127.0.0.1}":               "nodes do not reach 127.0.0.1",
+		"controlPlaneEndpoint: {type: external, address: 127.0.0.1}":               "", // a balancer of yours on each node
+		"controlPlaneEndpoint: {type: external, address: k8s.corp.example:443}":    "",
+		"controlPlaneEndpoint: {type: kube-vip, address: 'fd00::1'}":               "neither a host nor host:port",
+		"controlPlaneEndpoint: {type: kube-vip, address: '[fd00::1]'}":             "",
+		"dns: {domain: k8s.corp.example}":                                          "",
+		"dns: {domain: K8s.corp}":                                                  `dns.domain: "K8s.corp" is no domain`,
+		"dns: {domain: .}":                                                         "is no domain",
+		"dns: {domain: 10.0.0.1}":                                                  "is no domain",
+		"imageRegistry: {vip: 169.254.0.9}":                                        "is not an address",
+	} {
+		c, err := ParseCluster("c", []byte("apiVersion: kkbundle.io/v1\nkind: Cluster\nmetadata: {name: a}\nkubernetes: {version: v1.34.3}\n"+text+"\n"))
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: %v, want %q", text, err, want)
+		}
+		if err == nil && c.WithDefaults().DNS.Domain == "" {
+			t.Errorf("%s: no domain", text)
+		}
+	}
 }

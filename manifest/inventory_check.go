@@ -146,6 +146,7 @@ func (c varsChecker) settings(path string, s *HostSettings) {
 	if s.Kubernetes.MaxPods < 0 {
 		c.add(join(path, "kubernetes.maxPods"), "%d is not positive", s.Kubernetes.MaxPods)
 	}
+	c.reserved(join(path, "kubernetes.kubelet"), kubeletSection, s.Kubernetes.Kubelet)
 	c.dataDir(join(path, "etcd.dataDir"), s.Etcd.DataDir)
 	c.kernel(join(path, "precheck.minKernel"), s.Precheck.MinKernel)
 }
@@ -236,6 +237,9 @@ type hostChecker struct {
 	internal  map[netip.Addr]string
 }
 
+// MaxNodeName is the longest name of a node: the kubelet gives it a label with the name, and values of labels end there.
+const MaxNodeName = 63
+
 // host checks one host and reports whether it is sound.
 func (c *hostChecker) host(path string, h Host) bool {
 	// Two ports of one address may be two hosts behind NAT.
@@ -244,6 +248,8 @@ func (c *hostChecker) host(path string, h Host) bool {
 	switch {
 	case !isName(h.Name, true):
 		c.addKey(path, "%q is not a host name; use lower case letters, digits, hyphens and dots", shorten(h.Name))
+	case h.Is(RoleCluster) && len(h.Name) > MaxNodeName:
+		c.addKey(path, "%s has %d characters; a node's name has at most %d, because it is the value of its label kubernetes.io/hostname", shorten(h.Name), len(h.Name), MaxNodeName)
 	case c.names[h.Name] != "":
 		c.addKey(path, "host %s is there twice, first on %s", h.Name, c.line(c.names[h.Name]))
 	case !isHost(h.Address):
@@ -269,7 +275,7 @@ func (c *hostChecker) internalAddress(path, field string, a netip.Addr) bool {
 		return true
 	case c.internal[a] != "":
 		c.add(at, "%s is the address of two hosts, first on %s; list each host once, or give each its own %s", a, c.line(c.internal[a]), field)
-	case a.IsUnspecified() || a.IsMulticast() || a.IsLoopback() || a.Is6() && a.IsLinkLocalUnicast():
+	case !a.IsGlobalUnicast():
 		c.add(at, "other nodes do not reach %s; give the node's own address", a)
 	default:
 		c.internal[a] = path
@@ -413,9 +419,6 @@ func (c siteChecker) hostNetworks(hosts []Host, d *Cluster) {
 				c.add("hosts", "%s has the address %s, which lies in a network of the cluster; change podCIDR or serviceCIDR", h.Name, a)
 			}
 		}
-	}
-	if _, own := d.Kubernetes.Kubeadm["controllerManager"]; own || len(d.Kubernetes.PodCIDR) == 0 {
-		return
 	}
 	for _, pods := range d.Kubernetes.PodCIDR {
 		if spare := d.CNI.nodeBits(pods) - pods.Bits(); spare < 31 && nodes > 1<<max(spare, 0) {

@@ -185,3 +185,27 @@ func readInventory(t *testing.T, name string) *Inventory {
 	}
 	return inv
 }
+
+// TestNodesAreRegistrable: names and addresses that a kubelet or kubeadm refuses are found in the inventory.
+func TestNodesAreRegistrable(t *testing.T) {
+	long := strings.Repeat("rack17.", 9) // 63 characters with its last dot
+	for text, want := range map[string]string{
+		"n1: {internalIPv4: 169.254.152.255}":                           "hosts[n1].internalIPv4: other nodes do not reach 169.254.152.255",
+		"n1: {address: 169.254.1.1}":                                    "other nodes do not reach 169.254.1.1",
+		"n1: {internalIPv4: 255.255.255.255}":                           "other nodes do not reach 255.255.255.255",
+		"n1: {internalIPv4: 127.0.0.1}":                                 "other nodes do not reach 127.0.0.1",
+		"n1: {internalIPv4: 224.0.0.1}":                                 "other nodes do not reach 224.0.0.1",
+		"n1: {internalIPv4: 0.0.0.0}":                                   "other nodes do not reach 0.0.0.0",
+		"n1: {internalIPv4: 10.0.0.1, internalIPv6: 'fe80::1'}":         "other nodes do not reach fe80::1",
+		"n1: {internalIPv4: 10.0.0.1, internalIPv6: 'fd00::1'}":         "",
+		long[:62] + ": {address: 10.0.0.1}":                             "",
+		long + "n: {address: 10.0.0.1}":                                 "has 64 characters; a node's name has at most 63",
+		"n1: {address: 10.0.0.1}\n  " + long + "n: {address: 10.0.0.2}": "", // a registry
+	} {
+		name, _, _ := strings.Cut(text, ":")
+		_, err := ParseInventory("i", []byte("apiVersion: kkbundle.io/v1\nkind: Inventory\nhosts:\n  "+text+"\ngroups: {kube_control_plane: ["+name+"], kube_worker: ["+name+"]}\n"))
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: %v, want %q", text, err, want)
+		}
+	}
+}

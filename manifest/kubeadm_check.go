@@ -2,6 +2,7 @@ package manifest
 
 import (
 	"fmt"
+	"net/netip"
 	"path"
 	"regexp"
 	"slices"
@@ -52,19 +53,6 @@ func clusterConfiguration(beta4 bool) shape {
 	return root
 }
 
-// belongings maps keys of ClusterConfiguration to the cluster file's own settings for them: setting the key directly
-// would contradict other settings that depend on it.
-func belongings() map[string]string {
-	return map[string]string{
-		"apiVersion": "leave it out: it follows from kubernetes.version", "kind": "leave it out",
-		"kubernetesVersion": "write kubernetes.version", "clusterName": "write metadata.name",
-		"controlPlaneEndpoint":     "write controlPlaneEndpoint.address",
-		"certificatesDir":          "leave it out: certificates are in /etc/kubernetes/pki",
-		"networking.podSubnet":     "write kubernetes.podCIDR",
-		"networking.serviceSubnet": "write kubernetes.serviceCIDR",
-	}
-}
-
 // kubeadmChecker finds settings that kubeadm would refuse or ignore only after the cluster is half installed.
 type kubeadmChecker struct {
 	*checker
@@ -77,34 +65,11 @@ func (c *kubeadmChecker) check(k *Kubernetes) {
 		return // already reported
 	}
 	c.beta4 = !v.LessThan(semver.New(1, 31, 0, "", ""))
-	at := "kubernetes.kubeadm"
-	c.shaped(at, k.Kubeadm, clusterConfiguration(c.beta4))
-	for _, name := range sortedKeys(belongings()) {
-		if first, below, deep := strings.Cut(name, "."); hasKey(k.Kubeadm, first, below, deep) {
-			c.addKey(join(at, name), "it has a place of its own in the cluster file: %s", belongings()[name])
-		}
-	}
-	for _, one := range []struct {
-		name   string
-		config Config
-	}{{"kubelet", k.Kubelet}, {"kubeProxy", k.KubeProxy}} {
-		for _, name := range []string{"apiVersion", "kind"} {
-			if _, ok := one.config[name]; ok {
-				c.addKey(join(join("kubernetes", one.name), name), "leave it out")
-			}
-		}
+	c.shaped("kubernetes.kubeadm", k.Kubeadm, clusterConfiguration(c.beta4))
+	for section, config := range k.sections() {
+		c.reserved(join("kubernetes", section), section, config)
 	}
 	c.patches(k.Patches, v)
-}
-
-func hasKey(m map[string]any, first, below string, deep bool) bool {
-	v, ok := m[first]
-	if !deep {
-		return ok
-	}
-	inner, _ := v.(map[string]any)
-	_, ok = inner[below]
-	return ok
 }
 
 // shaped checks the keys of a mapping, and lists merged by name.
@@ -121,7 +86,7 @@ func (c *kubeadmChecker) shaped(at string, m map[string]any, s shape) {
 		case name == "extraEnvs", name == "extraVolumes":
 			c.named(here, m[name])
 		case strings.HasSuffix(name, "SANs"):
-			c.texts(here, m[name])
+			c.subjects(here, m[name])
 		case below != nil && isMap:
 			c.shaped(here, inner, below)
 		case below != nil && m[name] != nil:
@@ -188,14 +153,20 @@ func (c *kubeadmChecker) named(at string, v any) {
 	}
 }
 
-func (c *kubeadmChecker) texts(at string, v any) {
+// subjects checks names and addresses of a certificate.
+func (c *kubeadmChecker) subjects(at string, v any) {
 	list, ok := v.([]any)
 	if !ok && v != nil {
 		c.add(at, "want a list")
 	}
 	for i, one := range list {
-		if _, ok := one.(string); !ok {
+		s, ok := one.(string)
+		_, err := netip.ParseAddr(s)
+		switch {
+		case !ok:
 			c.add(index(at, i), "want text")
+		case err != nil && !isName(strings.TrimPrefix(s, "*."), true):
+			c.add(index(at, i), "%q is neither an address nor a DNS name in lower case; kubeadm refuses it", shorten(s))
 		}
 	}
 }

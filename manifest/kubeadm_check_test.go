@@ -75,3 +75,106 @@ func TestNodeMarksChecked(t *testing.T) {
 		}
 	}
 }
+
+// TestOnePlace: values that kkbundle uses are refused in the sections of other programs, in either form of kubeadm's arguments, with the
+// key that is meant. Values that change nothing there, and all other settings, are accepted.
+func TestOnePlace(t *testing.T) {
+	t.Parallel()
+	const own = "it has a place of its own in the cluster file: "
+	for text, want := range map[string]string{
+		"kubeadm: {networking: {dnsDomain: k8s.corp.example}}":                                                                "kubernetes.kubeadm.networking.dnsDomain: " + own + "write dns.domain",
+		"kubeadm: {networking: {serviceSubnet: 10.0.0.0/16}}":                                                                 "write kubernetes.serviceCIDR",
+		"kubeadm: {etcd: {local: {dataDir: /data/etcd}}}":                                                                     "kubernetes.kubeadm.etcd.local.dataDir: " + own + "write etcd.dataDir",
+		"kubeadm: {etcd: {local: {extraArgs: [{name: data-dir, value: /d}]}}}":                                                "kubernetes.kubeadm.etcd.local.extraArgs[0]: data-dir: " + own + "write etcd.dataDir",
+		"kubeadm: {etcd: {local: {extraArgs: {quota-backend-bytes: 1}}}}":                                                     "write etcd.quota",
+		"kubeadm: {etcd: {local: {extraArgs: {listen-client-urls: 'https://0.0.0.0'}}}}":                                      "addresses are those of the inventory",
+		"kubeadm: {etcd: {local: {imageTag: 3.6.99-0}}}":                                                                      "write components.etcd.version",
+		"kubeadm: {etcd: {external: {endpoints: ['https://10.0.0.1:2379']}}}":                                                 "write etcd.type: provided",
+		"kubeadm: {dns: {imageTag: v9.0.0}}":                                                                                  "write components.coredns.version",
+		"kubeadm: {imageRepository: k8s.site}":                                                                                "name images of another registry in a file under catalog",
+		"kubeadm: {controllerManager: {extraArgs: {node-cidr-mask-size: '26'}}}":                                              "kubernetes.kubeadm.controllerManager.extraArgs.node-cidr-mask-size: " + own + "write cni.ipv4MaskSize",
+		"kubeadm: {controllerManager: {extraArgs: [{name: v, value: '2'}, {name: node-cidr-mask-size-ipv6, value: '80'}]}}":   "controllerManager.extraArgs[1]: node-cidr-mask-size-ipv6: " + own + "write cni.ipv6MaskSize",
+		"kubeadm: {controllerManager: {extraArgs: {cluster-cidr: 10.0.0.0/16}}}":                                              "write kubernetes.podCIDR",
+		"kubeadm: {controllerManager: {extraArgs: {allocate-node-cidrs: 'false'}}}":                                           "nodes take their networks from kubernetes.podCIDR",
+		"kubeadm: {controllerManager: {extraArgs: {allocate-node-cidrs: 'true'}}}":                                            "",
+		"kubeadm: {apiServer: {extraArgs: {service-cluster-ip-range: null}}}":                                                 "write kubernetes.serviceCIDR",
+		"kubeadm: {apiServer: {extraArgs: {secure-port: 8443}}}":                                                              "checks and probes expect the default port",
+		"kubeadm: {apiServer: {extraArgs: {bind-address: 127.0.0.1}}}":                                                        "nodes and balancers use every address",
+		"kubeadm: {apiServer: {extraArgs: {bind-address: '::'}}}":                                                             "",
+		"kubeadm: {apiServer: {extraArgs: {etcd-servers: 'https://10.0.0.1:2379'}}}":                                          "write etcd.type: provided",
+		"kubeadm: {apiServer: {extraArgs: {tls-cert-file: /a.crt}}}":                                                          "kubernetes.kubeadm.apiServer.certSANs",
+		"kubeadm: {scheduler: {extraArgs: {secure-port: 1}}}":                                                                 "default port",
+		"kubeadm: {scheduler: {extraArgs: {bind-address: 0.0.0.0}}, controllerManager: {extraArgs: {bind-address: 0.0.0.0}}}": "",
+		"kubelet: {maxPods: 200}":                                                               "kubernetes.kubelet.maxPods: " + own + "write kubernetes.maxPods",
+		"kubelet: {clusterDomain: a.example}":                                                   "write dns.domain",
+		"kubelet: {clusterDNS: [10.0.0.10]}":                                                    "pods ask the cluster's DNS",
+		"kubelet: {cgroupDriver: cgroupfs}":                                                     "both use systemd",
+		"kubelet: {containerRuntimeEndpoint: x}":                                                "write cri.type",
+		"kubelet: {staticPodPath: /x}":                                                          "/etc/kubernetes/manifests",
+		"kubelet: {address: 10.0.0.1, port: 1}":                                                 "default port",
+		"kubelet: {address: 0.0.0.0}":                                                           "",
+		"kubelet: {authentication: {x509: {clientCAFile: /x}}}":                                 "certificates are in /etc/kubernetes/pki",
+		"kubelet: {authentication: {webhook: {cacheTTL: 1m}}}":                                  "",
+		"kubeProxy: {mode: ipvs}":                                                               "write kubernetes.proxyMode",
+		"kubeProxy: {clusterCIDR: 10.0.0.0/16}":                                                 "write kubernetes.podCIDR",
+		"kubeProxy: {ipvs: {strictARP: true}, metricsBindAddress: 0.0.0.0}":                     "",
+		"kubeadm: {apiServer: {extraArgs: [{name: anonymous-auth, value: 'false'}]}}":           "kubeadm join and balancers ask without a login and would get 401",
+		"kubeadm: {apiServer: {extraArgs: {anonymous-auth: false}}}":                            "write kubernetes.security: hardened",
+		"kubeadm: {apiServer: {extraArgs: {anonymous-auth: F}}}":                                "would get 401",
+		"kubeadm: {apiServer: {extraArgs: {anonymous-auth: 'true', allow-privileged: 'true'}}}": "",
+		"kubeadm: {apiServer: {extraArgs: {anonymous-auth: null}}}":                             "",
+		"kubeadm: {apiServer: {extraArgs: {enable-bootstrap-token-auth: 'false'}}}":             "nodes join with bootstrap tokens",
+		"kubeadm: {apiServer: {extraArgs: {allow-privileged: 'false'}}}":                        "run privileged",
+		"kubeadm: {apiServer: {extraArgs: {authorization-mode: 'RBAC,Webhook'}}}":               "need the modes Node and RBAC",
+		"kubeadm: {apiServer: {extraArgs: {authorization-mode: 'Webhook,RBAC,Node'}}}":          "",
+		"kubeadm: {controllerManager: {extraArgs: {controllers: '*'}}}":                         "write *,bootstrapsigner,tokencleaner",
+		"kubeadm: {controllerManager: {extraArgs: {controllers: '*,bootstrapsigner,-ttl'}}}":    "",
+		"kubelet: {registerNode: false}":                                                        "a node that registers itself",
+		"kubeadm: {apiServer: {certSANs: [Api.example]}}":                                       "certSANs[0]: \"Api.example\" is neither an address nor a DNS name in lower case",
+		"kubeadm: {apiServer: {certSANs: [10.0.0.1, 'fd00::1', '*.api.example', api.example]}}": "",
+		"kubeadm: {etcd: {local: {peerCertSANs: ['a b']}}}":                                     "peerCertSANs[0]",
+		"kubeadm: {networking: null, etcd: {local: null}}":                                      "",
+	} {
+		_, err := ParseCluster("c", []byte("apiVersion: kkbundle.io/v1\nkind: Cluster\nmetadata: {name: a}\nkubernetes: {version: v1.34.3, "+text+"}\n"))
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: %v, want %q", text, err, want)
+		}
+	}
+	_, err := ParseInventory("i", []byte("apiVersion: kkbundle.io/v1\nkind: Inventory\nhosts:\n  a: {address: 10.0.0.1, cluster: {kubernetes: {kubelet: {maxPods: 20}}}}\ngroups: {kube_control_plane: [a]}\n"))
+	if err == nil || !strings.Contains(err.Error(), "hosts[a].cluster.kubernetes.kubelet.maxPods: "+own) {
+		t.Errorf("in an inventory: %v", err)
+	}
+}
+
+// TestReservedSettingsExist: each reserved key of ClusterConfiguration is one that kubeadm knows.
+func TestReservedSettingsExist(t *testing.T) {
+	t.Parallel()
+	for _, r := range reservedSettings() {
+		if len(r.names) == 0 || r.instead == "" {
+			t.Errorf("%+v", r)
+		}
+		if r.section != kubeadmSection {
+			continue
+		}
+		at, ok := clusterConfiguration(true), true
+		for _, name := range strings.FieldsFunc(r.below, func(c rune) bool { return c == '.' }) {
+			if at, ok = at[name]; !ok {
+				t.Errorf("kubeadm has no %s", r.below)
+			}
+		}
+		for _, name := range r.names {
+			if _, known := at[name]; !known && !strings.HasSuffix(r.below, "extraArgs") {
+				t.Errorf("kubeadm has no %s.%s", r.below, name)
+			}
+		}
+	}
+}
+
+// The sizes of nodes' networks have one place, so that they are checked beside arguments of the controller manager, too.
+func TestMaskSizesBesideArguments(t *testing.T) {
+	t.Parallel()
+	_, err := ParseCluster("c", []byte("apiVersion: kkbundle.io/v1\nkind: Cluster\nmetadata: {name: a}\nkubernetes: {version: v1.34.3, maxPods: 500, kubeadm: {controllerManager: {extraArgs: {v: '2'}}}}\n"))
+	if err == nil || !strings.Contains(err.Error(), "500 is not between 1 and 254") {
+		t.Error(err)
+	}
+}

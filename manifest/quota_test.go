@@ -15,8 +15,8 @@ func TestEtcdQuota(t *testing.T) {
 		"{quota: 0}":                   "too small",
 		"{quota: many}":                "want a number of bytes",
 		"{type: provided, endpoints: ['https://10.0.0.1:2379'], ca: a, cert: b, key: c, quota: 8Gi}":                                     "belongs to an etcd that kkbundle installs",
-		"{quota: 8Gi}\nkubernetes: {version: v1.34.3, kubeadm: {etcd: {local: {extraArgs: [{name: quota-backend-bytes, value: '1'}]}}}}": "kubernetes.kubeadm sets quota-backend-bytes, too",
-		"{quota: 8Gi}\nkubernetes: {version: v1.30.14, kubeadm: {etcd: {local: {extraArgs: {quota-backend-bytes: '1'}}}}}":               "kubernetes.kubeadm sets quota-backend-bytes, too",
+		"{quota: 8Gi}\nkubernetes: {version: v1.34.3, kubeadm: {etcd: {local: {extraArgs: [{name: quota-backend-bytes, value: '1'}]}}}}": "it has a place of its own in the cluster file: write etcd.quota",
+		"{quota: 8Gi}\nkubernetes: {version: v1.30.14, kubeadm: {etcd: {local: {extraArgs: {quota-backend-bytes: '1'}}}}}":               "it has a place of its own in the cluster file: write etcd.quota",
 	} {
 		if !strings.Contains(text, "kubernetes:") {
 			text += "\nkubernetes: {version: v1.34.3}"

@@ -156,6 +156,6 @@ func nodeCorefile(c *manifest.Cluster, forwards bool) string {
 		outside = cluster // CoreDNS forwards where it can, and else answers at once
 	}
 	health := "    health " + kube.NodeDNSAddress + ":" + strconv.Itoa(nodeDNSHealth) + "\n"
-	return zone(kube.ClusterDomain, cached, cluster, health) + zone("in-addr.arpa", short, cluster, "") + zone("ip6.arpa", short, cluster, "") +
+	return zone(c.DNS.Domain, cached, cluster, health) + zone("in-addr.arpa", short, cluster, "") + zone("ip6.arpa", short, cluster, "") +
 		zone(".", short, outside, "")
 }

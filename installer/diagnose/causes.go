@@ -70,7 +70,7 @@ func kubeletCauses() [][3]string {
 		},
 		{
 			`expected cgroupsPath to be of format "slice:prefix:name"|kubelet cgroup driver: \\*"(\w+)\\*" is different from`,
-			"the kubelet and the container runtime use different cgroup drivers", "let both use systemd: kubernetes.kubelet.cgroupDriver, and SystemdCgroup of containerd",
+			"the kubelet and the container runtime use different cgroup drivers", "let the runtime use systemd, as the kubelet does: SystemdCgroup = true in containerd's configuration",
 		},
 		{
 			`running with swap on is not supported`,

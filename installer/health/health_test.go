@@ -78,3 +78,15 @@ func TestFailedChecks(t *testing.T) {
 		}
 	}
 }
+
+// The verification asks for a name in the cluster's own domain.
+func TestAPINameIsInTheDomain(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"": "kubernetes.default.svc.cluster.local.", "dns: {domain: k8s.corp.example}\n": "kubernetes.default.svc.k8s.corp.example.",
+	} {
+		if got := apiName(tasktest.Cluster(t, text)); got != want {
+			t.Errorf("%q: %s", text, got)
+		}
+	}
+}

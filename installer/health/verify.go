@@ -95,7 +95,7 @@ func DNSAnswers(ctx context.Context, t *task.Host) error {
 	want, server := task.NthAddress(services, apiServiceIndex), task.NthAddress(services, kube.DNSServiceIndex)
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	name := "kubernetes.default.svc." + kube.ClusterDomain + "."
+	name := apiName(t.Site.Cluster)
 	family := "ip4"
 	if want.Is6() {
 		family = "ip6"
@@ -111,6 +111,9 @@ func DNSAnswers(ctx context.Context, t *task.Host) error {
 }
 
 const apiServiceIndex = 1
+
+// apiName returns the full name of the API server's service.
+func apiName(c *manifest.Cluster) string { return "kubernetes.default.svc." + c.DNS.Domain + "." }
 
 // ImagesAreBundled checks that all images of the installation came from the bundle. Others only get a warning. The registry may have
 // made some of the bundle's indexes smaller: reduced returns the digests of these.

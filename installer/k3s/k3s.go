@@ -233,7 +233,7 @@ func serverConfig(t *task.Host, d kube.Document) (kube.Document, []task.File, er
 		"cluster-cidr":          c.Kubernetes.PodCIDR.String(),
 		"service-cidr":          c.Kubernetes.ServiceCIDR.String(),
 		"cluster-dns":           task.NthAddress(c.Kubernetes.ServiceCIDR[0], kube.DNSServiceIndex).String(),
-		"cluster-domain":        kube.ClusterDomain,
+		"cluster-domain":        c.DNS.Domain,
 		"disable":               disabled,
 		"tls-san":               []any{host},
 		"write-kubeconfig-mode": "0600",

@@ -20,7 +20,6 @@ const (
 const (
 	SystemNamespace = "kube-system"
 	PublicNamespace = "kube-public"
-	ClusterDomain   = "cluster.local"
 	// ControlPlaneLabel is also the key of the control planes' taint.
 	ControlPlaneLabel = "node-role.kubernetes.io/control-plane"
 	// DNSServiceIndex is the position of the DNS service's address in the service CIDR.

@@ -22,7 +22,7 @@ type Config struct {
 	endpoint string // host:port of the API server
 	beta4    bool   // v1beta4 of the API, else v1beta3
 	parts    []task.KubeadmPart
-	tags     map[string]string // of images, by component
+	images   map[string]string // references by component
 }
 
 // NewConfig returns a Config with the API version of the cluster's Kubernetes: v1beta4 since 1.31, else v1beta3.
@@ -33,7 +33,7 @@ func NewConfig(c *manifest.Cluster, endpoint string, parts ...task.KubeadmPart) 
 		return Config{}, fmt.Errorf("kubernetes version %q: %w", c.Kubernetes.Version, err)
 	}
 	beta4 := !v.LessThan(semver.New(1, 31, 0, "", ""))
-	return Config{cluster: c, endpoint: endpoint, beta4: beta4, parts: parts, tags: imageTags(c)}, nil
+	return Config{cluster: c, endpoint: endpoint, beta4: beta4, parts: parts, images: imageRefs(c)}, nil
 }
 
 // APIVersion returns the version of kubeadm's API.
@@ -202,7 +202,7 @@ func (k Config) ClusterConfiguration() kube.Document {
 		"networking": kube.Document{
 			"podSubnet":     c.Kubernetes.PodCIDR.String(),
 			"serviceSubnet": c.Kubernetes.ServiceCIDR.String(),
-			"dnsDomain":     kube.ClusterDomain,
+			"dnsDomain":     c.DNS.Domain,
 		},
 	}
 	for _, p := range k.parts {

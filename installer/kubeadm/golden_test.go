@@ -22,9 +22,10 @@ func TestKubeadmFiles(t *testing.T) {
   maxPods: 64
   proxyMode: nftables
   kubelet: {failCgroupV1: false, evictionHard: {memory.available: 5%}}
-  kubeadm: {apiServer: {certSANs: [api.example]}, networking: {dnsDomain: cluster.local}}
+  kubeadm: {apiServer: {certSANs: [api.example]}}
   kubeProxy: {conntrack: {maxPerCore: 0, min: 0}}
 controlPlaneEndpoint: {address: api.example}
+dns: {domain: k8s.site.example}
 `
 	hardenedCluster := `kubernetes:
   version: v1.34.3
@@ -36,7 +37,7 @@ controlPlaneEndpoint: {address: api.example}
     apiServer:
       extraArgs: {audit-log-maxage: 90, profiling: null}
       extraVolumes: [{name: mine, hostPath: /etc/mine, mountPath: /etc/mine}]
-    etcd: {local: {extraArgs: [{name: quota-backend-bytes, value: "8589934592"}]}}
+etcd: {quota: 8Gi}
 cni: {ipv4MaskSize: 25, ipv6MaskSize: 60}
 `
 	for name, c := range map[string]*manifest.Cluster{

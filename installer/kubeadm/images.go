@@ -1,6 +1,7 @@
 package kubeadm
 
 import (
+	"cmp"
 	"strings"
 
 	"github.com/kkbundle/kkbundle/installer/kube"
@@ -11,30 +12,57 @@ import (
 // ImageRepository is where kubeadm takes its images from by default.
 const ImageRepository = "registry.k8s.io"
 
-// imageTags returns the tags of the images that a bundle has for kubeadm: kubeadm's own default is never used, because
-// another patch release of it may have another. Releases before those of the catalog have none here, and no bundle.
-func imageTags(c *manifest.Cluster) map[string]string {
-	tags := map[string]string{}
-	for _, name := range []string{"coredns", "etcd"} {
+// imageRefs returns the images that a bundle has for kubeadm, by component: kubeadm's own tags are never used, because
+// another patch release of it may have others. Releases before those of the catalog have none here, and no bundle.
+func imageRefs(c *manifest.Cluster) map[string]string {
+	refs := map[string]string{}
+	for _, name := range []string{"coredns", "etcd", "kube-apiserver"} {
 		if ref, err := catalog.ImageRef(c, name); err == nil {
-			tags[name] = ref[strings.LastIndexByte(ref, ':')+1:]
+			refs[name] = ref
 		}
 	}
-	return tags
+	return refs
 }
 
-// withImages adds the repository and the tags of images to ClusterConfiguration, where it does not set them. A cluster
-// with external etcd has no image of etcd.
+// withImages adds the repositories and the tags of the catalog's images to ClusterConfiguration. A cluster with external etcd has
+// no image of etcd.
 func (k Config) withImages(d kube.Document) kube.Document {
-	base := kube.Document{"imageRepository": ImageRepository}
-	if tag := k.tags["coredns"]; tag != "" {
-		base["dns"] = kube.Document{"imageTag": tag}
+	all, _ := splitRef(k.images["kube-apiserver"])
+	base := kube.Document{"imageRepository": cmp.Or(all, ImageRepository)}
+	byDefault := all
+	if all == ImageRepository {
+		byDefault += "/coredns" // the official image's place since 1.21
+	}
+	if dns := imagePart(k.images["coredns"], byDefault); dns != nil {
+		base["dns"] = dns
 	}
 	etcd, _ := d["etcd"].(map[string]any)
-	if _, external := etcd["external"]; !external && k.tags["etcd"] != "" {
-		base["etcd"] = kube.Document{"local": kube.Document{"imageTag": k.tags["etcd"]}}
+	if local := imagePart(k.images["etcd"], all); local != nil && etcd["external"] == nil {
+		base["etcd"] = kube.Document{"local": local}
 	}
 	return k.mergeCluster(base, d)
+}
+
+// imagePart returns the settings of a component's image, whose repository kubeadm takes from byDefault. It is nil without an image.
+func imagePart(ref, byDefault string) kube.Document {
+	repository, tag := splitRef(ref)
+	if tag == "" {
+		return nil
+	}
+	part := kube.Document{"imageTag": tag}
+	if repository != byDefault {
+		part["imageRepository"] = repository
+	}
+	return part
+}
+
+// splitRef returns the repository of an image without its last part, as kubeadm has it, and the tag.
+func splitRef(ref string) (repository, tag string) {
+	colon, slash := strings.LastIndexByte(ref, ':'), strings.LastIndexByte(ref, '/')
+	if slash < 0 || colon < slash {
+		return "", ""
+	}
+	return ref[:slash], ref[colon+1:]
 }
 
 // ImagesConfig renders the configuration with which kubeadm lists the images of a cluster, before there are hosts.

@@ -35,12 +35,6 @@ func TestImageTagsAreWritten(t *testing.T) {
 	}{
 		"defaults":   {"kubernetes: {version: v1.34.3}\n", local("3.6.5-0"), "registry.k8s.io", "v1.12.1"},
 		"components": {"kubernetes: {version: v1.34.3}\ncomponents: {etcd: {version: 3.6.99-0}, coredns: {version: v1.13.9}}\n", local("3.6.99-0"), "registry.k8s.io", "v1.13.9"},
-		"the user's": {"kubernetes: {version: v1.34.3, kubeadm: {imageRepository: k8s.site, dns: {imageTag: v9.0.0}}}\n", local("3.6.5-0"), "k8s.site", "v9.0.0"},
-		"external": {
-			"kubernetes: {version: v1.34.3, kubeadm: {etcd: {external: {endpoints: [\"https://10.0.0.1:2379\"]}}}}\n",
-			kube.Document{"external": kube.Document{"endpoints": []any{"https://10.0.0.1:2379"}}},
-			"registry.k8s.io", "v1.12.1",
-		},
 	} {
 		k, err := NewConfig(parsed(t, tc.text), "10.0.0.3:6443")
 		if err != nil {
@@ -51,6 +45,25 @@ func TestImageTagsAreWritten(t *testing.T) {
 		if diff := cmp.Diff([]any{tc.etcd, tc.repository, kube.Document{"imageTag": tc.dns}}, got); diff != "" {
 			t.Errorf("%s: %s", name, diff)
 		}
+	}
+}
+
+// TestImagesOfAnotherRegistry: the catalog is the one place for images of another registry; kubeadm's repositories follow from it.
+func TestImagesOfAnotherRegistry(t *testing.T) {
+	t.Parallel()
+	c := parsed(t, "kubernetes: {version: v1.34.3}\n")
+	entry := func(ref string) manifest.CatalogEntry {
+		return manifest.CatalogEntry{Follows: "kubernetes", Default: "v1.2.3", Images: []manifest.CatalogImage{{Name: ref + ":{version}"}}}
+	}
+	c.Catalogs = []*manifest.Catalog{{Components: map[string]manifest.CatalogEntry{"kube-apiserver": entry("k8s.site/fips/kube-apiserver"), "coredns": entry("k8s.site/fips/coredns")}}}
+	k, err := NewConfig(c, "10.0.0.3:6443")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := k.ClusterConfiguration()
+	want := []any{"k8s.site/fips", kube.Document{"imageTag": "v1.2.3"}, kube.Document{"local": kube.Document{"imageRepository": "registry.k8s.io", "imageTag": "3.6.5-0"}}}
+	if diff := cmp.Diff(want, []any{d["imageRepository"], d["dns"], d["etcd"]}); diff != "" {
+		t.Error(diff)
 	}
 }
 

@@ -24,6 +24,8 @@ const (
 	EndpointSetting = "controlPlaneEndpoint.address"
 	// EndpointTypeSetting is the line with the endpoint's type.
 	EndpointTypeSetting = "controlPlaneEndpoint.type"
+	// domainSetting is the line with the domain of names.
+	domainSetting = "dns.domain"
 )
 
 // An OtherClusterError means that a host is a node of another cluster.
@@ -69,7 +71,7 @@ type FixedSetting struct {
 
 func fixedSettings(s *task.Site) []FixedSetting {
 	k := s.Cluster.Kubernetes
-	return []FixedSetting{
+	list := []FixedSetting{
 		{Name: "kubernetes.podCIDR", Value: k.PodCIDR.String(), vital: true},
 		{Name: "kubernetes.serviceCIDR", Value: k.ServiceCIDR.String(), vital: true},
 		{Name: EndpointTypeSetting, Value: string(s.Cluster.ControlPlaneEndpoint.Type), vital: true},
@@ -84,6 +86,10 @@ func fixedSettings(s *task.Site) []FixedSetting {
 		{Name: "kubernetes.security", Value: string(k.Security)},
 		{Name: "cni.maskSizes", Value: fmt.Sprintf("%d,%d", s.Cluster.CNI.IPv4MaskSize, s.Cluster.CNI.IPv6MaskSize)},
 	}
+	if domain := s.Cluster.DNS.Domain; domain != manifest.DefaultDomain { // records of earlier releases have none
+		list = append(list, FixedSetting{Name: domainSetting, Value: domain, vital: true})
+	}
+	return list
 }
 
 // is reports whether a recorded value, of this or an earlier release, equals the setting's.

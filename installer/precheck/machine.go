@@ -75,8 +75,8 @@ func identityChecks() []Check {
 	return []Check{
 		{
 			ID: "hostname", Groups: []string{GroupOS}, Level: Block, Title: "the host's name can be a node's name", Rule: hasNodeName,
-			Why:     "Kubernetes refuses nodes whose name is not a DNS name in lower case",
-			Fix:     "rename the host in the inventory: lower case letters, digits, hyphens and dots",
+			Why:     "Kubernetes refuses nodes whose name is not a DNS name in lower case, or is longer than the value of a label",
+			Fix:     "rename the host in the inventory: at most 63 lower case letters, digits, hyphens and dots",
 			Source:  "RFC 1123; kubeadm Hostname",
 			Kubeadm: []string{"Hostname"},
 		},
@@ -151,7 +151,10 @@ var nodeName = sync.OnceValue(func() *regexp.Regexp { //nolint:gochecknoglobals 
 })
 
 func hasNodeName(s *Subject) Finding {
-	const most = 253
+	most := 253
+	if s.Host.Is(manifest.RoleCluster) {
+		most = manifest.MaxNodeName
+	}
 	if name := s.Host.Name; len(name) > most || !nodeName().MatchString(name) {
 		return fail(name)
 	}

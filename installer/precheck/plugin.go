@@ -127,26 +127,18 @@ func hasApartCIDRs(s *Subject) Finding {
 	return none(wrong, "they do not")
 }
 
-// masks returns the sizes of nodes' networks; own reports that kubeadm's configuration sets others, which are unknown.
-func masks(c *manifest.Cluster) (v4, v6 int, own bool) {
-	_, own = c.Kubernetes.Kubeadm["controllerManager"]
-	return c.CNI.IPv4MaskSize, c.CNI.IPv6MaskSize, own
-}
-
 func holdsPods4(s *Subject) Finding {
-	mask, _, own := masks(s.Cluster)
-	if own || !slices.ContainsFunc(s.Cluster.Kubernetes.PodCIDR, is4) {
+	if !slices.ContainsFunc(s.Cluster.Kubernetes.PodCIDR, is4) {
 		return skip()
 	}
-	return holdsPods(s.Cluster.Kubernetes.MaxPods, mask, 32)
+	return holdsPods(s.Cluster.Kubernetes.MaxPods, s.Cluster.CNI.IPv4MaskSize, 32)
 }
 
 func holdsPods6(s *Subject) Finding {
-	_, mask, own := masks(s.Cluster)
-	if own || !slices.ContainsFunc(s.Cluster.Kubernetes.PodCIDR, is6) {
+	if !slices.ContainsFunc(s.Cluster.Kubernetes.PodCIDR, is6) {
 		return skip()
 	}
-	return holdsPods(s.Cluster.Kubernetes.MaxPods, mask, 128)
+	return holdsPods(s.Cluster.Kubernetes.MaxPods, s.Cluster.CNI.IPv6MaskSize, 128)
 }
 
 // holdsPods compares the number of pods with the addresses of a network without its first and last one.
@@ -170,16 +162,15 @@ func holdsPods(pods, mask, length int) Finding {
 // holdsNodes ignores networks without a fixed share for each node: calico, hybridnet and kube-ovn allocate blocks on
 // demand.
 func holdsNodes(s *Subject) Finding {
-	v4, v6, own := masks(s.Cluster)
-	if own || !hasNetwork(s.Cluster, manifest.NetworkFlannel) && !hasNetwork(s.Cluster, manifest.NetworkCilium) {
+	if !hasNetwork(s.Cluster, manifest.NetworkFlannel) && !hasNetwork(s.Cluster, manifest.NetworkCilium) {
 		return skip()
 	}
 	nodes := len(s.fleet.members[manifest.RoleCluster])
 	var wrong []string
 	for _, p := range s.Cluster.Kubernetes.PodCIDR {
-		mask := v4
+		mask := s.Cluster.CNI.IPv4MaskSize
 		if is6(p) {
-			mask = v6
+			mask = s.Cluster.CNI.IPv6MaskSize
 		}
 		if needs := bits.Len(uint(max(nodes, 1) - 1)); mask-p.Bits() < needs {
 			wrong = append(wrong, fmt.Sprintf("%s cannot give %s a /%d each", p, plain.Count(nodes, "node"), mask))

@@ -50,7 +50,7 @@ func TestEtcdIsNotSkipped(t *testing.T) {
 
 // The record of nodes has kubeadm's settings, so the step is done once, and settings of the user stay.
 func TestStepNamesItsEtcd(t *testing.T) {
-	c := cluster(t, "v1.34.4, upgradeFrom: v1.33.13, kubeadm: {etcd: {local: {extraArgs: [{name: quota-backend-bytes, value: \"1\"}]}}}", "")
+	c := cluster(t, "v1.34.4, upgradeFrom: v1.33.13, kubeadm: {etcd: {local: {extraArgs: [{name: log-level, value: warn}]}}}", "")
 	steps, err := Steps(c, nil)
 	if err != nil || len(steps) != 1 || steps[0].Etcd != "3.5.32-0" {
 		t.Fatalf("%+v, %v", steps, err)

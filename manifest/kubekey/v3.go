@@ -140,9 +140,8 @@ func (r v3Reader) kubernetes(o *object, t tree) {
 	t.set("cni.ipv4MaskSize", o.number("nodeCidrMaskSize"))
 	t.set("cri.type", o.scalar("containerManager"))
 	t.set("dns.nodeLocal", o.scalar("nodelocaldns"))
-	for _, name := range []string{"clusterName", "dnsDomain"} {
-		o.dropUnless("cluster.local", "write networking.dnsDomain under kubernetes.kubeadm", name)
-	}
+	t.set("dns.domain", o.scalar("dnsDomain"))
+	o.dropUnless("cluster.local", "kkbundle names the cluster by metadata.name", "clusterName")
 	if o.is("disableKubeProxy", false) {
 		r.note(o.keys["disableKubeProxy"], "%s is not carried over: kkbundle always installs kube-proxy", o.at("disableKubeProxy"))
 	}

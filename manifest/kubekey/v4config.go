@@ -225,9 +225,7 @@ func (r v4Reader) rest(spec *object, t tree) {
 	nodeLocal.done()
 	dns.drop(fromCatalog, "dns_image", "dns_cache_image")
 	dns.drop("CoreDNS has kubeadm's defaults", "coredns")
-	if domain := dns.text("domain"); domain != "" && domain != "cluster.local" {
-		r.note(dns.keys["domain"], "dns.domain is not carried over: write networking.dnsDomain under kubernetes.kubeadm")
-	}
+	t.set("dns.domain", dns.scalar("domain"))
 	dns.done()
 
 	require := spec.sub("cluster_require")

@@ -1,0 +1,216 @@
+package manifest
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Sections of a cluster file, below kubernetes, that are merged into the configuration of other programs.
+const (
+	kubeadmSection   = "kubeadm"
+	kubeletSection   = "kubelet"
+	kubeProxySection = "kubeProxy"
+)
+
+// A reserved setting is a key of another program's configuration, or an argument of one, that kkbundle itself sets or uses. In the
+// section of that program it would count there alone: checks, copies, upgrades and verifications would use another value.
+type reserved struct {
+	// names are keys below a path of the section, or arguments there.
+	section, below string
+	names          []string
+	// instead is what to write in its place, or the reason to leave it out.
+	instead string
+	// harmless reports whether a value agrees with what kkbundle does. Without it none does.
+	harmless func(value any) bool
+}
+
+// reservedSettings returns the table of reserved settings: a value that kkbundle uses has one place in the cluster file.
+func reservedSettings() []reserved {
+	const (
+		api, manager, scheduler, etcd = "apiServer.extraArgs", "controllerManager.extraArgs", "scheduler.extraArgs", "etcd.local.extraArgs"
+
+		own       = "it has a place of its own in the cluster file: "
+		pods      = own + "write kubernetes.podCIDR"
+		services  = own + "write kubernetes.serviceCIDR"
+		domain    = own + "write dns.domain"
+		dataDir   = own + "write etcd.dataDir"
+		name      = own + "write metadata.name"
+		runtime   = own + "write cri.type"
+		provided  = own + "write etcd.type: provided, with etcd.endpoints, ca, cert and key"
+		images    = "leave it out, and name images of another registry in a file under catalog"
+		form      = "leave it out: it follows from kubernetes.version"
+		addresses = "leave it out: addresses are those of the inventory"
+		pki       = "leave it out: certificates are in /etc/kubernetes/pki"
+		login     = "leave it out: kubeadm writes the file, and certs renew renews it"
+		port      = "leave it out: checks and probes expect the default port"
+	)
+	row := func(section, below, instead string, names ...string) reserved {
+		return reserved{section: section, below: below, names: names, instead: instead}
+	}
+	unless := func(harmless func(any) bool, r reserved) reserved {
+		r.harmless = harmless
+		return r
+	}
+	return []reserved{
+		row(kubeadmSection, "", form, "apiVersion", "kind"),
+		row(kubeadmSection, "", own+"write kubernetes.version", "kubernetesVersion"),
+		row(kubeadmSection, "", name, "clusterName"),
+		row(kubeadmSection, "", own+"write controlPlaneEndpoint.address", "controlPlaneEndpoint"),
+		row(kubeadmSection, "", pki, "certificatesDir"),
+		row(kubeadmSection, "", images, "imageRepository"),
+		row(kubeadmSection, "networking", pods, "podSubnet"),
+		row(kubeadmSection, "networking", services, "serviceSubnet"),
+		row(kubeadmSection, "networking", domain, "dnsDomain"),
+		row(kubeadmSection, "dns", images, "imageRepository"),
+		row(kubeadmSection, "dns", own+"write components.coredns.version", "imageTag"),
+		row(kubeadmSection, "etcd", provided, "external"),
+		row(kubeadmSection, "etcd.local", dataDir, "dataDir"),
+		row(kubeadmSection, "etcd.local", images, "imageRepository"),
+		row(kubeadmSection, "etcd.local", own+"write components.etcd.version", "imageTag"),
+
+		row(kubeadmSection, etcd, dataDir, "data-dir"),
+		row(kubeadmSection, etcd, "leave it out: copies and restores expect the log below etcd.dataDir", "wal-dir"),
+		row(kubeadmSection, etcd, own+"write etcd.quota", "quota-backend-bytes"),
+		row(kubeadmSection, etcd, addresses, "name", "initial-cluster", "initial-cluster-state", "initial-advertise-peer-urls",
+			"advertise-client-urls", "listen-client-urls", "listen-peer-urls"),
+		row(kubeadmSection, etcd, pki, "cert-file", "key-file", "trusted-ca-file", "peer-cert-file", "peer-key-file", "peer-trusted-ca-file"),
+
+		row(kubeadmSection, api, addresses, "advertise-address"),
+		unless(isTrue, row(kubeadmSection, api,
+			"the API server's probes, kubeadm join and balancers ask without a login and would get 401; leave it out, and write kubernetes.security: hardened, which limits what is answered without a login",
+			"anonymous-auth")),
+		unless(isTrue, row(kubeadmSection, api, "nodes join with bootstrap tokens; leave it out", "enable-bootstrap-token-auth")),
+		unless(isTrue, row(kubeadmSection, api, "kube-proxy and pod networks run privileged; leave it out", "allow-privileged")),
+		unless(admitsNodes, row(kubeadmSection, api, "kubelets and kubeadm need the modes Node and RBAC; add them, or leave it out", "authorization-mode")),
+		unless(isUnspecified, row(kubeadmSection, api, "leave it out: nodes and balancers use every address of the host", "bind-address")),
+		row(kubeadmSection, api, port, "secure-port"),
+		row(kubeadmSection, api, services, "service-cluster-ip-range"),
+		row(kubeadmSection, api, provided, "etcd-servers", "etcd-cafile", "etcd-certfile", "etcd-keyfile"),
+		row(kubeadmSection, api, "leave it out, and write further names into kubernetes.kubeadm.apiServer.certSANs", "tls-cert-file", "tls-private-key-file"),
+		row(kubeadmSection, api, pki, "client-ca-file", "kubelet-client-certificate", "kubelet-client-key", "proxy-client-cert-file",
+			"proxy-client-key-file", "requestheader-client-ca-file"),
+
+		row(kubeadmSection, manager, pods, "cluster-cidr"),
+		row(kubeadmSection, manager, services, "service-cluster-ip-range"),
+		row(kubeadmSection, manager, name, "cluster-name"),
+		row(kubeadmSection, manager, own+"write cni.ipv4MaskSize", "node-cidr-mask-size", "node-cidr-mask-size-ipv4"),
+		row(kubeadmSection, manager, own+"write cni.ipv6MaskSize", "node-cidr-mask-size-ipv6"),
+		unless(isTrue, row(kubeadmSection, manager, "leave it out: nodes take their networks from kubernetes.podCIDR", "allocate-node-cidrs")),
+		unless(lists("bootstrapsigner"), row(kubeadmSection, manager,
+			"nodes join with the signature of the controller bootstrapsigner, which * does not start; write *,bootstrapsigner,tokencleaner, or leave it out", "controllers")),
+		row(kubeadmSection, manager, port, "secure-port"),
+		row(kubeadmSection, manager, pki, "client-ca-file", "cluster-signing-cert-file", "cluster-signing-key-file", "requestheader-client-ca-file", "root-ca-file"),
+		row(kubeadmSection, manager, login, "kubeconfig", "authentication-kubeconfig", "authorization-kubeconfig"),
+
+		row(kubeadmSection, scheduler, port, "secure-port"),
+		row(kubeadmSection, scheduler, login, "kubeconfig", "authentication-kubeconfig", "authorization-kubeconfig"),
+
+		row(kubeletSection, "", "leave it out", "apiVersion", "kind"),
+		row(kubeletSection, "", own+"write kubernetes.maxPods", "maxPods"),
+		row(kubeletSection, "", pods, "podCIDR"),
+		row(kubeletSection, "", domain, "clusterDomain"),
+		row(kubeletSection, "", "leave it out: pods ask the cluster's DNS, or the node's cache with dns.nodeLocal", "clusterDNS"),
+		row(kubeletSection, "", "leave it out: kubelet and container runtime both use systemd", "cgroupDriver"),
+		row(kubeletSection, "", runtime, "containerRuntimeEndpoint", "imageServiceEndpoint"),
+		row(kubeletSection, "", "leave it out: the manifests are in /etc/kubernetes/manifests", "staticPodPath"),
+		row(kubeletSection, "", port, "port", "healthzPort"),
+		unless(isUnspecified, row(kubeletSection, "", "leave it out: the API server uses the node's address", "address")),
+		unless(isTrue, row(kubeletSection, "", "the installation waits for a node that registers itself and answers; leave it out", "registerNode", "enableServer")),
+		row(kubeletSection, "authentication.x509", pki, "clientCAFile"),
+
+		row(kubeProxySection, "", "leave it out", "apiVersion", "kind"),
+		row(kubeProxySection, "", own+"write kubernetes.proxyMode", "mode"),
+		row(kubeProxySection, "", pods, "clusterCIDR"),
+		row(kubeProxySection, "clientConnection", "leave it out: kubeadm writes the file", "kubeconfig"),
+	}
+}
+
+// isUnspecified reports whether a value is the address that stands for all addresses of a host.
+func isUnspecified(v any) bool {
+	a, err := netip.ParseAddr(fmt.Sprint(v))
+	return err == nil && a.IsUnspecified()
+}
+
+// isTrue reports whether a value is true, or the null that stands for the program's or kubeadm's own value, which is.
+func isTrue(v any) bool {
+	is, err := strconv.ParseBool(fmt.Sprint(v))
+	return v == nil || err == nil && is
+}
+
+// lists returns a condition that a comma-separated list has these words.
+func lists(words ...string) func(any) bool {
+	return func(v any) bool {
+		have := strings.Split(fmt.Sprint(v), ",")
+		return v == nil || !slices.ContainsFunc(words, func(w string) bool { return !slices.Contains(have, w) })
+	}
+}
+
+// admitsNodes reports whether modes of authorization let nodes join and work.
+func admitsNodes(v any) bool { return lists("Node", "RBAC")(v) || lists("AlwaysAllow")(v) }
+
+// sections returns the configurations of other programs by their keys in the cluster file.
+func (k *Kubernetes) sections() map[string]Config {
+	return map[string]Config{kubeadmSection: k.Kubeadm, kubeletSection: k.Kubelet, kubeProxySection: k.KubeProxy}
+}
+
+// reserved refuses the reserved settings of one section, which is the value at path.
+func (c *checker) reserved(path, section string, config Config) {
+	for _, r := range reservedSettings() {
+		if r.section != section {
+			continue
+		}
+		for _, name := range r.names {
+			for _, one := range config.find(path, join(r.below, name)) {
+				if r.harmless != nil && r.harmless(one.value) {
+					continue
+				}
+				message := r.instead
+				if strings.HasSuffix(one.at, "]") { // the path has no name
+					message = name + ": " + message
+				}
+				c.addKey(one.at, "%s", message)
+			}
+		}
+	}
+}
+
+// A found value is one of another program's configuration, with its path in the cluster file.
+type found struct {
+	at    string
+	value any
+}
+
+// find returns the values at a path such as networking.podSubnet or, in either form of kubeadm's API, apiServer.extraArgs.v. at is the
+// path of the configuration itself.
+func (c Config) find(at, path string) []found {
+	return findIn(at, map[string]any(c), path)
+}
+
+func findIn(at string, m map[string]any, path string) []found {
+	name, rest, deeper := strings.Cut(path, ".")
+	v, ok := m[name]
+	at = join(at, name)
+	switch below := v.(type) {
+	case map[string]any:
+		if deeper {
+			return findIn(at, below, rest)
+		}
+	case []any:
+		var list []found
+		for i, one := range below {
+			if entry, _ := one.(map[string]any); deeper && entry["name"] == rest {
+				list = append(list, found{index(at, i), entry["value"]})
+			}
+		}
+		if deeper {
+			return list
+		}
+	}
+	if !ok || deeper {
+		return nil
+	}
+	return []found{{at, v}}
+}
