@@ -84,12 +84,17 @@ func check(ctx context.Context, data []byte) error {
 	return file
 }
 
+// checkFile verifies as from a file at hand, whose stored frames are read in place, and as from one that is not, which must agree.
 func checkFile(ctx context.Context, data []byte) error {
 	r, err := openBytes(data)
 	if err != nil {
 		return err
 	}
 	_, err = r.Verify(ctx, VerifyOptions{Jobs: 1})
+	r.atHand = true
+	if _, inPlace := r.Verify(ctx, VerifyOptions{Jobs: 1}); (inPlace == nil) != (err == nil) {
+		return fmt.Errorf("read at once and in place: %v; %v", err, inPlace) //nolint:errorlint // matches neither
+	}
 	return err
 }
 
@@ -102,8 +107,8 @@ func contents(t testing.TB, data []byte) [][]byte {
 	}
 	var out [][]byte
 	for _, f := range r.frames {
-		var raw, content []byte
-		if _, err := r.content(f, &raw, &content); err != nil {
+		content, err := r.content(f, new([]byte), new([]byte))
+		if err != nil {
 			t.Fatal(err)
 		}
 		out = append(out, content)

@@ -188,6 +188,11 @@ func TestPartsDamage(t *testing.T) {
 		{"no parts.json", remove(".parts.json"), "", "x.kkb.parts.json: missing", "x.kkb.parts.json: missing"},
 		{"neither parts.json nor a middle part", remove(".parts.json", ".003"), "", "x.kkb.003: missing", "x.kkb.parts.json: missing"},
 		{"neither parts.json nor the last part", remove(".parts.json", ".006"), "perhaps x.kkb.006 too", "", "x.kkb.parts.json: missing"},
+		{"an empty part", func(t *testing.T, base string) { write(t, base+".003", nil) }, "x.kkb.003: 0 bytes long; x.kkb.parts.json says 100000", "", "x.kkb.003: 0 bytes long instead of 100000"},
+		{"an empty part without parts.json", func(t *testing.T, base string) {
+			remove(".parts.json")(t, base)
+			write(t, base+".003", nil)
+		}, "", "x.kkb.003: empty", "x.kkb.parts.json: missing"},
 		{"a directory", func(t *testing.T, base string) {
 			remove(".003")(t, base)
 			if err := os.Mkdir(base+".003", 0o700); err != nil {

@@ -174,8 +174,9 @@ func (p *prefetch) read(ctx context.Context, found []foundDocument) ([]foundDocu
 type frameReader struct {
 	*Reader
 	frame   uint32 // the frame of content
+	content []byte // in the memory of out; nil for none
 	raw     []byte
-	content []byte
+	out     []byte
 }
 
 // read returns a checked blob that may be an index or manifest; it is valid until the next call.
@@ -184,9 +185,9 @@ func (f *frameReader) read(ctx context.Context, b format.Blob) ([]byte, error) {
 		return f.Reader.read(ctx, b.Sum, maxManifest)
 	}
 	if f.frame != b.Frame || f.content == nil {
+		var err error
 		f.frame = b.Frame
-		if _, err := f.Reader.content(f.frames[b.Frame], &f.raw, &f.content); err != nil {
-			f.content = nil
+		if f.content, err = f.Reader.content(f.frames[b.Frame], &f.raw, &f.out); err != nil {
 			return nil, err
 		}
 	}

@@ -302,12 +302,17 @@ func (a *applier) readBase(ctx context.Context) error {
 		return err
 	}
 	defer free()
+	read := make(map[digest.Digest]bool)
 	for n := in.number(maxRanges); n > 0 && in.err == nil; n-- {
 		d, unzip := in.digest(), in.number(1) == 1
 		ranges := a.ranges(in)
 		if in.err != nil {
 			break
 		}
+		if read[d] {
+			return damaged("it reads blob %s of the old bundle twice", d)
+		}
+		read[d] = true
 		if err := a.copyRanges(ctx, d, unzip, ranges); err != nil {
 			return err
 		}
@@ -326,10 +331,16 @@ func (a *applier) readBase(ctx context.Context) error {
 func (a *applier) ranges(in *scanner) []wanted {
 	var all []wanted
 	for pieces := in.number(maxRanges); pieces > 0 && in.err == nil; pieces-- {
-		at := int64(0)
-		for n := in.number(maxRanges - int64(len(all))); n > 0 && in.err == nil; n-- {
+		at, n := int64(0), in.number(maxRanges-int64(len(all)))
+		if n == 0 {
+			in.fail(errors.New("a piece has no range"))
+		}
+		for ; n > 0 && in.err == nil; n-- {
 			at += in.number(maxSize)
 			r := span{at, in.number(maxSize)}
+			if r.size == 0 {
+				in.fail(errors.New("a range is empty"))
+			}
 			if !(span{a.store.size, r.size}).inside(a.Base) || !r.inside(maxSize) {
 				in.fail(errors.New("a range lies outside"))
 				return nil
@@ -413,7 +424,7 @@ func (a *applier) make(ctx context.Context) error {
 	return in.end()
 }
 
-// entry appends an entry to the store. It returns the size of the entry's dictionary.
+// entry appends an entry to the store. It returns the size of the entry's dictionary and of its steps: what it may read over and over.
 func (a *applier) entry(in *scanner) (used int64, err error) {
 	k, size := kind(in.number(int64(a.lastKind()))), in.number(a.Store-a.store.size)
 	dict, err := a.dict(in)
@@ -433,7 +444,9 @@ func (a *applier) entry(in *scanner) (used int64, err error) {
 	case kindZstd:
 		err = unzstd(a.store, data, dict, size)
 	case kindEdits:
-		err = applyEdits(a.store, data, dict, size)
+		var steps int64
+		steps, err = applyEdits(a.store, data, dict, size)
+		used += steps
 	case kindCode:
 		err = unzstdCode(a.store, data, found, size)
 	}
@@ -444,7 +457,7 @@ func (a *applier) entry(in *scanner) (used int64, err error) {
 		return 0, damaged("an entry makes %d bytes; %d are expected", a.store.size-before, size)
 	}
 	_, err = io.Copy(io.Discard, data)
-	return int64(len(dict)), err
+	return used + int64(len(dict)), err
 }
 
 // dict reads the dictionary of an entry.
@@ -521,18 +534,22 @@ func (a *applier) putBlobs(ctx context.Context) error {
 		return err
 	}
 	defer free()
-	left, done := a.Content, newTally(func(n int64) { a.o.progress("rebuild blobs", n, a.Content) })
+	left, takes, done := a.Content, a.takes(), newTally(func(n int64) { a.o.progress("rebuild blobs", n, a.Content) })
 	group, putting := errgroup.WithContext(ctx)
 	group.SetLimit(jobs())
+	made := make(map[digest.Digest]bool)
 	for n := in.number(maxRanges); n > 0 && in.err == nil && putting.Err() == nil; n-- {
-		b := a.blob(in)
-		left -= b.Size
-		if in.err == nil && left < 0 {
+		b := a.blob(in, &takes)
+		if left -= b.Size; left < 0 {
 			in.fail(errors.New("the blobs are larger than promised"))
 		}
 		if in.err != nil {
 			break
 		}
+		if made[b.Digest] {
+			return damaged("it makes blob %s twice", b.Digest)
+		}
+		made[b.Digest] = true
 		if a.indexJSON == nil { // the first one is index.json
 			var index bytes.Buffer
 			if b.Size > format.MaxIndexSize {
@@ -558,8 +575,8 @@ func (a *applier) putBlobs(ctx context.Context) error {
 	return in.end()
 }
 
-// blob reads the description of a blob.
-func (a *applier) blob(in *scanner) made {
+// blob reads the description of a blob. The bytes that it takes from the store are subtracted from takes.
+func (a *applier) blob(in *scanner, takes *int64) made {
 	b := made{Descriptor: ocispec.Descriptor{Digest: in.digest(), Size: in.number(maxSize)}}
 	if id := in.text(); len(id) > 0 {
 		b.recipe = regzip.Recipe{Encoder: regzip.ID(id), Header: in.text()}
@@ -574,6 +591,12 @@ func (a *applier) blob(in *scanner) made {
 		if !f.inside(a.Store) || r.size > 0 && !r.inside(a.Store) {
 			in.fail(errors.New("a range lies outside the store"))
 			break
+		}
+		if f.size+r.size == 0 && n > 1 {
+			in.fail(errors.New("a step is empty"))
+		}
+		if *takes -= f.size + r.size; *takes < 0 {
+			in.fail(errors.New("the blobs repeat the store too often"))
 		}
 		b.spans = append(b.spans, f, r)
 	}

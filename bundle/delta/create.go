@@ -299,10 +299,28 @@ func (c *creator) pack(ctx context.Context) (err error) {
 		}
 	}
 	c.Store = at
+	if err := c.checkTakes(); err != nil {
+		return err
+	}
 	if err := c.packMade(ctx, entries); err != nil {
 		return err
 	}
 	return c.packBlobs()
+}
+
+// checkTakes returns an error if a reader would refuse the blobs.
+func (c *creator) checkTakes() error {
+	n := int64(0)
+	for _, l := range c.added.layers {
+		n += l.frame.size
+		for _, f := range l.files {
+			n += f.file.size
+		}
+	}
+	if n > c.takes() {
+		return fmt.Errorf("%s: its layers repeat the same files more than %d times, which a delta may not: carry the whole bundle", c.next.Name, blobRatio)
+	}
+	return nil
 }
 
 // packBase writes the section base and gives its pieces their addresses.

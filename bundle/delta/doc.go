@@ -40,7 +40,8 @@
 // One zstd frame. It has the number of blobs as a varint, and for each blob: 32 bytes, the sha256 of a blob of OLD, or OLD's identity
 // for its index.json; one byte, 0 if the ranges are of its bytes, 1 if they are of what gunzip makes of them; the number of pieces;
 // for each piece, the number of its ranges; for each range, two varints: the distance from the end of the piece's range before (for the
-// first: the offset), and the length. Pieces follow one another in the store.
+// first: the offset), and the length. Pieces follow one another in the store. No blob is named twice, no two ranges of a blob overlap,
+// each piece has a range, and no range is empty.
 //
 // If OLD's content was not at hand, but the digests of its blobs were, the section has no blobs: whatever OLD lacks is made.
 //
@@ -48,8 +49,8 @@
 //
 // Entries to the end of the section. Each is: one byte, the kind; a varint, the bytes that the entry appends to the store; a varint, the
 // number of ranges of its dictionary; for each, its address and length as varints; a varint, the length of the data; the data. A
-// dictionary is the concatenation of its ranges, at most 48 MiB. All of them must lie in the store as it is. All dictionaries together
-// have at most 16 times the bytes that the entries append, and 1 GiB.
+// dictionary is the concatenation of its ranges, at most 48 MiB. All of them must lie in the store as it is. All dictionaries and steps
+// together have at most 16 times the bytes that the entries append, and 1 GiB.
 //
 //	kind 0   zstd: one frame, whose window is at most 64 MiB, made with the dictionary as raw content under the id 1
 //	kind 1   edits: the new bytes are the dictionary's, edited. The data is one zstd frame with three parts, each preceded by its
@@ -82,7 +83,15 @@
 // size; the id of a gzip encoder as text (package regzip), empty for bytes as they are; if it is not empty, the gzip header as text; the
 // address of its frame; the number of steps. A step is: a varint, bytes to take from the frame, which advances; a varint, zigzag-coded,
 // the distance of a range from the end of the range before (at first from 0); a varint, the range's length. The frame of an archive is
-// everything but the contents of its files; a blob that is no archive is frame only.
+// everything but the contents of its files; a blob that is no archive is frame only. No blob is made twice. Only the last step of a blob
+// may be empty. All steps of all blobs together take at most 64 times the bytes of the store, and 1 GiB.
+//
+// # Work
+//
+// A delta is applied before the signature of its result can be checked, so a reader bounds the work that a few bytes can ask for. It
+// reads each blob of OLD at most once, with what gunzip makes of it; it needs free space for the store and for the contents of the blobs
+// before it begins; and the limits above bound what it reads from the store. So the work is at most proportional to OLD and to the store,
+// and the part of the store that is not of OLD to the delta itself: zstd makes at most 32768 times the bytes that it is given.
 //
 // # In a registry
 //

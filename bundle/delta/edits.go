@@ -182,22 +182,23 @@ func (e *editor) step(a alignment, length, inserted int) {
 	e.position = a.from + length
 }
 
-// applyEdits decodes an entry of kind 1.
-func applyEdits(w io.Writer, data io.Reader, old []byte, size int64) error {
+// applyEdits decodes an entry of kind 1. It returns the length of the steps.
+func applyEdits(w io.Writer, data io.Reader, old []byte, size int64) (length int64, err error) {
 	if size > maxDict {
-		return damaged("an entry makes %d bytes at once", size)
+		return 0, damaged("an entry makes %d bytes at once", size)
 	}
 	dec, err := zstd.NewReader(data, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(2*maxWindow))
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer dec.Close()
 	in := &scanner{in: bufio.NewReader(dec)}
-	steps := &scanner{in: bufio.NewReader(bytes.NewReader(in.bytes(in.number(size + 1<<20))))}
+	length = in.number(size + 1<<20)
+	steps := &scanner{in: bufio.NewReader(bytes.NewReader(in.bytes(length)))}
 	differences := in.bytes(in.number(size))
 	insertions := in.bytes(in.number(size))
 	if err := in.end(); err != nil {
-		return err
+		return 0, err
 	}
 	out, position := bufio.NewWriterSize(w, 64<<10), int64(0)
 	for left := size; left > 0; {
@@ -207,7 +208,7 @@ func applyEdits(w io.Writer, data io.Reader, old []byte, size int64) error {
 			steps.fail(errors.New("an edit lies outside"))
 		}
 		if steps.err != nil {
-			return steps.err
+			return 0, steps.err
 		}
 		from := old[position : position+n]
 		for i, d := range differences[:n] {
@@ -218,14 +219,14 @@ func applyEdits(w io.Writer, data io.Reader, old []byte, size int64) error {
 			_, err = out.Write(insertions[:inserted])
 		}
 		if err != nil {
-			return err
+			return 0, err
 		}
 		differences, insertions = differences[n:], insertions[inserted:]
 		position += n
 		left -= n + inserted
 	}
 	if err := steps.end(); err != nil {
-		return err
+		return 0, err
 	}
-	return out.Flush()
+	return length, out.Flush()
 }

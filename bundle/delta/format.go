@@ -26,6 +26,8 @@ const (
 	maxDict    = 48 << 20
 	dictRatio  = 16      // all dictionaries together: so many bytes for each made byte of the store,
 	freeDicts  = 1 << 30 // and these
+	blobRatio  = 64      // all blobs together: so many bytes for each byte of the store,
+	freeBlobs  = 1 << 30 // and these
 	maxText    = 256 << 10
 	maxRanges  = 4 << 20 // of one blob
 	maxSize    = 1 << 50
@@ -113,6 +115,9 @@ func (h *Head) check() error {
 	}
 	return nil
 }
+
+// takes returns how many bytes of the store all blobs together may take. Without a bound, a few bytes would be worth years of gzip.
+func (h *Head) takes() int64 { return blobRatio*h.Store + freeBlobs }
 
 // lastKind returns the last kind of entries that the delta may have.
 func (h *Head) lastKind() kind {

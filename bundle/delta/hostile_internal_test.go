@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -189,6 +190,86 @@ func TestABombIsRefused(t *testing.T) {
 	}
 }
 
+// TestAFewBytesDoNotTakeLong forges sections of a few hundred bytes that ask for work without end.
+func TestAFewBytesDoNotTakeLong(t *testing.T) {
+	old, next, h, plain := small(t)
+	read := old.Reader.Blobs()[0]
+	oldBlob := func(pieces ...uint64) []byte {
+		sum, err := appendDigest(nil, read.Digest)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sum = append(sum, 0)
+		for _, n := range pieces {
+			sum = binary.AppendUvarint(sum, n)
+		}
+		return sum
+	}
+	base := func(n int, blob []byte) []byte {
+		return append(binary.AppendUvarint(nil, uint64(n)), bytes.Repeat(blob, n)...)
+	}
+	first := oldBlob(1, 1, 0, 1) // one piece, with one range of its first byte
+	index, err := appendDigest(nil, h.New)
+	if err != nil {
+		t.Fatal(err)
+	}
+	index = append(index, 4, 0, 0) // 4 bytes as they are, the frame begins at 0
+	blobs := func(n int, step []byte) []byte {
+		b := binary.AppendUvarint(append([]byte{1}, index...), uint64(n))
+		return append(b, bytes.Repeat(step, n)...)
+	}
+	whole := func(move int64) []byte { // a step that takes all of the store
+		return binary.AppendUvarint(append([]byte{0}, binary.AppendVarint(nil, move)...), uint64(h.Store))
+	}
+	for name, tt := range map[string]struct {
+		change func(h *Head, s *[numSection][]byte)
+		want   string
+	}{
+		"a blob of the old bundle a million times": {func(h *Head, s *[numSection][]byte) {
+			h.Base, h.Store = 1_000_000, h.Store+1_000_000
+			s[sectionBase] = base(1_000_000, first)
+		}, "twice"},
+		"a million pieces of nothing": {func(_ *Head, s *[numSection][]byte) {
+			s[sectionBase] = append(base(1, oldBlob(1_000_000)), make([]byte, 1_000_000)...)
+		}, "a piece has no range"},
+		"a million ranges of nothing": {func(_ *Head, s *[numSection][]byte) {
+			s[sectionBase] = append(base(1, oldBlob(1, 1_000_000)), make([]byte, 2_000_000)...)
+		}, "a range is empty"},
+		"a million steps of nothing": {func(_ *Head, s *[numSection][]byte) {
+			s[sectionBlobs] = blobs(1_000_000, []byte{0, 0, 0})
+		}, "a step is empty"},
+		"the store a million times": {func(_ *Head, s *[numSection][]byte) {
+			s[sectionBlobs] = append(append(blobs(1_000_000, nil), whole(0)...), bytes.Repeat(whole(-h.Store), 999_999)...)
+		}, "too often"},
+	} {
+		head, sections := h, plain
+		tt.change(&head, &sections)
+		for i := range sections {
+			if i != sectionMade {
+				sections[i] = packed(t, sections[i])
+			}
+		}
+		if err := applied(t, forge(t, head, sections), old, next); err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: got %v, want %q", name, err, tt.want)
+		}
+	}
+}
+
+// TestCreateKeepsToWhatAReaderTakes compares the sum of all layers' files with the store that has them once.
+func TestCreateKeepsToWhatAReaderTakes(t *testing.T) {
+	const mib = 1 << 20
+	file := &piece{size: mib}
+	c := &creator{added: &scan{layers: slices.Repeat([]*layer{{frame: &piece{}, files: []placed{{file: file}}}}, blobRatio+freeBlobs/mib)}}
+	c.Store = mib
+	if err := c.checkTakes(); err != nil {
+		t.Errorf("as often as allowed: %v", err)
+	}
+	c.added.layers = append(c.added.layers, &layer{frame: &piece{size: 1}})
+	if err := c.checkTakes(); err == nil || !strings.Contains(err.Error(), "more than 64 times") {
+		t.Errorf("one byte more: %v", err)
+	}
+}
+
 // TestCodeIsCheckedBeforeItIsConverted forges entries of kind 2.
 func TestCodeIsCheckedBeforeItIsConverted(t *testing.T) {
 	old, next, h, plain := small(t)
@@ -239,7 +320,7 @@ func FuzzEdits(f *testing.F) {
 			plain = append(binary.AppendUvarint(plain, uint64(len(part))), part...)
 		}
 		var out bytes.Buffer
-		if err := applyEdits(&out, bytes.NewReader(packed(t, plain)), old, int64(size)); err == nil && out.Len() != int(size) {
+		if _, err := applyEdits(&out, bytes.NewReader(packed(t, plain)), old, int64(size)); err == nil && out.Len() != int(size) {
 			t.Errorf("%d bytes; %d were promised", out.Len(), size)
 		}
 	})
@@ -264,7 +345,7 @@ func TestEditsMakeTheNewBytes(t *testing.T) {
 				t.Fatal(err)
 			}
 			var got bytes.Buffer
-			if err := applyEdits(&got, bytes.NewReader(data), old, int64(len(want))); err != nil || !bytes.Equal(got.Bytes(), want) {
+			if _, err := applyEdits(&got, bytes.NewReader(data), old, int64(len(want))); err != nil || !bytes.Equal(got.Bytes(), want) {
 				t.Errorf("%s: %d of %d bytes, %v", name, got.Len(), len(want), err)
 			}
 		}

@@ -82,12 +82,12 @@ func (s *Set) found() error {
 	if last == 0 {
 		return &fs.PathError{Op: "open", Path: Name(s.base, 1), Err: fs.ErrNotExist}
 	}
-	first, lost := partSize(Name(s.base, 1))
+	first, lost := filledSize(Name(s.base, 1))
 	if lost != nil {
 		return lost
 	}
 	for i := range last {
-		size, lost := partSize(Name(s.base, i+1))
+		size, lost := filledSize(Name(s.base, i+1))
 		if lost != nil {
 			size = first
 		}
@@ -108,6 +108,15 @@ func partSize(name string) (int64, error) {
 		return 0, &Error{Part: name, Reason: errNotRegular.Error()}
 	}
 	return info.Size(), nil
+}
+
+// filledSize is partSize without a parts.json to compare with. No part is empty: reading on from an empty one would never end.
+func filledSize(name string) (int64, error) {
+	size, lost := partSize(name)
+	if lost == nil && size == 0 {
+		lost = &Error{Part: name, Reason: "empty"}
+	}
+	return size, lost
 }
 
 // Last returns the highest part number in the directory; 0 if there is none.

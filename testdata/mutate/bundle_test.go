@@ -46,7 +46,8 @@ type bundleFile struct {
 }
 
 func prepareBundle(t *testing.T) func(context.Context, *rand.Rand, func()) string {
-	files := []bundleFile{openBundle(t, goldenBundle), openBundle(t, generatedBundle(t))}
+	generated := generatedBundle(t)
+	files := []bundleFile{openBundle(t, goldenBundle), openBundle(t, generated), openBundle(t, storedBundle(t, generated))}
 	return func(ctx context.Context, r *rand.Rand, ready func()) string {
 		from := pick(r, files...)
 		name, data := from.mutate(r)
@@ -62,6 +63,20 @@ func prepareBundle(t *testing.T) func(context.Context, *rand.Rand, func()) strin
 		ready()
 		return name + ", " + use(ctx, r, dir, path, from.path)
 	}
+}
+
+// storedBundle is a bundle as another writer may write it, with all frames stored.
+func storedBundle(t *testing.T, path string) string {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stored := filepath.Join(t.TempDir(), "stored.kkb")
+	if err := os.WriteFile(stored, bundletest.Stored(t, data, func(int) bool { return true }), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return stored
 }
 
 // generatedBundle has every kind of item: images, a file, charts, operating system packages, documents, a bill of materials.
@@ -166,6 +181,8 @@ type content struct {
 	index   bundle.Index
 	blobs   map[digest.Digest]blob
 	encoder *format.Encoder
+	// stored reports whether a frame is stored, whatever the encoder would do; nil for none.
+	stored func(frame int) bool
 }
 
 // classify follows the descriptors from the index.
@@ -291,7 +308,7 @@ func (c *content) assemble(index []byte) ([]byte, error) {
 		return nil, err
 	}
 	l.DirectorySize = int64(len(directory))
-	w := frames{encoder: c.encoder}
+	w := frames{encoder: c.encoder, stored: c.stored}
 	for s := range l.Segments() {
 		switch s.Kind {
 		case format.SegmentIndex:
@@ -331,11 +348,16 @@ func (c *content) glue(l *format.Layout, s format.Segment) ([]byte, error) {
 
 type frames struct {
 	encoder       *format.Encoder
+	stored        func(frame int) bool
 	data, entries []byte
 }
 
 func (w *frames) add(content []byte) {
-	f := w.encoder.AppendFrame(nil, content)
+	appendFrame := w.encoder.AppendFrame
+	if w.stored != nil && w.stored(len(w.entries)/format.SeekEntry) {
+		appendFrame = format.AppendStored
+	}
+	f := appendFrame(nil, content)
 	w.entries = format.AppendEntry(w.entries, format.FrameInfo{Len: uint32(len(f)), Size: uint32(len(content)), Checksum: binary.LittleEndian.Uint32(f[len(f)-4:])})
 	w.data = append(w.data, f...)
 }
@@ -343,6 +365,7 @@ func (w *frames) add(content []byte) {
 // mutate returns a mutated bundle. Half of them have right digests and checksums.
 func (f bundleFile) mutate(r *rand.Rand) (name string, data []byte) {
 	c := f.own.clone()
+	c.stored = pick(r, nil, func(int) bool { return true }, func(frame int) bool { return frame%2 == 0 })
 	var index []byte
 	switch r.IntN(8) {
 	case 0, 1:
