@@ -48,7 +48,7 @@ func run(ctx context.Context, args []string) error {
 		if err := inpod.Unpack(args[1], args[2], args[3:end]); err != nil {
 			return err
 		}
-		return fmt.Errorf("start %s: %w", args[1], syscall.Exec(args[1], args[end+1:], os.Environ()))
+		return fmt.Errorf("start %s: %w", args[1], syscall.Exec(args[1], args[end+1:], nil))
 	}
 	return fmt.Errorf("%d arguments are none of these: %s", len(args), usage)
 }

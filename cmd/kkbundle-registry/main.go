@@ -42,7 +42,7 @@ func run(ctx context.Context, args []string) error {
 	certificate := flags.String("certificate", "", "certificate file")
 	key := flags.String("key", "", "the certificate's key file")
 	pull := flags.String("pull", ":5443", "address for pulls, over TLS")
-	push := flags.String("push", "127.0.0.1:5000", "address for pushes and pulls, plain HTTP")
+	push := flags.String("push", "127.0.0.1:5000", "address for pushes and pulls, over TLS")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -76,12 +76,14 @@ func serve(ctx context.Context, o embedded.Options, pair tls.Certificate, pull, 
 	defer func() { err = errors.Join(err, r.Close()) }()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	certificate := func() *tls.Certificate { return &pair }
 	done := make(chan error, 1)
 	go func() {
 		defer cancel()
-		done <- httpd.Server{Handler: readOnly(r), Certificate: func() *tls.Certificate { return &pair }, Limits: limits(), Logger: o.Logger}.Run(ctx, pulls)
+		done <- httpd.Server{Handler: readOnly(r), Certificate: certificate, Limits: limits(), Logger: o.Logger}.Run(ctx, pulls)
 	}()
-	err = r.Run(ctx, pushes, nil)
+	// Between the push and this address are port-forward and a port of another machine, so the registry proves itself here, too.
+	err = r.Run(ctx, pushes, certificate)
 	cancel()
 	return errors.Join(err, <-done)
 }

@@ -27,7 +27,8 @@ var _, _ = entry, run // the linker's -E and assembly refer to them, which no to
 // call makes a system call and returns its result, or the negative errno.
 func call(number, a, b, c, d uintptr) uintptr
 
-// run makes the file and becomes it. stack is the process' initial stack: argc, the arguments, nil, the environment, nil.
+// run makes the file and becomes it, without an environment: the image is borrowed, and its variables could lead our programs through a
+// proxy, to other authorities or into another mode of Go's runtime. stack is the process' initial stack: argc, the arguments, nil, the environment, nil.
 //
 //go:nosplit
 func run(stack unsafe.Pointer) {
@@ -50,8 +51,8 @@ func run(stack unsafe.Pointer) {
 	if isError(call(sysClose, file, 0, 0, 0)) {
 		die("kkbundle-start: the program's file cannot be written\n")
 	}
-	arguments, environment := uintptr(unsafe.Pointer(word(stack, i+1))), uintptr(unsafe.Pointer(word(stack, count+2)))
-	call(sysExec, *word(stack, out), arguments, environment, 0)
+	arguments, none := uintptr(unsafe.Pointer(word(stack, i+1))), uintptr(unsafe.Pointer(word(stack, count+1))) // the nil after the arguments
+	call(sysExec, *word(stack, out), arguments, none, 0)
 	die("kkbundle-start: the program cannot be started\n")
 }
 

@@ -52,14 +52,14 @@ func started(t *testing.T, command []string) {
 		}
 		return path
 	}
-	out, first, second := filepath.Join(dir, "out"), write("1", "#!/bin/"), write("2", "sh\necho $1 $2 $VALUE\n")
+	out, first, second := filepath.Join(dir, "out"), write("1", "#!/bin/"), write("2", "sh\necho $1 $2 ${VALUE-unset}\n")
 	for _, test := range []struct {
 		name, want string
 		code       int
 		args       []string
 	}{
-		{"two chunks", "a b c\n", 0, []string{out, first, second, "--", "name", "a", "b"}},
-		{"again", "a b c\n", 0, []string{out, first, second, "--", "name", "a", "b"}},
+		{"two chunks", "a b unset\n", 0, []string{out, first, second, "--", "name", "a", "b"}},
+		{"again", "a b unset\n", 0, []string{out, first, second, "--", "name", "a", "b"}},
 		{"a missing chunk", "kkbundle-start: a chunk of the program cannot be opened\n", 127, []string{out, first, dir + "/3", "--", "name"}},
 		{"no end of chunks", "kkbundle-start: usage: kkbundle-start PROGRAM CHUNK... -- NAME ARGUMENT...\n", 127, []string{out, first, second}},
 		{"no name", "kkbundle-start: usage: kkbundle-start PROGRAM CHUNK... -- NAME ARGUMENT...\n", 127, []string{out, first, second, "--"}},
@@ -68,7 +68,7 @@ func started(t *testing.T, command []string) {
 		{"no program", "kkbundle-start: the program cannot be started\n", 127, []string{out, write("4", "text"), "--", "name"}},
 	} {
 		cmd := exec.CommandContext(t.Context(), command[0], append(command[1:], test.args...)...)
-		cmd.Env = append(os.Environ(), "VALUE=c")
+		cmd.Env = append(os.Environ(), "VALUE=c") // of the borrowed image
 		got, _ := cmd.CombinedOutput()
 		if string(got) != test.want || cmd.ProcessState.ExitCode() != test.code {
 			t.Errorf("%s: %q, exit code %d", test.name, got, cmd.ProcessState.ExitCode())

@@ -128,11 +128,11 @@ func TestClusterRegistry(t *testing.T) {
 		t.Fatal(err)
 	}
 	begin := time.Now()
-	if err := remote.Write(to, image, login(r.Push), remote.WithContext(t.Context())); err != nil {
+	if err := remote.Write(to, image, login(r.Push), through(tunnel), remote.WithContext(t.Context())); err != nil {
 		t.Fatal(err)
 	}
 	t.Logf("the image was pushed after %s", time.Since(begin).Round(time.Millisecond))
-	if err := remote.Write(to.Context().Tag("2"), image, login(r.Pull), remote.WithContext(t.Context())); err == nil || !strings.Contains(err.Error(), "only pull") {
+	if err := remote.Write(to.Context().Tag("2"), image, login(r.Pull), through(tunnel), remote.WithContext(t.Context())); err == nil || !strings.Contains(err.Error(), "only pull") {
 		t.Errorf("a push with the pull login: %v", err)
 	}
 	c.pull(t, r, "first")
@@ -159,7 +159,7 @@ func tunnelled(t *testing.T, tunnel *incluster.Tunnel, r *incluster.Registry) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, last = remote.Head(to, login(r.Pull), remote.WithContext(t.Context())); last == nil {
+		if _, last = remote.Head(to, login(r.Pull), through(tunnel), remote.WithContext(t.Context())); last == nil {
 			return
 		}
 	}
@@ -208,6 +208,11 @@ func TestPayload(*testing.T) {
 
 func login(l incluster.Login) remote.Option {
 	return remote.WithAuth(&authn.Basic{Username: l.User, Password: l.Password})
+}
+
+// through believes the registry at the tunnel's end alone.
+func through(t *incluster.Tunnel) remote.Option {
+	return remote.WithTransport(&http.Transport{TLSClientConfig: t.TLS})
 }
 
 // payload is an image of this test program, which is static and so needs nothing else.

@@ -69,7 +69,8 @@ type Registry struct {
 	// Storage describes where the content is.
 	Storage string
 
-	work *work
+	authority []byte // PEM; nil of an earlier release's registry, which Find returns
+	work      *work
 }
 
 // work is a run of Ensure or Remove.
@@ -120,7 +121,8 @@ func Ensure(ctx context.Context, o Options) (*Registry, error) {
 		return nil, err
 	}
 	return &Registry{
-		Address: p.address(), Pull: p.secret.pull(), Push: p.secret.push(), Changed: w.changed, Without: p.without(), Storage: p.storage.String(), work: w,
+		Address: p.address(), Pull: p.secret.pull(), Push: p.secret.push(), Changed: w.changed, Without: p.without(), Storage: p.storage.String(),
+		authority: p.secret[keyAuthority], work: w,
 	}, nil
 }
 
@@ -141,16 +143,20 @@ func Find(ctx context.Context, o Options) (*Registry, error) {
 	if err != nil {
 		return nil, err
 	}
-	data, err := w.typed.CoreV1().Secrets(w.Namespace).Get(ctx, name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) || err == nil && (where == nil || now.port == 0) {
-		return nil, ErrNone
-	}
+	data, err := w.stored(ctx)
 	if err != nil {
 		return nil, err
 	}
+	if data == nil || where == nil || now.port == 0 {
+		return nil, ErrNone
+	}
 	p := &plan{port: now.port}
 	s := secret(data.Data)
-	return &Registry{Address: p.address(), Pull: s.pull(), Push: s.push(), Storage: where.String(), work: w}, nil
+	r := &Registry{Address: p.address(), Pull: s.pull(), Push: s.push(), Storage: where.String(), work: w}
+	if data.Name == secretName { // an earlier release's registry has no TLS at the address for pushes
+		r.authority = s[keyAuthority]
+	}
+	return r, nil
 }
 
 // prepare claims the namespace, and makes or reads what a later run must find again: the secrets, the service's address.
@@ -262,7 +268,7 @@ func (w *work) alone(ctx context.Context) error {
 	return nil
 }
 
-// sweep deletes ConfigMaps of programs that no pod needs any more.
+// sweep deletes ConfigMaps of programs that no pod needs any more, and an earlier release's Secret.
 func (w *work) sweep(ctx context.Context, p *plan) error {
 	needed := map[string]bool{}
 	for _, m := range p.configMaps() {
@@ -281,7 +287,21 @@ func (w *work) sweep(ctx context.Context, p *plan) error {
 		}
 		w.changed++
 	}
-	return nil
+	return w.dropEarlierSecret(ctx)
+}
+
+// dropEarlierSecret deletes the Secret of releases whose proxies referred to it. No pod does any more.
+func (w *work) dropEarlierSecret(ctx context.Context) error {
+	api := w.typed.CoreV1().Secrets(w.Namespace)
+	have, err := api.Get(ctx, earlierSecret, metav1.GetOptions{})
+	if err == nil && isOurs(have) {
+		w.changed++
+		err = api.Delete(ctx, earlierSecret, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(have.UID))})
+	}
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
 }
 
 // storage is the place of the content: a volume of a class, or a directory of a node.

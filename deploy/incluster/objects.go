@@ -13,6 +13,9 @@ import (
 
 const (
 	name           = "kkbundle-registry"
+	secretName     = name + "-server"    // of the registry's pod alone: a kubelet may read each Secret that a pod of its node refers to
+	authorityName  = name + "-authority" // of the proxies, on every node
+	earlierSecret  = name                // of releases whose proxies referred to the Secret, too
 	manager        = "kkbundle"
 	managedBy      = "app.kubernetes.io/managed-by"
 	componentLabel = "app.kubernetes.io/component"
@@ -23,9 +26,10 @@ const (
 	pullPort = 5443 // of the registry's pod, over TLS
 	pushPort = 5000 // on its loopback address only
 
-	user     = 65532 // of the registry with a volume claim, and of the proxies
-	dataPath = mounts + "data"
-	filePath = mounts + "secret"
+	user          = 65532 // of the registry with a volume claim, and of the proxies
+	dataPath      = mounts + "data"
+	filePath      = mounts + "secret"
+	authorityPath = mounts + "authority"
 )
 
 // A plan is all that the registry's objects depend on.
@@ -99,15 +103,23 @@ func (p *plan) configMaps() []*corev1.ConfigMap {
 	return list
 }
 
-// template is the common part of the pods: a borrowed image with nothing of it executed.
-func (p *plan) template(component string, b borrowed, withRegistry bool) corev1.PodTemplateSpec {
+// authority returns the object of the proxies: what they read is public.
+func (p *plan) authority() *corev1.ConfigMap {
+	return &corev1.ConfigMap{
+		TypeMeta: kind("v1", "ConfigMap"), ObjectMeta: meta(p.namespace, authorityName, "authority"),
+		Data: map[string]string{keyAuthority: string(p.secret[keyAuthority])},
+	}
+}
+
+// template is the common part of the pods: a borrowed image with nothing of it executed, and files that start the pod again when their
+// sum changes.
+func (p *plan) template(component string, b borrowed, withRegistry bool, files corev1.Volume, path, sum string) corev1.PodTemplateSpec {
 	volumes, at := volumes(p.programs[b.arch].all(withRegistry))
-	volumes = append(volumes,
-		corev1.Volume{Name: "run", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: new(resource.MustParse("256Mi"))}}},
-		corev1.Volume{Name: "secret", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: name, DefaultMode: new(int32(0o440))}}})
-	at = append(at, corev1.VolumeMount{Name: "run", MountPath: runDir}, corev1.VolumeMount{Name: "secret", MountPath: filePath, ReadOnly: true})
+	volumes = append(volumes, files,
+		corev1.Volume{Name: "run", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: new(resource.MustParse("256Mi"))}}})
+	at = append(at, corev1.VolumeMount{Name: files.Name, MountPath: path, ReadOnly: true}, corev1.VolumeMount{Name: "run", MountPath: runDir})
 	return corev1.PodTemplateSpec{
-		ObjectMeta: metav1.ObjectMeta{Labels: labels(component), Annotations: map[string]string{sumAnnotation: p.secret.sum()}},
+		ObjectMeta: metav1.ObjectMeta{Labels: labels(component), Annotations: map[string]string{sumAnnotation: sum}},
 		Spec: corev1.PodSpec{
 			AutomountServiceAccountToken: new(false),
 			EnableServiceLinks:           new(false),
@@ -132,13 +144,14 @@ func (p *plan) template(component string, b borrowed, withRegistry bool) corev1.
 
 func (p *plan) deployment() *appsv1.Deployment {
 	b := p.images[0]
-	t := p.template("registry", b, true)
+	t := p.template("registry", b, true, corev1.Volume{Name: "secret", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{
+		SecretName: secretName, DefaultMode: new(int32(0o440)), Items: items(keyPushers, keyPullers, keyCert, keyKey),
+	}}}, filePath, p.secret.sum())
 	pod, c := &t.Spec, &t.Spec.Containers[0]
 	c.Command = p.programs[b.arch].registryCommand("-dir", dataPath,
 		"-users", filePath+"/"+keyPushers, "-pullers", filePath+"/"+keyPullers,
 		"-certificate", filePath+"/"+keyCert, "-key", filePath+"/"+keyKey,
 		"-pull", ":"+strconv.Itoa(pullPort), "-push", net.JoinHostPort("127.0.0.1", strconv.Itoa(pushPort)))
-	pod.Volumes[len(pod.Volumes)-1].Secret.Items = items(keyPushers, keyPullers, keyCert, keyKey)
 	c.Ports = []corev1.ContainerPort{{Name: "https", ContainerPort: pullPort, Protocol: corev1.ProtocolTCP}}
 	health := corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/healthz", Port: intstr.FromInt32(pullPort), Scheme: corev1.URISchemeHTTPS}}
 	c.StartupProbe = &corev1.Probe{ProbeHandler: health, PeriodSeconds: 2, FailureThreshold: 90, TimeoutSeconds: 5}
@@ -171,12 +184,13 @@ func (p *plan) proxies() []*appsv1.DaemonSet {
 	var list []*appsv1.DaemonSet
 	for _, b := range p.images {
 		component := "proxy-" + b.arch
-		t := p.template(component, b, false)
+		t := p.template(component, b, false, corev1.Volume{Name: "authority", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
+			LocalObjectReference: corev1.LocalObjectReference{Name: authorityName}, DefaultMode: new(int32(0o444)),
+		}}}, authorityPath, secret{keyAuthority: p.secret[keyAuthority]}.sum())
 		pod, c := &t.Spec, &t.Spec.Containers[0]
-		pod.Volumes[len(pod.Volumes)-1].Secret.Items = items(keyAuthority)
 		pod.HostNetwork, pod.DNSPolicy = true, corev1.DNSDefault
 		pod.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
-		c.Command = p.programs[b.arch].command("forward", p.address(), net.JoinHostPort(p.clusterIP, strconv.Itoa(pullPort)), filePath+"/"+keyAuthority)
+		c.Command = p.programs[b.arch].command("forward", p.address(), net.JoinHostPort(p.clusterIP, strconv.Itoa(pullPort)), authorityPath+"/"+keyAuthority)
 		c.Ports = []corev1.ContainerPort{{
 			Name: "registry", ContainerPort: int32(p.port), HostPort: int32(p.port), HostIP: "127.0.0.1", Protocol: corev1.ProtocolTCP,
 		}}

@@ -30,7 +30,7 @@ func (w *work) place(ctx context.Context, p *plan) error {
 	if p.storage.node == "" {
 		objects = append(objects, p.claim())
 	}
-	objects = append(objects, p.deployment())
+	objects = append(objects, p.authority(), p.deployment())
 	for _, d := range p.proxies() {
 		objects = append(objects, d)
 	}

@@ -5,7 +5,12 @@ import (
 	"compress/gzip"
 	"context"
 	"crypto/sha256"
+	"crypto/tls"
 	"encoding/hex"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,7 +19,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes/fake"
 )
 
 func packed(t *testing.T, program []byte) []byte {
@@ -102,7 +109,7 @@ func TestPodsAreRestricted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &plan{namespace: "n", port: 15050, clusterIP: "10.96.0.9", images: []borrowed{{arch: "amd64", image: "i"}}, programs: set, secret: secret{}, storage: storage{class: "fast"}}
+	p := &plan{namespace: "n", port: 15050, clusterIP: "10.96.0.9", images: []borrowed{{arch: "amd64", image: "i"}}, programs: set, secret: secret{keyAuthority: []byte("public"), keyPush: []byte("p")}, storage: storage{class: "fast"}}
 	registry, proxy := p.deployment().Spec.Template.Spec, p.proxies()[0].Spec.Template.Spec
 	for _, pod := range []corev1.PodSpec{registry, proxy} {
 		c := pod.Containers[0].SecurityContext
@@ -114,10 +121,15 @@ func TestPodsAreRestricted(t *testing.T) {
 	if registry.HostNetwork || !proxy.HostNetwork {
 		t.Error("only the proxy is in the node's network")
 	}
-	if got := proxy.Volumes[len(proxy.Volumes)-1].Secret.Items; len(got) != 1 || got[0].Key != "ca.crt" {
-		t.Errorf("the proxy sees %v of the Secret", got)
+	for _, v := range proxy.Volumes { // a kubelet may read all of a Secret that a pod on its node refers to
+		if v.Secret != nil {
+			t.Errorf("the proxy, which is on every node, refers to the Secret %s", v.Secret.SecretName)
+		}
 	}
-	if got := strings.Join(proxy.Containers[0].Command[4:], " "); got != "kkbundle-proxy forward 127.0.0.1:15050 10.96.0.9:5443 /kkbundle/secret/ca.crt" {
+	if a := p.authority(); len(a.Data)+len(a.BinaryData) != 1 || a.Data["ca.crt"] != "public" {
+		t.Errorf("the proxies' object has %v", a.Data)
+	}
+	if got := strings.Join(proxy.Containers[0].Command[4:], " "); got != "kkbundle-proxy forward 127.0.0.1:15050 10.96.0.9:5443 /kkbundle/authority/ca.crt" {
 		t.Errorf("the proxy runs %q", got)
 	}
 	p.storage = storage{node: "host2"}
@@ -145,6 +157,66 @@ func TestSecretsAreMadeOnce(t *testing.T) {
 	mended, changed, err := complete(again, now)
 	if err != nil || !changed || mended.pull() == first.pull() || mended.push() != first.push() {
 		t.Errorf("without the pullers' file: changed %v, %v", changed, err)
+	}
+}
+
+// TestSecretOfAnEarlierRelease: every kubelet could read it, so only the login stays with which all nodes pull.
+func TestSecretOfAnEarlierRelease(t *testing.T) {
+	earlier, _, err := complete(nil, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	api := fake.NewClientset(&corev1.Secret{ObjectMeta: meta("n", earlierSecret, "registry"), Data: earlier})
+	w := &work{Options: Options{Namespace: "n"}, typed: api}
+	s, err := w.secrets(t.Context())
+	if err != nil || s.pull() != earlier.pull() || s.push() == earlier.push() || bytes.Equal(s[keyKey], earlier[keyKey]) || bytes.Equal(s[keyAuthority], earlier[keyAuthority]) {
+		t.Errorf("%v; the pull login stays: %t; the push login stays: %t", err, s.pull() == earlier.pull(), s.push() == earlier.push())
+	}
+	if again, err := w.secrets(t.Context()); err != nil || again.sum() != s.sum() {
+		t.Errorf("a continued run makes others: %v", err)
+	}
+	if err := w.dropEarlierSecret(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	list, err := api.CoreV1().Secrets("n").List(t.Context(), metav1.ListOptions{})
+	if err != nil || len(list.Items) != 1 || list.Items[0].Name != secretName {
+		t.Errorf("%v, %v", list.Items, err)
+	}
+}
+
+// TestTunnelTrustsTheRegistryAlone: the port of a tunnel can be another process' while a lost connection is made again.
+func TestTunnelTrustsTheRegistryAlone(t *testing.T) {
+	ours, _, err := complete(nil, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	others, _, err := complete(nil, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &Registry{authority: ours[keyAuthority]}
+	for name, one := range map[string]struct {
+		of   secret
+		want bool
+	}{"the registry": {ours, true}, "another process": {others, false}} {
+		pair, err := tls.X509KeyPair(one.of[keyCert], one.of[keyKey])
+		if err != nil {
+			t.Fatal(err)
+		}
+		asked := false
+		server := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked = true }))
+		server.TLS = &tls.Config{Certificates: []tls.Certificate{pair}}
+		server.Config.ErrorLog = log.New(io.Discard, "", 0)
+		server.StartTLS()
+		client := &http.Client{Transport: &http.Transport{TLSClientConfig: r.clientTLS()}}
+		response, err := client.Get(server.URL)
+		if err == nil {
+			_ = response.Body.Close()
+		}
+		if (err == nil) != one.want || asked != one.want {
+			t.Errorf("%s: asked %t, %v", name, asked, err)
+		}
+		server.Close()
 	}
 }
 

@@ -56,10 +56,17 @@ func TestPodsRun(t *testing.T) {
 	as := func(l Login) remote.Option {
 		return remote.WithAuth(&authn.Basic{Username: l.User, Password: l.Password})
 	}
-	if err := remote.Write(at(push), image, as(p.secret.pull())); err == nil || !strings.Contains(err.Error(), "only pull") {
+	if response, err := http.Get("http://127.0.0.1:" + push + "/v2/"); err == nil {
+		_ = response.Body.Close()
+		if response.StatusCode != http.StatusBadRequest {
+			t.Errorf("plain HTTP at the address for pushes: %s", response.Status)
+		}
+	}
+	proven := remote.WithTransport(&http.Transport{TLSClientConfig: (&Registry{authority: p.secret[keyAuthority]}).clientTLS()})
+	if err := remote.Write(at(push), image, as(p.secret.pull()), proven); err == nil || !strings.Contains(err.Error(), "only pull") {
 		t.Errorf("a push with the pull login: %v", err)
 	}
-	if err := remote.Write(at(push), image, as(p.secret.push())); err != nil {
+	if err := remote.Write(at(push), image, as(p.secret.push()), proven); err != nil {
 		t.Fatal(err)
 	}
 	got, err := remote.Image(at(node), as(p.secret.pull()))
@@ -134,6 +141,7 @@ func container(t *testing.T, p *plan, pod corev1.PodSpec, replace func(string) s
 	for _, m := range p.configMaps() {
 		files[m.Name] = m.BinaryData
 	}
+	files["authority"] = map[string][]byte{keyAuthority: []byte(p.authority().Data[keyAuthority])}
 	id := int(*pod.SecurityContext.RunAsUser)
 	for _, v := range pod.Volumes {
 		content, writable := files[v.Name], v.Secret == nil && v.ConfigMap == nil

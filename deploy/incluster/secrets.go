@@ -36,7 +36,7 @@ const (
 	renewal = 365 * 24 * time.Hour // left of a certificate that a run replaces
 )
 
-// secret is the data of the registry's Secret: one object, so that it is never half there.
+// secret is the data of the registry's Secret: one object, so that it is never half there. The registry's pod alone refers to it.
 type secret map[string][]byte
 
 func (s secret) push() Login { return Login{userPush, string(s[keyPush])} }
@@ -51,20 +51,38 @@ func (s secret) sum() string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// secrets returns the Secret's data. What is missing is made, and a certificate that ends within a year is replaced.
+// stored returns the Secret, or an earlier release's, or nil.
+func (w *work) stored(ctx context.Context) (*corev1.Secret, error) {
+	for _, one := range []string{secretName, earlierSecret} {
+		have, err := w.typed.CoreV1().Secrets(w.Namespace).Get(ctx, one, metav1.GetOptions{})
+		if !apierrors.IsNotFound(err) {
+			return have, err
+		}
+	}
+	return nil, nil
+}
+
+// secrets returns the Secret's data. What is missing is made, and a certificate that ends within a year is replaced. Every kubelet could read
+// an earlier release's: of that one only the login stays with which all nodes pull.
 func (w *work) secrets(ctx context.Context) (secret, error) {
 	api := w.typed.CoreV1().Secrets(w.Namespace)
-	have, err := api.Get(ctx, name, metav1.GetOptions{})
-	if err != nil && !apierrors.IsNotFound(err) {
+	have, err := w.stored(ctx)
+	if err != nil {
 		return nil, err
 	}
-	exists := err == nil
-	s, changed, err := complete(have.Data, time.Now())
+	exists, data := have != nil && have.Name == secretName, map[string][]byte(nil)
+	switch {
+	case exists:
+		data = have.Data
+	case have != nil:
+		data = map[string][]byte{keyPull: have.Data[keyPull], keyPullers: have.Data[keyPullers]}
+	}
+	s, changed, err := complete(data, time.Now())
 	if err != nil || !changed {
 		return s, err
 	}
 	w.changed++
-	o := &corev1.Secret{ObjectMeta: meta(w.Namespace, name, "registry"), Data: s}
+	o := &corev1.Secret{ObjectMeta: meta(w.Namespace, secretName, "registry"), Data: s}
 	if !exists {
 		_, err = api.Create(ctx, o, metav1.CreateOptions{}) // a run at the same time made it first: an error, and this run is repeated
 		return s, err

@@ -2,6 +2,8 @@ package incluster
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -17,14 +19,18 @@ import (
 	"k8s.io/client-go/transport/spdy"
 	"k8s.io/streaming/pkg/httpstream"
 
+	"github.com/kkbundle/kkbundle/deploy/incluster/inpod"
 	"github.com/kkbundle/kkbundle/installer/kube"
 )
 
 // A Tunnel is a local address that leads to the registry through the API server.
 type Tunnel struct {
-	// Address is the HOST:PORT to push to, plain HTTP on the loopback address.
+	// Address is the HOST:PORT to push to, on the loopback address.
 	Address string
-	end     func()
+	// TLS accepts the registry's certificate alone. While a lost connection is made again, another process of this machine can take the
+	// port: it gets no password. nil means plain HTTP, to an earlier release's registry that Find returned.
+	TLS *tls.Config
+	end func()
 }
 
 // Close ends the tunnel and its connections.
@@ -57,7 +63,18 @@ func (r *Registry) Open(ctx context.Context) (*Tunnel, error) {
 			}
 		}
 	})
-	return &Tunnel{Address: "127.0.0.1:" + strconv.Itoa(int(port)), end: func() { cancel(); running.Wait() }}, nil
+	return &Tunnel{
+		Address: "127.0.0.1:" + strconv.Itoa(int(port)), TLS: r.clientTLS(), end: func() { cancel(); running.Wait() },
+	}, nil
+}
+
+func (r *Registry) clientTLS() *tls.Config {
+	if r.authority == nil {
+		return nil
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(r.authority) // an unreadable one accepts no certificate
+	return &tls.Config{RootCAs: roots, ServerName: inpod.ServerName, MinVersion: tls.VersionTLS13}
 }
 
 // errLost means that the connection to the pod ended without an error.

@@ -13,10 +13,10 @@ import (
 	"net/http"
 	"time"
 
-	"golang.org/x/net/netutil"
+	"github.com/kkbundle/kkbundle/capped"
 )
 
-// maxClients limits simultaneous connections; more wait.
+// maxClients limits simultaneous connections. A further one takes the place of a quiet one, see capped.Listener.
 const maxClients = 4096
 
 // Limits are the limits for a client. Zero is unlimited.
@@ -43,7 +43,7 @@ func (s Server) Run(ctx context.Context, l net.Listener) error {
 		Handler: s.Handler, Protocols: protocols, ReadHeaderTimeout: s.Limits.Idle, WriteTimeout: s.Limits.Write, IdleTimeout: s.Limits.Idle,
 		MaxHeaderBytes: s.Limits.MaxHeader, ErrorLog: log.New(debugWriter{s.Logger}, "", 0),
 	}
-	l = netutil.LimitListener(l, maxClients)
+	l = capped.NewListener(l, maxClients)
 	if s.Certificate != nil {
 		l = tls.NewListener(l, &tls.Config{
 			MinVersion:     tls.VersionTLS12,

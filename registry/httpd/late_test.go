@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/tls"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"sync"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/bundle/bundletest"
 	"github.com/kkbundle/kkbundle/registry/embedded"
+	"github.com/kkbundle/kkbundle/registry/httpd"
 	"github.com/kkbundle/kkbundle/registry/serve"
 )
 
@@ -87,3 +89,57 @@ func (l *oneConnection) Close() error {
 
 // Addr implements net.Listener.
 func (l *oneConnection) Addr() net.Addr { return &net.TCPAddr{} }
+
+// TestOneAddressTakesNotAllPlaces: a client that opens all connections that the server has, and sends nothing, does not keep others out.
+func TestOneAddressTakesNotAllPlaces(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const most = 4096
+		ctx, stop := context.WithCancel(t.Context())
+		l := &oneConnection{c: make(chan net.Conn), closed: make(chan struct{})}
+		ended := make(chan error, 1)
+		handler := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
+		server := httpd.Server{Handler: handler, Limits: httpd.Limits{Idle: 2 * time.Minute}, Logger: slog.New(slog.DiscardHandler)}
+		go func() { ended <- server.Run(ctx, l) }()
+		var all []net.Conn
+		arrive := func(ip string) {
+			client, inner := net.Pipe()
+			all = append(all, client)
+			l.c <- from{inner, ip}
+		}
+		for range most {
+			arrive("10.0.0.1")
+		}
+		time.Sleep(time.Second)
+		go arrive("10.0.0.2")
+		time.Sleep(time.Second)
+		last := all[len(all)-1]
+		if err := last.SetDeadline(time.Now().Add(30 * time.Second)); err != nil { // before the others are given up
+			t.Fatal(err)
+		}
+		_, err := io.WriteString(last, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+		if err == nil {
+			var res *http.Response
+			if res, err = http.ReadResponse(bufio.NewReader(last), nil); err == nil {
+				err = res.Body.Close()
+			}
+		}
+		if err != nil {
+			t.Errorf("another address gets no answer: %v", err)
+		}
+		for _, c := range all {
+			_ = c.Close()
+		}
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+type from struct {
+	net.Conn
+	ip string
+}
+
+// RemoteAddr implements net.Conn.
+func (f from) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.ParseIP(f.ip), Port: 1} }

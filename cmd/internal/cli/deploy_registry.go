@@ -85,7 +85,14 @@ func (r *ownRegistry) Open(ctx context.Context, cluster *rest.Config, dryRun boo
 	if r.tunnel, err = have.Open(ctx); err != nil {
 		return deploy.Endpoint{}, fmt.Errorf("connection to the registry in the cluster: %w", err)
 	}
-	r.push.Registry, r.push.PlainHTTP = r.tunnel.Address, true
+	r.push.Registry, r.push.PlainHTTP = r.tunnel.Address, r.tunnel.TLS == nil
+	if r.tunnel.TLS != nil {
+		transport, err := registry.NewTransport("")
+		if err != nil {
+			return deploy.Endpoint{}, err
+		}
+		transport.TLSClientConfig, r.push.Transport = r.tunnel.TLS, transport
+	}
 	r.push.Auth = onlyLogin{authn.AuthConfig{Username: have.Push.User, Password: have.Push.Password}}
 	secret, err := pullConfig(have.Address, have.Pull)
 	return deploy.Endpoint{Pull: have.Address, PullSecret: secret, Options: r.push}, err

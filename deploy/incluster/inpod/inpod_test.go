@@ -118,6 +118,61 @@ func TestProxy(t *testing.T) {
 	}
 }
 
+// TestProxyUnderQuietClients: clients of the node that send a byte, or a whole request, and then nothing more do not keep its runtime from
+// pulling.
+func TestProxyUnderQuietClients(t *testing.T) {
+	authority, pair, err := pki.NewAuthority("a", time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	issued, err := authority.Issue(pki.ParseNames([]string{inpod.ServerName}), time.Now(), time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	certificate, err := tls.X509KeyPair(issued.Cert, issued.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "pulled") }))
+	server.TLS = &tls.Config{Certificates: []tls.Certificate{certificate}}
+	server.StartTLS()
+	defer server.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- inpod.Proxy{Target: server.Listener.Addr().String(), Authority: pair.Cert}.Run(ctx, l) }()
+	const quiet = 300 // more than the proxy has places
+	for _, text := range []string{"G", "GET / HTTP/1.1\r\nHost: x\r\n\r\n"} {
+		for range quiet {
+			c, err := net.Dial("tcp", l.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			if _, err := io.WriteString(c, text); err != nil {
+				t.Fatal(err)
+			}
+		}
+		client := &http.Client{Timeout: 8 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}} // less than a first byte may take
+		response, err := client.Get("http://" + l.Addr().String())
+		if err != nil {
+			t.Errorf("%d clients that sent %q: %v", quiet, text, err)
+			continue
+		}
+		body, _ := io.ReadAll(response.Body)
+		if _ = response.Body.Close(); string(body) != "pulled" {
+			t.Errorf("%d clients that sent %q: %q", quiet, text, body)
+		}
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
 // TestProxyAnswersTLS: containerd tries HTTPS on the loopback address first, and HTTP only after an answer that is not TLS.
 func TestProxyAnswersTLS(t *testing.T) {
 	authority, _, err := pki.NewAuthority("a", time.Now())

@@ -10,6 +10,8 @@ import (
 	"net"
 	"sync"
 	"time"
+
+	"github.com/kkbundle/kkbundle/capped"
 )
 
 // ServerName is the name in the registry's certificate.
@@ -45,27 +47,26 @@ func (p Proxy) Run(ctx context.Context, l net.Listener) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { _ = l.Close() })()
-	turns := make(chan struct{}, maxConnections)
+	bounded := capped.NewListener(l, maxConnections) // all are of the node's address: those that do nothing make place
 	for {
-		turns <- struct{}{}
-		client, err := l.Accept()
+		client, err := bounded.AcceptConn()
 		if ctx.Err() != nil {
 			return nil
 		}
 		if err != nil {
 			return fmt.Errorf("listen on %s: %w", l.Addr(), err)
 		}
-		all.Go(func() {
-			defer func() { <-turns }()
-			p.forward(ctx, dialer, client)
-		})
+		all.Go(func() { p.forward(ctx, dialer, client) })
 	}
 }
 
 // forward copies both directions until both have ended, or one failed. The client sees a failure as a closed connection and
 // tries again.
-func (p Proxy) forward(ctx context.Context, dialer *tls.Dialer, client net.Conn) {
+func (p Proxy) forward(ctx context.Context, dialer *tls.Dialer, client *capped.Conn) {
 	defer client.Close()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	client.OnClose(cancel)
 	first, err := firstByte(client)
 	if err != nil {
 		return
