@@ -27,6 +27,8 @@ type Catalog struct {
 	Packages map[string]CatalogPackage `yaml:"packages,omitempty" doc:"Operating system packages by purpose."`
 	// EndOfLife has the day from which upstream mends a release line no more, by component and line.
 	EndOfLife map[string]map[string]string `yaml:"endOfLife,omitempty" doc:"By component (or kubernetes) and release line, the last day of upstream's support, as 2026-06-28."`
+	// RemovedGates has, by minor release of Kubernetes, the feature gates that it no longer has.
+	RemovedGates map[string][]string `yaml:"removedGates,omitempty" doc:"By minor release of Kubernetes, such as v1.27, the feature gates that the release before still had."`
 	// Zones are mirrors that are used together.
 	Zones map[string][]Source `yaml:"zones,omitempty" doc:"Mirrors for manifests that name the zone."`
 
@@ -227,6 +229,11 @@ func (c catalogChecker) check(k *Catalog) {
 			if _, err := time.Parse(time.DateOnly, k.EndOfLife[name][line]); err != nil {
 				c.add(at, "%q is not a day; write one such as 2026-06-28", shorten(k.EndOfLife[name][line]))
 			}
+		}
+	}
+	for _, minor := range sortedKeys(k.RemovedGates) {
+		if !minorPattern().MatchString(minor) {
+			c.addKey(key("removedGates", minor), "%q is not a minor release; write one such as v1.27", shorten(minor))
 		}
 	}
 	for _, zone := range sortedKeys(k.Zones) {

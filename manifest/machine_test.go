@@ -114,7 +114,7 @@ func namesNothingLocal() []string {
 		"Bundle.apiVersion", "Bundle.excludeImages", "Bundle.kind", "Bundle.platforms", "Bundle.zone",
 		"CNI.version",
 		"CRI.version",
-		"Catalog.apiVersion", "ClusterDNS.domain", "Catalog.endOfLife", "Catalog.kind", "Catalog.releases",
+		"Catalog.apiVersion", "ClusterDNS.domain", "Catalog.endOfLife", "Catalog.kind", "Catalog.releases", "Catalog.removedGates",
 		"CatalogChart.from", "CatalogChart.name", "CatalogChart.repo", "CatalogChart.url", "CatalogChart.version",
 		"CatalogEntry.default", "CatalogEntry.follows", "CatalogEntry.minimum", "CatalogEntry.platforms", "CatalogEntry.since",
 		"CatalogFile.checksums", "CatalogFile.stable", "CatalogFile.url", "CatalogFile.version", "CatalogFormer.before", "CatalogFormer.checksums", "CatalogFormer.url",

@@ -65,11 +65,13 @@ func containerdFiles() []task.Place {
 	return append(files, PluginFiles()...)
 }
 
-// PluginFiles returns the CNI plugins that pod networks build on.
+// PluginFiles returns the CNI plugins that pod networks build on, and those of further networks of pods: the bundle carries them, and
+// nobody else brings them to a closed site. dummy and tap are left out, because releases before 1.3 do not have them.
 func PluginFiles() []task.Place {
 	var files []task.Place
 	for _, name := range []string{
-		"bandwidth", "bridge", "firewall", "host-device", "host-local", "loopback", "portmap", "ptp", "static", "tuning",
+		"bandwidth", "bridge", "dhcp", "firewall", "host-device", "host-local", "ipvlan", "loopback", "macvlan", "portmap", "ptp", "sbr", "static", "tuning",
+		"vlan", "vrf",
 	} {
 		files = append(files, task.Place{Component: "cni-plugins", Member: name, Path: "/opt/cni/bin/" + name, Mode: task.Executable})
 	}

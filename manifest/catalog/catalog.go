@@ -49,7 +49,7 @@ func merged(all ...*manifest.Catalog) *manifest.Catalog {
 	m := &manifest.Catalog{
 		Releases: map[string]string{}, Components: map[string]manifest.CatalogEntry{},
 		Packages: map[string]manifest.CatalogPackage{}, Zones: map[string][]manifest.Source{}, EndOfLife: map[string]map[string]string{},
-		Kubeadm: map[string]manifest.KubeadmImages{},
+		Kubeadm: map[string]manifest.KubeadmImages{}, RemovedGates: map[string][]string{},
 	}
 	for _, one := range all {
 		maps.Copy(m.Releases, one.Releases)
@@ -65,6 +65,7 @@ func merged(all ...*manifest.Catalog) *manifest.Catalog {
 			m.EndOfLife[name] = all
 		}
 		maps.Copy(m.Kubeadm, one.Kubeadm)
+		maps.Copy(m.RemovedGates, one.RemovedGates)
 	}
 	return m
 }

@@ -42,6 +42,7 @@ func (r resolver) check(demands []manifest.Demand) (notes []string, err error) {
 	}
 	k.tooOld(used)
 	k.unknown()
+	k.gates(release)
 	return k.notes, k.found.Err()
 }
 
@@ -93,6 +94,22 @@ func (k *checker) tooOld(components []string) {
 		k.problem("kubernetes.version",
 			"%s %s: no version is known that goes with %s %s; the first known is for %s; take a later release, or name one in the cluster file under components.%s.version",
 			what, strings.Join(names, ", "), cause.leader, cause.release, cause.first, names[0])
+	}
+}
+
+// gates refuses feature gates that a release no longer has: the program that gets one does not start.
+func (k *checker) gates(release *semver.Version) {
+	removed := map[string]string{}
+	for minor, names := range k.RemovedGates {
+		for _, name := range names {
+			removed[name] = minor
+		}
+	}
+	for _, g := range k.cluster.Kubernetes.FeatureGates() {
+		since, err := semver.NewVersion(removed[g.Name])
+		if err == nil && !core(release).LessThan(since) {
+			k.problem(g.Path, "Kubernetes has no feature gate %s since %s, and %s does not start with it; leave it out", g.Name, removed[g.Name], g.Program)
+		}
 	}
 }
 

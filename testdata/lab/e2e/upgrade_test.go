@@ -162,17 +162,39 @@ func TestUpgradeNew(t *testing.T) {
 	releases := software.KubernetesReleases()
 	from, over, to := releases[software.Kubernetes135], software.KubernetesVersion, releases[software.Kubernetes137]
 	upgradeAndBack(t, moved{
-		name: "1 control plane, 2 nodes; over " + over + ", etcd 3.6.6 to 3.6.8 to 3.7.0, containerd 2.1 to 2.3", hosts: 2, groups: twoNodes(),
+		name: "1 control plane, 2 nodes; over " + over + ", etcd 3.6.6 to 3.6.13 to 3.7.0, containerd 2.1 to 2.3", hosts: 2, groups: twoNodes(),
 		etcdType: manifest.EtcdInternal,
 		with:     []software.Extra{software.Kubernetes135, software.Kubernetes137, software.Containerd21, software.FlannelNext},
 		from:     side{KubernetesRelease: from, containerd: software.Containerd21Version, flannel: software.FlannelVersion},
 		to:       side{KubernetesRelease: to, containerd: software.ContainerdVersion, flannel: software.FlannelNextVersion},
 		over:     []string{over},
 		plan: []string{
-			"step " + over + ": etcd 3.6.6 -> 3.6.8, coredns v1.13.1 -> v1.14.2;", "step " + to.Version + ": etcd 3.6.8 -> 3.7.0, coredns v1.14.2 -> v1.14.6;",
+			over + " takes etcd 3.6.13-0", "step " + over + ": etcd 3.6.6 -> 3.6.13, coredns v1.13.1 -> v1.14.2;",
+			"step " + to.Version + ": etcd 3.6.13 -> 3.7.0, coredns v1.14.2 -> v1.14.6;",
 		},
 		stuck: "the copies of host1 lead back to " + over,
 		forth: []kill{{"control-plane", 1, kubeadmBegan}, {"containerd", 2, "true"}},
+	})
+}
+
+// TestUpgradeMembers goes from Kubernetes 1.36 to 1.37 with three members of etcd, over the release of etcd 3.6 that 3.7 goes together with. Kills
+// leave members of two releases together for a while, and the application goes on.
+func TestUpgradeMembers(t *testing.T) {
+	own, to := software.OwnRelease(), software.KubernetesReleases()[software.Kubernetes137]
+	upgradeAndBack(t, moved{
+		name:  "3 control planes, 2 workers; etcd 3.6.8 to 3.6.13 to 3.7.0",
+		hosts: 5, groups: hosts.Groups{"kube_control_plane": {1, 2, 3}, "image_registry": {4}, "kube_worker": {4, 5}},
+		etcdType: manifest.EtcdInternal, endpoint: haproxyEndpoint,
+		with: []software.Extra{software.Kubernetes137},
+		from: side{KubernetesRelease: own, containerd: software.ContainerdVersion, flannel: software.FlannelVersion},
+		to:   side{KubernetesRelease: to, containerd: software.ContainerdVersion, flannel: software.FlannelVersion},
+		over: []string{own.Version},
+		plan: []string{
+			own.Version + " takes etcd 3.6.13-0", "step " + own.Version + ": etcd 3.6.8 -> 3.6.13;",
+			"step " + to.Version + ": etcd 3.6.13 -> 3.7.0, coredns v1.14.2 -> v1.14.6;",
+		},
+		stuck: "have moved on to 3.7, which etcd 3.6.8 cannot read",
+		forth: []kill{{"control-plane", 2, "grep -q etcd:3.6.13 /etc/kubernetes/manifests/etcd.yaml"}, {"control-plane", 2, "grep -q etcd:3.7.0 /etc/kubernetes/manifests/etcd.yaml"}},
 	})
 }
 

@@ -29,7 +29,7 @@ type KubernetesRelease struct {
 	CoreDNS, Pause  string
 	// EtcdTools is the release of etcdctl and etcdutl if the Go proxy has none of Etcd's.
 	EtcdTools string
-	// Through is the release of etcd that comes before the next minor release of Kubernetes, if any.
+	// Through is the release of etcd that comes between two minor releases of Kubernetes, of which this is one.
 	Through string
 	// suffix ends the names of its recipes.
 	suffix string
@@ -53,7 +53,7 @@ func KubernetesReleases() map[Extra]KubernetesRelease {
 		Kubernetes134:  {Version: "v1.34.3", Etcd: "v3.6.5", EtcdImage: "3.6.5-0", CoreDNS: "v1.12.1", Pause: "3.10.1"},
 		Kubernetes1344: {Version: "v1.34.4", Etcd: "v3.6.5", EtcdImage: "3.6.5-0", CoreDNS: "v1.12.1", Pause: "3.10.1"},
 		Kubernetes135:  {Version: "v1.35.4", Etcd: "v3.6.6", EtcdImage: "3.6.6-0", CoreDNS: "v1.13.1", Pause: "3.10.1"},
-		Kubernetes137:  {Version: "v1.37.2", Etcd: "v3.7.0", EtcdImage: "3.7.0-0", CoreDNS: "v1.14.6", Pause: "3.10.2"},
+		Kubernetes137:  {Version: "v1.37.2", Etcd: "v3.7.0", EtcdImage: "3.7.0-0", CoreDNS: "v1.14.6", Pause: "3.10.2", Through: "v3.6.13"},
 	}
 	for extra, r := range releases {
 		r.suffix = strings.TrimPrefix(string(extra), "kubernetes")

@@ -139,7 +139,7 @@ func cni() recipe {
 	packages := map[string]string{}
 	for _, p := range []string{
 		"main/bridge", "main/host-device", "main/ipvlan", "main/loopback", "main/macvlan", "main/ptp", "main/vlan",
-		"ipam/host-local", "ipam/static", "meta/bandwidth", "meta/firewall", "meta/portmap", "meta/sbr", "meta/tuning", "meta/vrf",
+		"ipam/dhcp", "ipam/host-local", "ipam/static", "meta/bandwidth", "meta/firewall", "meta/portmap", "meta/sbr", "meta/tuning", "meta/vrf",
 	} {
 		packages[p[strings.IndexByte(p, '/')+1:]] = "./plugins/" + p
 	}
