@@ -83,20 +83,28 @@ func encoderDir(id string) string {
 
 // prepare creates the directories and registers this process as a user of them.
 func (c *Cache) prepare() error {
-	if err := os.MkdirAll(c.root, 0o700); err != nil {
-		return err
-	}
 	if err := c.begin(); err != nil {
 		return err
 	}
-	err := c.locked(unix.LOCK_SH, func() error { // GC removes directories without users
-		return errors.Join(os.MkdirAll(c.parts, 0o700), os.MkdirAll(filepath.Join(c.dir, blobsDir), 0o700))
-	})
-	if err := errors.Join(err, c.nameEncoder(), sweep(c.parts, c.abandoned)); err != nil {
+	if err := c.locked(unix.LOCK_SH, c.makeDirs); err != nil { // GC removes directories without users
 		return err
 	}
+	if err := errors.Join(c.nameEncoder(), sweep(c.parts, c.abandoned)); err != nil {
+		return err
+	}
+	var err error
 	c.others, err = c.otherDirs()
 	return err
+}
+
+// makeDirs makes the directories of this encoder.
+func (c *Cache) makeDirs() error {
+	for _, dir := range []string{c.dir, c.parts, filepath.Join(c.dir, blobsDir)} {
+		if err := makeDir(dir); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // nameEncoder records the encoder's name for people, and for later versions that do not know the encoder.
@@ -206,7 +214,7 @@ func sweep(dir string, abandoned func(fs.FileInfo) bool) error {
 		if err != nil || !info.Mode().IsRegular() || !abandoned(info) {
 			continue // already removed
 		}
-		f, err := os.OpenFile(filepath.Join(dir, info.Name()), os.O_RDWR, 0)
+		f, err := os.OpenFile(filepath.Join(dir, info.Name()), os.O_RDWR|unix.O_NOFOLLOW, 0)
 		if err != nil {
 			continue // another process removed it first, or its owner is not us
 		}
@@ -252,7 +260,7 @@ func createLocked(create func() (*os.File, error)) (*os.File, error) {
 func (c *Cache) lockPart(key string) (*os.File, error) {
 	name := filepath.Join(c.parts, partName(key))
 	for {
-		f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
+		f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 		if err != nil {
 			return nil, err
 		}
@@ -300,7 +308,7 @@ func isAt(f *os.File, name string) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	there, err := os.Stat(name)
+	there, err := os.Lstat(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}

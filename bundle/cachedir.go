@@ -91,6 +91,20 @@ func readDir(dir string) ([]fs.DirEntry, error) {
 	return entries, err
 }
 
+// readOwnDir is readDir for a directory in the cache, which is no link.
+func readOwnDir(dir string) ([]fs.DirEntry, error) {
+	f, err := os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	entries, err := f.ReadDir(-1)
+	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
+	return entries, errors.Join(err, f.Close())
+}
+
 func isEncoderDir(e fs.DirEntry) bool { return e.IsDir() && len(e.Name()) == 16 && isHex(e.Name()) }
 
 func isHex(s string) bool { return strings.Trim(s, "0123456789abcdef") == "" }
@@ -148,7 +162,7 @@ type branchWalk struct {
 }
 
 func (w *branchWalk) run() error {
-	shards, err := readDir(filepath.Join(w.dir, blobsDir))
+	shards, err := readOwnDir(filepath.Join(w.dir, blobsDir))
 	if err != nil {
 		return err
 	}
@@ -157,7 +171,7 @@ func (w *branchWalk) run() error {
 			return err
 		}
 	}
-	parts, err := readDir(filepath.Join(w.dir, partsDir))
+	parts, err := readOwnDir(filepath.Join(w.dir, partsDir))
 	if err != nil {
 		return err
 	}
@@ -166,7 +180,7 @@ func (w *branchWalk) run() error {
 			return err
 		}
 	}
-	rest, err := readDir(w.dir)
+	rest, err := readOwnDir(w.dir)
 	if err != nil {
 		return err
 	}
@@ -192,7 +206,7 @@ func (w *branchWalk) shard(e fs.DirEntry) error {
 		w.others = append(w.others, dir)
 		return nil
 	}
-	entries, err := readDir(dir)
+	entries, err := readOwnDir(dir)
 	if err != nil {
 		return err
 	}

@@ -106,7 +106,7 @@ func openEntry(site cacheSite, s format.Sum, frameSize int) (*cacheEntry, error)
 	e := &cacheEntry{cacheSite: site, sum: s}
 	var err error
 	// Without O_NONBLOCK, opening a pipe in place of the file would block for ever.
-	if e.f, err = os.OpenFile(site.path, os.O_RDONLY|unix.O_NONBLOCK, 0); err != nil {
+	if e.f, err = os.OpenFile(site.path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0); err != nil {
 		info, statErr := os.Lstat(site.path)
 		if statErr != nil {
 			return nil, statErr

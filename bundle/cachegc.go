@@ -71,11 +71,12 @@ type gc struct {
 // A candidate is a file to remove if the cache is too large. There may be millions of them: the other fields of a
 // CacheFile follow from directory and digest.
 type candidate struct {
-	dir  string // directory of the encoder
-	name string // name of a part; "" for a blob
-	sum  format.Sum
-	used int64 // last use, in nanoseconds since 1970
-	disk int64
+	dir   string // directory of the encoder
+	name  string // name of a part; "" for a blob
+	sum   format.Sum
+	used  int64 // last use, in nanoseconds since 1970
+	disk  int64
+	ahead bool // the last use lies in the future; it becomes now if the file stays
 }
 
 func (g *gc) run(ctx context.Context, d CacheDir) error {
@@ -105,6 +106,7 @@ func (g *gc) look(f CacheFile) {
 		g.keep(f.Disk)
 		return
 	}
+	ahead := g.ahead(f.Used)
 	old := g.OlderThan != nil && g.since.Sub(f.Used) > *g.OlderThan
 	if useless || old {
 		g.remove(f)
@@ -112,9 +114,12 @@ func (g *gc) look(f CacheFile) {
 	}
 	g.keep(f.Disk)
 	if g.MaxSize == nil {
+		if ahead {
+			g.correct(f.Path)
+		}
 		return
 	}
-	c := candidate{sum: f.sum, used: f.Used.UnixNano(), disk: f.Disk, dir: filepath.Dir(filepath.Dir(f.Path))}
+	c := candidate{sum: f.sum, ahead: ahead, used: f.Used.UnixNano(), disk: f.Disk, dir: filepath.Dir(filepath.Dir(f.Path))}
 	if f.Kind == CachePart {
 		c.name = filepath.Base(f.Path)
 	} else {
@@ -146,16 +151,12 @@ func (g *gc) shrink(ctx context.Context) {
 		return cmp.Or(cmp.Compare(a.used, b.used), cmp.Compare(b.disk, a.disk), format.CompareSums(a.sum, b.sum))
 	})
 	for _, c := range g.rest {
+		f := c.file()
 		if g.result.Left <= *g.MaxSize || ctx.Err() != nil {
-			return
-		}
-		f := CacheFile{Kind: CachePart, Path: filepath.Join(c.dir, partsDir, c.name), Disk: c.disk, Used: time.Unix(0, c.used), sum: c.sum}
-		if c.name == "" {
-			h := c.sum.Hex()
-			f.Kind, f.Path = CacheBlob, filepath.Join(c.dir, blobsDir, h[:2], h)
-		}
-		if f.Kind == CacheBlob || partSum(c.name) != nil {
-			f.Digest = c.sum.Digest()
+			if c.ahead {
+				g.correct(f.Path)
+			}
+			continue
 		}
 		g.result.Kept--
 		g.result.Left -= c.disk
@@ -163,9 +164,35 @@ func (g *gc) shrink(ctx context.Context) {
 	}
 }
 
+// file returns the file of a candidate.
+func (c candidate) file() CacheFile {
+	f := CacheFile{Kind: CachePart, Path: filepath.Join(c.dir, partsDir, c.name), Disk: c.disk, Used: time.Unix(0, c.used), sum: c.sum}
+	if c.name == "" {
+		h := c.sum.Hex()
+		f.Kind, f.Path = CacheBlob, filepath.Join(c.dir, blobsDir, h[:2], h)
+	}
+	if f.Kind == CacheBlob || partSum(c.name) != nil {
+		f.Digest = c.sum.Digest()
+	}
+	return f
+}
+
+// correct makes now the last use of a file that was used when a clock was wrong, so that it ages like others.
+func (g *gc) correct(path string) {
+	if g.DryRun {
+		return
+	}
+	if err := touch(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		g.errs = append(g.errs, err)
+	}
+}
+
 // remove removes a file unless it is in use, and counts it.
 func (g *gc) remove(f CacheFile) {
 	gone, err := g.removed(f)
+	if errors.Is(err, fs.ErrNotExist) {
+		return // a build or another GC has removed it, or given it another name
+	}
 	if err != nil {
 		g.errs = append(g.errs, err)
 	}
@@ -184,16 +211,15 @@ func (g *gc) remove(f CacheFile) {
 }
 
 // removed removes a file unless it is in use. A build that is about to use the file either records the use first, or
-// finds the file missing.
+// finds the file missing. The error is fs.ErrNotExist if the file is missing.
 func (g *gc) removed(f CacheFile) (gone bool, err error) {
 	err = g.locked(unix.LOCK_EX, func() error {
 		info, err := os.Lstat(f.Path)
-		if errors.Is(err, fs.ErrNotExist) {
-			gone = true
-			return nil
-		}
-		if err != nil || !info.ModTime().Before(g.bound) {
+		if err != nil {
 			return err
+		}
+		if used := info.ModTime(); !used.Before(g.bound) && (g.bound.IsZero() || !g.ahead(used)) {
+			return nil
 		}
 		if info.Mode().IsRegular() && f.Kind == CachePart {
 			gone, err = g.removedPart(f.Path)
@@ -210,9 +236,12 @@ func (g *gc) removed(f CacheFile) (gone bool, err error) {
 
 // removedPart removes a part unless a writer holds it.
 func (g *gc) removedPart(path string) (gone bool, err error) {
-	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	f, err := os.OpenFile(path, os.O_RDWR|unix.O_NOFOLLOW, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, err
+	}
 	if err != nil {
-		return errors.Is(err, fs.ErrNotExist), nil //nolint:nilerr // it is somebody else's
+		return false, nil //nolint:nilerr // it is somebody else's
 	}
 	defer f.Close()
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {

@@ -346,3 +346,97 @@ func TestVerifyCache(t *testing.T) {
 		}
 	}
 }
+
+// TestGCRemovesEntriesOfTheFuture: a build ran while the clock was a year ahead. What such an entry's time says is not true: the
+// entry is used from now on if a build asks for it, and otherwise it ages.
+func TestGCRemovesEntriesOfTheFuture(t *testing.T) {
+	t.Parallel()
+	const year = 365 * 24 * time.Hour
+	nothing, half := int64(0), year/2
+	dir := t.TempDir()
+	c := openCache(t, dir)
+	asked, idle := blob(t, c, 1, 1000), blob(t, c, 2, 1000)
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	ago(t, dir, -year)
+	run := openCache(t, dir)
+	if _, ok, err := run.Stat(t.Context(), asked); !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	if r := gc(t, dir, bundle.GCOptions{MaxSize: &nothing}); r.Removed != 1 || there(t, run, idle) || !there(t, run, asked) {
+		t.Errorf("beside a build: %+v", r)
+	}
+	if err := run.Close(); err != nil {
+		t.Fatal(err)
+	}
+	ago(t, dir, -year)
+	if r := gc(t, dir, bundle.GCOptions{OlderThan: &half, DryRun: true}); r.Removed != 0 || r.Kept != 1 {
+		t.Errorf("a dry run: %+v", r)
+	}
+	large := int64(1 << 30)
+	for name, o := range map[string]bundle.GCOptions{"by age": {OlderThan: &half}, "by size": {MaxSize: &large}} {
+		ago(t, dir, -year)
+		if r := gc(t, dir, o); r.Removed != 0 || r.Kept != 1 {
+			t.Errorf("%s: %+v", name, r)
+		}
+		for f, err := range bundle.NewCacheDir(dir).Files(t.Context()) {
+			if err != nil || time.Until(f.Used) > time.Minute {
+				t.Errorf("%s: the last use is still %v, %v", name, f.Used, err)
+			}
+		}
+	}
+}
+
+// TestGCBesideABuildOfTheFuture: a build began while the clock was ahead, and it was set back. GC keeps everything until its end.
+func TestGCBesideABuildOfTheFuture(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	run := openCache(t, dir)
+	d := blob(t, run, 1, 1000)
+	runs, err := filepath.Glob(filepath.Join(dir, "run", "*"))
+	if err != nil || len(runs) != 1 {
+		t.Fatal(runs, err)
+	}
+	ahead := time.Now().Add(24 * time.Hour)
+	if err := os.Chtimes(runs[0], ahead, ahead); err != nil {
+		t.Fatal(err)
+	}
+	ago(t, dir, time.Hour)
+	nothing := int64(0)
+	if r := gc(t, dir, bundle.GCOptions{MaxSize: &nothing}); r.Removed != 0 || !there(t, run, d) {
+		t.Errorf("beside the build: %+v", r)
+	}
+	if err := run.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if r := gc(t, dir, bundle.GCOptions{MaxSize: &nothing}); r.Removed != 1 {
+		t.Errorf("after the build: %+v", r)
+	}
+}
+
+// TestGCCountsWhatItRemoves has a file removed by somebody else between its listing and its turn.
+func TestGCCountsWhatItRemoves(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	c := openCache(t, dir)
+	blob(t, c, 1, 1000)
+	blob(t, c, 2, 1000)
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	ago(t, dir, time.Hour)
+	nothing, freed := int64(0), int64(0)
+	r := gc(t, dir, bundle.GCOptions{MaxSize: &nothing, Removed: func(f bundle.CacheFile) {
+		freed += f.Disk
+		blobs, _ := entries(t, dir)
+		for _, path := range blobs {
+			if err := os.Remove(path); err != nil {
+				t.Error(err)
+			}
+		}
+	}})
+	if r.Removed != 1 || r.Freed != freed || r.Kept != 0 || r.Left != 0 || r.InUse != 0 {
+		t.Errorf("%+v; one file of %d bytes was removed", r, freed)
+	}
+}

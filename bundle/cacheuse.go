@@ -9,6 +9,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kkbundle/kkbundle/disk"
+	"github.com/kkbundle/kkbundle/plain"
 )
 
 // Layout of a cache's directory: for each encoder a directory of blobs and parts, and a list of the current users.
@@ -21,6 +24,8 @@ import (
 //	encoders                    which encoder made a gzip stream, see package encoders
 //
 // A GC removes entries and parts, nothing else.
+//
+// The directory is this user's own, so nobody else can put links into it. Links that are there anyway are not followed.
 //
 // An entry's modification time is the time of its last use. A Cache sets it once, when it is first asked for the entry.
 // A GC keeps everything used since the oldest open Cache was opened. So a build keeps the entries it relies on, however
@@ -38,13 +43,17 @@ type cacheUse struct {
 	root     string
 	run      *os.File  // in runsDir, locked; nil if no other process can know the directory
 	since    time.Time // when the use began, by the file system's clock
+	begun    time.Time // the same, by this machine's clock
 	volatile bool      // the data need not survive the process
 }
 
 // begin registers this process as a user of the directory.
 func (u *cacheUse) begin() error {
+	if err := checkOwn(u.root); err != nil {
+		return err
+	}
 	dir := filepath.Join(u.root, runsDir)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if err := makeDir(dir); err != nil {
 		return err
 	}
 	if err := sweep(dir, func(fs.FileInfo) bool { return true }); err != nil { // left by killed processes
@@ -59,8 +68,39 @@ func (u *cacheUse) begin() error {
 	if err != nil {
 		return err
 	}
-	u.since = info.ModTime()
+	u.since, u.begun = info.ModTime(), time.Now()
 	return nil
+}
+
+// checkOwn makes a cache's directory, or refuses one in which others write: their files would be taken for ours.
+func checkOwn(root string) error {
+	dir, err := disk.OpenOwn(root)
+	if foreign, ok := errors.AsType[*disk.ForeignError](err); ok {
+		return plain.Advise(fmt.Errorf("the cache's directory %w", foreign),
+			"name a directory of your own with --cache or KKBUNDLE_CACHE (with sudo, -H makes HOME that of root); if only you have used this one, make it yours: chown, chmod go-w")
+	}
+	if err != nil {
+		return err
+	}
+	return dir.Close()
+}
+
+// makeDir makes a directory in the cache, or finds it there. A link in its place is an error.
+func makeDir(path string) error {
+	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	info, err := os.Lstat(path)
+	if err == nil && !info.IsDir() {
+		err = fmt.Errorf("%s is not a directory: remove it", path)
+	}
+	return err
+}
+
+// ahead reports whether a time lies in the future of the file system's clock. Such an entry was used when a clock was wrong.
+func (u *cacheUse) ahead(t time.Time) bool {
+	const tolerance = time.Minute // the two clocks may differ in speed
+	return t.After(u.since.Add(time.Since(u.begun) + tolerance))
 }
 
 // Close ends the use of the directory. Uncommitted blobs are kept for a later Begin.
@@ -75,7 +115,7 @@ func (u *cacheUse) Close() error {
 
 // use records that this run uses e. It fails with fs.ErrNotExist if a GC has removed the entry.
 func (u *cacheUse) use(e *cacheEntry) error {
-	if u.run == nil || !e.info.ModTime().Before(u.since) {
+	if used := e.info.ModTime(); u.run == nil || !used.Before(u.since) && !u.ahead(used) {
 		return nil
 	}
 	return u.locked(unix.LOCK_SH, func() error {
@@ -93,10 +133,14 @@ func (u *cacheUse) use(e *cacheEntry) error {
 // touch sets the time of the last use by the file system's clock, which may differ from this machine's on a network
 // file system.
 func (e *cacheEntry) touch() error {
-	if err := unix.Utimes(e.path, nil); err != nil {
+	if err := touch(e.path); err != nil {
 		return fmt.Errorf("record the use of cached blob %s: %w", e.sum.Digest(), err)
 	}
 	return nil
+}
+
+func touch(path string) error {
+	return unix.UtimesNanoAt(unix.AT_FDCWD, path, nil, unix.AT_SYMLINK_NOFOLLOW)
 }
 
 // A cacheSite is the place of an entry: its cache and its path.
@@ -108,7 +152,7 @@ func (u *cacheUse) locked(how int, f func() error) error { return locked(u.root,
 
 // locked runs f, which must be short, while holding the cache's lock, shared or exclusively.
 func locked(root string, how int, f func() error) error {
-	lock, err := os.OpenFile(filepath.Join(root, lockName), os.O_RDWR|os.O_CREATE, 0o600)
+	lock, err := os.OpenFile(filepath.Join(root, lockName), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return fmt.Errorf("lock the cache: %w", err)
 	}
@@ -165,8 +209,11 @@ func (u *cacheUse) running() (oldest time.Time, others bool, err error) {
 		}
 		if unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB) != nil {
 			others = true
-			if info.ModTime().Before(oldest) {
-				oldest = info.ModTime()
+			switch began := info.ModTime(); {
+			case u.ahead(began): // the clock was set back since: no entry's time tells whether that run uses it
+				oldest = time.Time{}
+			case began.Before(oldest):
+				oldest = began
 			}
 		}
 		if err := f.Close(); err != nil {

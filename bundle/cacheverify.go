@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"os"
 	"runtime"
 	"slices"
 	"sync"
@@ -39,6 +40,11 @@ func (d CacheDir) Verify(ctx context.Context, o VerifyCacheOptions) (CacheReport
 	dec, err := format.NewDecoder(runtime.GOMAXPROCS(0))
 	if err != nil {
 		return CacheReport{}, err
+	}
+	if _, err := os.Stat(d.root); err == nil {
+		if err := checkOwn(d.root); err != nil {
+			return CacheReport{}, err
+		}
 	}
 	v := &cacheVerify{CacheDir: d, VerifyCacheOptions: o, dec: dec}
 	if o.Progress != nil {

@@ -302,7 +302,7 @@ func (w *cacheWriter) keep(s format.Sum) error {
 	if w.part.place != nil {
 		return os.Remove(part)
 	}
-	if err := os.MkdirAll(filepath.Dir(site.path), 0o700); err != nil {
+	if err := makeDir(filepath.Dir(site.path)); err != nil {
 		return w.c.failed("keep a blob in the cache", err)
 	}
 	return w.c.locked(unix.LOCK_EX, func() error {

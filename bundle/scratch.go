@@ -10,6 +10,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kkbundle/kkbundle/disk"
 )
 
 // A Scratch is a cache for one build: a new directory that no other process uses and that Close removes. The next
@@ -37,7 +39,9 @@ func OpenScratch(parent string, level Level) (*Scratch, error) {
 	dir := strings.TrimSuffix(lock.Name(), scratchLock)
 	if s.Cache, err = newCache(dir, level); err == nil {
 		s.volatile = true
-		err = errors.Join(os.Mkdir(dir, 0o700), os.MkdirAll(s.parts, 0o700))
+		if err = os.Mkdir(dir, 0o700); err == nil { // nothing is made in a directory of somebody else
+			err = s.makeDirs()
+		}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("make scratch space: %w", errors.Join(err, removeScratch(lock)))
@@ -77,9 +81,12 @@ func SweepScratch(parent string) error {
 		if !e.Type().IsRegular() || !strings.HasPrefix(e.Name(), scratchPrefix) || !strings.HasSuffix(e.Name(), scratchLock) {
 			continue
 		}
-		lock, err := os.OpenFile(filepath.Join(parent, e.Name()), os.O_RDWR, 0)
+		if info, err := e.Info(); err != nil || !disk.Ours(info) {
+			continue // owned by another user, whose directory root leaves alone; or already removed
+		}
+		lock, err := os.OpenFile(filepath.Join(parent, e.Name()), os.O_RDWR|unix.O_NOFOLLOW, 0)
 		if err != nil {
-			continue // owned by another user, or already removed
+			continue // already removed
 		}
 		if unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil {
 			err = lock.Close() // in use

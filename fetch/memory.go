@@ -16,6 +16,8 @@ import (
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/kkbundle/kkbundle/disk"
 )
 
 const (
@@ -90,7 +92,11 @@ func (r *records) write(m memory) error {
 	if len(data) > maxMemory {
 		return fmt.Errorf("%d bytes exceed the limit of %d for a record", len(data), maxMemory)
 	}
-	if err := os.MkdirAll(r.dir, 0o700); err != nil {
+	dir, err := disk.OpenOwn(r.dir)
+	if err != nil {
+		return err
+	}
+	if err := dir.Close(); err != nil {
 		return err
 	}
 	if err := r.forgetOldest(); err != nil {

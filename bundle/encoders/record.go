@@ -19,6 +19,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/bundle/format"
 	"github.com/kkbundle/kkbundle/bundle/regzip"
+	"github.com/kkbundle/kkbundle/disk"
 )
 
 const (
@@ -71,7 +72,7 @@ func read(path string) ([]byte, error) {
 
 // openFile opens a regular file.
 func openFile(path string, flag int) (*os.File, error) {
-	f, err := os.OpenFile(path, flag|unix.O_NONBLOCK, 0o600)
+	f, err := os.OpenFile(path, flag|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, err
 	}
@@ -189,7 +190,11 @@ func (r *Record) keep(s format.Sum, a answer) {
 
 // write appends one record to the file.
 func write(path string, record []byte) (err error) {
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+	dir, err := disk.OpenOwn(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	if err := dir.Close(); err != nil {
 		return err
 	}
 	f, err := openFile(path, os.O_RDWR|os.O_CREATE|os.O_APPEND)
