@@ -336,13 +336,15 @@ func (a *findAnswer) chart(f *discover.Finder, r findRequest, archive []byte) {
 	}
 	o.Values = charts.MergeValues(o.Values, values) // values of the user win
 	rendering, err := charts.Render(bytes.NewReader(archive), o)
+	var version *charts.KubeVersionError
+	if errors.As(err, &version) {
+		err = fmt.Errorf("%w; write the site's version in the manifest or the cluster file, kubernetes: {version: v1.N.P}, or take another version of the chart", err)
+	}
 	if err != nil {
 		a.problem(r.Source, err)
 		return
 	}
-	for _, file := range rendering.Files {
-		a.yaml(f, []byte(file.Content), discover.Place{Source: r.Source, File: file.Name})
-	}
+	a.rendered(f, r, rendering)
 	for _, file := range rendering.Annotations {
 		found := f.Annotation(file.Content, discover.Place{Source: r.Source, File: file.Name})
 		a.Images, a.Doubts = append(a.Images, found.Images...), append(a.Doubts, found.Doubts...)
@@ -353,6 +355,34 @@ func (a *findAnswer) chart(f *discover.Finder, r findRequest, archive []byte) {
 			a.Doubts = append(a.Doubts, d)
 		}
 	}
+}
+
+// rendered searches the files of a chart, for an installation and for an upgrade, and names what only one of them has.
+func (a *findAnswer) rendered(f *discover.Finder, r findRequest, rendering *charts.Rendering) {
+	differs := map[string]bool{}
+	for _, file := range rendering.Upgrade {
+		differs[file.Name] = true
+	}
+	var install, upgrade findAnswer
+	for _, file := range rendering.Files {
+		in := a
+		if differs[file.Name] {
+			in = &install
+		}
+		in.yaml(f, []byte(file.Content), discover.Place{Source: r.Source, File: file.Name})
+	}
+	for _, file := range rendering.Upgrade {
+		upgrade.yaml(f, []byte(file.Content), discover.Place{Source: r.Source, File: file.Name})
+	}
+	failed := rendering.NoUpgrade
+	if len(install.Problems) == 0 && len(upgrade.Problems) > 0 {
+		failed = upgrade.Problems[0]
+	}
+	if failed != "" {
+		a.Doubts = append(a.Doubts, discover.NoUpgrade(failed, r.Source))
+	}
+	a.Problems = append(a.Problems, install.Problems...)
+	a.Result = discover.Merge(a.Result, discover.Either(a.Result, install.Result, "only on install", upgrade.Result, "only on upgrade"))
 }
 
 func (a *findAnswer) kustomize(f *discover.Finder, r findRequest) {

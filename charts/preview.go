@@ -76,7 +76,7 @@ func (s state) render(c *Chart, o InstallOptions, definitions []string) (objects
 	}
 	caps.APIVersions = slices.Concat(caps.APIVersions, definitions, APIVersions(c.CRDs()))
 	if want := copied.Metadata.KubeVersion; want != "" && !chartutil.IsCompatibleRange(want, caps.KubeVersion.String()) {
-		return "", "", fmt.Errorf("the chart requires Kubernetes %s, not %s", want, caps.KubeVersion.String())
+		return "", "", &KubeVersionError{Want: want, Have: caps.KubeVersion.String()}
 	}
 	how := chartutil.ReleaseOptions{Name: o.Release, Namespace: o.Namespace, Revision: 1, IsInstall: true}
 	if s.last != nil && s.last.Info.Status != release.StatusUninstalled {

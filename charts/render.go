@@ -12,10 +12,8 @@ import (
 	"helm.sh/helm/v3/pkg/chart"
 	"helm.sh/helm/v3/pkg/chartutil"
 	"helm.sh/helm/v3/pkg/engine"
-	"k8s.io/client-go/dynamic"
+	"helm.sh/helm/v3/pkg/releaseutil"
 	"sigs.k8s.io/yaml"
-
-	"github.com/kkbundle/kkbundle/plain"
 )
 
 // imagesAnnotation is the annotation of Chart.yaml that lists a chart's images
@@ -39,19 +37,24 @@ type RenderOptions struct {
 type Rendering struct {
 	Name, Version string
 	// Files are the rendered templates of the chart and its enabled subcharts, including hooks, sorted by name. Empty
-	// files and NOTES.txt are left out.
+	// files and NOTES.txt are left out. Documents are separated as Helm separates them.
 	Files []RenderedFile
+	// Upgrade are the files that differ when a release made of Files is upgraded to the same chart. A file that an upgrade lacks is
+	// empty.
+	Upgrade []RenderedFile
+	// NoUpgrade is the reason why Upgrade is missing, "" if it is not.
+	NoUpgrade string
 	// Annotations are the values of artifacthub.io/images in each Chart.yaml that has it.
 	Annotations []RenderedFile
 	// Lookups are the kinds of objects that templates looked up in a cluster, "apps/v1 Deployment", sorted. The lookups
-	// found nothing.
+	// found nothing, and for Upgrade the objects of Files.
 	Lookups []string
 }
 
 // A RenderedFile is text with its file's path in the chart.
 type RenderedFile struct{ Name, Content string }
 
-// Render reads a packaged chart and renders it as for an installation, with conditions, tags and imported values of
+// Render reads a packaged chart and renders it as for an installation and for an upgrade, with conditions, tags and imported values of
 // subcharts, but without access to a cluster or network.
 //
 // A template can loop for ever and cannot be stopped within the process: render foreign charts in a process that can be
@@ -71,38 +74,107 @@ func Render(archive io.Reader, o RenderOptions) (*Rendering, error) {
 		return nil, err
 	}
 	if want := c.Metadata.KubeVersion; want != "" && !chartutil.IsCompatibleRange(want, caps.KubeVersion.String()) {
-		return nil, fmt.Errorf("the chart requires Kubernetes %s, not %s", want, caps.KubeVersion.String())
+		return nil, &KubeVersionError{Want: want, Have: caps.KubeVersion.String()}
 	}
-	release := chartutil.ReleaseOptions{Name: o.Release, Namespace: o.Namespace, Revision: 1, IsInstall: true}
-	// Schemas are not checked: they may refer to addresses, which would be fetched.
-	all, err := chartutil.ToRenderValuesWithSchemaValidation(c, values, release, caps, true)
-	if err != nil {
-		return nil, fmt.Errorf("values: %w", err)
+	install := chartutil.ReleaseOptions{Name: o.Release, Namespace: o.Namespace, Revision: 1, IsInstall: true}
+	upgrade := chartutil.ReleaseOptions{Name: o.Release, Namespace: o.Namespace, Revision: 2, IsUpgrade: true}
+	cluster := &lookups{namespace: o.Namespace, asked: map[string]bool{}}
+	r := &Rendering{Name: loaded.Name(), Version: loaded.Version(), Annotations: annotations(c)}
+	render := func(release chartutil.ReleaseOptions) ([]RenderedFile, error) {
+		// Schemas are not checked: they may refer to addresses, which would be fetched.
+		all, err := chartutil.ToRenderValuesWithSchemaValidation(c, values, release, caps, true)
+		if err != nil {
+			return nil, fmt.Errorf("values: %w", err)
+		}
+		files, err := engine.RenderWithClientProvider(c, all, cluster)
+		if err != nil {
+			return nil, err
+		}
+		return sent(files, o.MaxOutput)
 	}
-	asked := lookups{}
-	files, err := engine.RenderWithClientProvider(c, all, asked)
-	if err != nil {
+	if r.Files, err = render(install); err != nil {
 		return nil, err
 	}
-	r := &Rendering{Name: loaded.Name(), Version: loaded.Version(), Lookups: slices.Sorted(maps.Keys(asked))}
-	r.Annotations = annotations(c)
-	return r, r.take(files, o.MaxOutput)
+	cluster.have = r.Files
+	again, err := render(upgrade)
+	if err != nil {
+		r.NoUpgrade = err.Error()
+	} else {
+		r.Upgrade = changed(r.Files, again)
+	}
+	r.Lookups = slices.Sorted(maps.Keys(cluster.asked))
+	return r, nil
 }
 
-// take keeps the files that would be sent to a cluster.
-func (r *Rendering) take(files map[string]string, most int64) error {
+// A KubeVersionError means that a chart does not allow the version of Kubernetes.
+type KubeVersionError struct {
+	Want string // Chart.yaml's kubeVersion
+	Have string
+}
+
+// Error names both.
+func (e *KubeVersionError) Error() string {
+	return fmt.Sprintf("the chart requires Kubernetes %s, not %s", e.Want, e.Have)
+}
+
+// sent returns the files that would be sent to a cluster.
+func sent(files map[string]string, most int64) ([]RenderedFile, error) {
 	var total int64
+	var list []RenderedFile
 	for name, content := range files {
-		if path.Base(name) == "NOTES.txt" || strings.TrimSpace(content) == "" {
+		if strings.HasSuffix(name, "NOTES.txt") || strings.TrimSpace(content) == "" {
 			continue
 		}
 		if total += int64(len(content)); total > most {
-			return fmt.Errorf("%w: more than %d bytes rendered", ErrTooLarge, most)
+			return nil, fmt.Errorf("%w: more than %d bytes rendered", ErrTooLarge, most)
 		}
-		r.Files = append(r.Files, RenderedFile{name, content})
+		list = append(list, RenderedFile{name, separated(content)})
 	}
-	slices.SortFunc(r.Files, func(a, b RenderedFile) int { return cmp.Compare(a.Name, b.Name) })
-	return nil
+	slices.SortFunc(list, func(a, b RenderedFile) int { return cmp.Compare(a.Name, b.Name) })
+	return list, nil
+}
+
+// separated puts Helm's separation of a rendered file into YAML's form. Helm begins a document after every "---" at the beginning of a
+// line, also where text follows on that line.
+func separated(content string) string {
+	if !strings.Contains("\n"+content, "\n---") {
+		return content
+	}
+	docs := documents(content)
+	return strings.Join(docs, "\n---\n") + "\n"
+}
+
+// documents splits a rendered file as Helm does.
+func documents(content string) []string {
+	numbered := releaseutil.SplitManifests(content)
+	names := slices.SortedFunc(maps.Keys(numbered), func(a, b string) int {
+		return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b)) // manifest-9, manifest-10
+	})
+	docs := make([]string, len(names))
+	for i, name := range names {
+		docs[i] = numbered[name]
+	}
+	return docs
+}
+
+// changed returns the files that differ from those of before, and empty ones for those that are gone.
+func changed(before, after []RenderedFile) []RenderedFile {
+	was := map[string]string{}
+	for _, f := range before {
+		was[f.Name] = f.Content
+	}
+	var list []RenderedFile
+	for _, f := range after {
+		if was[f.Name] != f.Content {
+			list = append(list, f)
+		}
+		delete(was, f.Name)
+	}
+	for name := range was {
+		list = append(list, RenderedFile{Name: name})
+	}
+	slices.SortFunc(list, func(a, b RenderedFile) int { return cmp.Compare(a.Name, b.Name) })
+	return list
 }
 
 func annotations(c *chart.Chart) []RenderedFile {
@@ -152,17 +224,3 @@ func crdVersions(data []byte) []string {
 	}
 	return versions
 }
-
-// lookups implements the template function lookup for an empty cluster, and records the kinds looked up.
-type lookups map[string]bool
-
-// GetClientFor implements Helm's engine.ClientProvider.
-func (l lookups) GetClientFor(apiVersion, kind string) (dynamic.NamespaceableResourceInterface, bool, error) {
-	const most = 100 // bounded, since templates can invent names of kinds
-	if len(l) < most {
-		l[plain.Clip(apiVersion+" "+kind, 100)] = true
-	}
-	return nowhere{}, true, nil
-}
-
-var _ engine.ClientProvider = lookups{}

@@ -92,6 +92,7 @@ func TestRender(t *testing.T) {
 			{"app/templates/hook.yaml", "# helm.sh/hook\nhook"},
 			{"app/templates/lookup.yaml", "0 0"},
 		},
+		Upgrade: []RenderedFile{{"app/templates/a.yaml", "given rel ns v1.34.3 false"}},
 		Annotations: []RenderedFile{
 			{"app/Chart.yaml", "- image: a"}, {"app/charts/some/Chart.yaml", "- image: b"}, {"app/charts/again/Chart.yaml", "- image: b"},
 		},
@@ -99,6 +100,60 @@ func TestRender(t *testing.T) {
 	}
 	if diff := cmp.Diff(r, want); diff != "" {
 		t.Errorf("-got +want:\n%s", diff)
+	}
+}
+
+// TestRenderUpgrade wants what differs when the release is upgraded, in a cluster that has what the installation made.
+func TestRenderUpgrade(t *testing.T) {
+	t.Parallel()
+	secret := `{{ $old := lookup "v1" "Secret" .Release.Namespace "pw" }}{{ if and .Release.IsUpgrade (not $old) }}{{ fail "the password is gone" }}{{ end }}
+apiVersion: v1
+kind: Secret
+metadata: {name: pw}
+stringData: {password: secret}
+`
+	files := map[string]string{
+		"Chart.yaml":            "apiVersion: v2\nname: app\nversion: 1.0.0\n",
+		"templates/both.yaml":   "{{ .Release.Name }}",
+		"templates/first.yaml":  "{{ if .Release.IsInstall }}first{{ end }}",
+		"templates/later.yaml":  "{{ if .Release.IsUpgrade }}later {{ .Release.Revision }} {{ (lookup \"v1\" \"Secret\" \"ns\" \"pw\").data.password }} {{ len (lookup \"v1\" \"Secret\" \"other\" \"\").items }}{{ end }}",
+		"templates/NOTES.txt":   "{{ .Release.Revision }}",
+		"templates/secret.yaml": secret,
+	}
+	r, err := render(t, files, RenderOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []RenderedFile{{"app/templates/first.yaml", ""}, {"app/templates/later.yaml", "later 2 c2VjcmV0 0"}}
+	if diff := cmp.Diff(r.Upgrade, want); diff != "" || r.NoUpgrade != "" {
+		t.Errorf("%s: -got +want:\n%s", r.NoUpgrade, diff)
+	}
+	if len(r.Files) != 3 || !cmp.Equal(r.Lookups, []string{"v1 Secret"}) {
+		t.Errorf("files %v, lookups %v", r.Files, r.Lookups)
+	}
+	files["templates/no.yaml"] = `{{ if .Release.IsUpgrade }}{{ fail "install it anew" }}{{ end }}`
+	r, err = render(t, files, RenderOptions{})
+	if err != nil || len(r.Files) != 3 || r.Upgrade != nil || !strings.Contains(r.NoUpgrade, "install it anew") {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
+
+// TestRenderSeparators wants the documents of a file as Helm separates them: glued to the hyphens, too.
+func TestRenderSeparators(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"a: 1\n---b: 2\n":            "a: 1\n---\nb: 2\n",
+		"---a: 1\n---   # c\nb: 2\n": "a: 1\n---\n# c\nb: 2\n",
+		"a: 1\r\n---\r\nb: 2\r\n":    "a: 1\n---\nb: 2\n",
+		"a: 1\n--- {b: 2}\n---\n":    "a: 1\n---\n{b: 2}\n",
+		"a: |\n  ---\n  x\n":         "a: |\n  ---\n  x\n",
+		"{{ range list 1 2 }}\n---{{ \"\" -}}\nx: {{ . }}{{ end }}": "x: 1\n---\nx: 2\n",
+		"{{ range until 12 }}\n---\n{{ . }}{{ end }}":               "0\n---\n1\n---\n2\n---\n3\n---\n4\n---\n5\n---\n6\n---\n7\n---\n8\n---\n9\n---\n10\n---\n11\n",
+	} {
+		r, err := render(t, map[string]string{"Chart.yaml": "apiVersion: v2\nname: x\nversion: 1.0.0\n", "templates/x.yaml": text}, RenderOptions{})
+		if err != nil || len(r.Files) != 1 || r.Files[0].Content != want {
+			t.Errorf("%q: got %v, %v", text, r, err)
+		}
 	}
 }
 

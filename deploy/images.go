@@ -1,20 +1,16 @@
 package deploy
 
 import (
-	"bufio"
 	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"strings"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/opencontainers/go-digest"
-	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/yaml"
 
 	"github.com/kkbundle/kkbundle/bundle"
@@ -124,35 +120,33 @@ func (r *rewritten) mark(secret string) string {
 func (m *images) rewrite(text []byte) (*rewritten, error) {
 	r := &rewritten{used: map[string]bool{}, pulls: map[string]bool{}}
 	var out bytes.Buffer
-	reader := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(text)))
-	for i := 1; ; i++ {
-		doc, err := reader.Read()
-		if errors.Is(err, io.EOF) {
-			r.text = out.Bytes()
-			return r, nil
-		}
-		doc = bytes.TrimPrefix(doc, []byte("---\n")) // the reader keeps the first separator
-		if err == nil && len(bytes.TrimSpace(doc)) == 0 {
-			continue
-		}
-		if err == nil {
-			doc, err = m.document(doc, r)
-		}
+	i := 0
+	for doc := range manifest.SplitObjects(text) {
+		i++
+		changed, err := m.document(doc, r)
 		if err != nil {
 			return nil, fmt.Errorf("document %d: %w", i, err)
 		}
 		out.WriteString("---\n")
-		out.Write(doc)
-		if !bytes.HasSuffix(doc, []byte("\n")) {
+		out.Write(changed)
+		if !bytes.HasSuffix(changed, []byte("\n")) {
 			out.WriteByte('\n')
 		}
 	}
+	r.text = out.Bytes()
+	return r, nil
 }
 
-func (m *images) document(doc []byte, r *rewritten) ([]byte, error) {
+func (m *images) document(doc manifest.ObjectText, r *rewritten) ([]byte, error) {
+	if doc.Err != nil {
+		return nil, fmt.Errorf("line %d: %w", doc.Line, doc.Err)
+	}
 	var object map[string]any
-	// JSON's numbers stay whole in between: yaml.Unmarshal would make them floating.
-	asJSON, err := yaml.YAMLToJSON(doc)
+	asJSON, err := doc.Text, error(nil)
+	if !doc.JSON {
+		// JSON's numbers stay whole in between: yaml.Unmarshal would make them floating.
+		asJSON, err = yaml.YAMLToJSON(doc.Text)
+	}
 	if err == nil {
 		err = decodeJSON(asJSON, &object)
 	}
@@ -160,9 +154,9 @@ func (m *images) document(doc []byte, r *rewritten) ([]byte, error) {
 		return nil, err
 	}
 	if !m.object(object, r) {
-		return doc, nil
+		return doc.Text, nil
 	}
-	head := comments(doc)
+	head := comments(doc.Text)
 	body, err := yaml.Marshal(object)
 	return append(head, body...), err
 }

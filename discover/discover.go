@@ -123,6 +123,61 @@ func Merge(results ...Result) Result {
 	return all
 }
 
+// Either joins two results about one source, of which each may have what the other and the common findings lack. The sources of the
+// images and doubts of one of them get its name. What both have keeps the places of a.
+func Either(common, a Result, nameA string, b Result, nameB string) Result {
+	found := func(r ...Result) map[string]bool {
+		texts := map[string]bool{}
+		for _, one := range r {
+			for _, image := range one.Images {
+				texts["image "+image.Ref] = true
+			}
+			for _, d := range one.Doubts {
+				texts["doubt "+d.Text] = true
+			}
+		}
+		return texts
+	}
+	inA, inB := found(common, a), found(common, b)
+	var all Result
+	for _, image := range a.Images {
+		all.Images = append(all.Images, Image{image.Ref, image.only(!inB["image "+image.Ref], nameA)})
+	}
+	for _, d := range a.Doubts {
+		d.Place = d.only(!inB["doubt "+d.Text], nameA)
+		all.Doubts = append(all.Doubts, d)
+	}
+	for _, image := range b.Images {
+		if !inA["image "+image.Ref] {
+			all.Images = append(all.Images, Image{image.Ref, image.only(true, nameB)})
+		}
+	}
+	for _, d := range b.Doubts {
+		if !inA["doubt "+d.Text] {
+			d.Place = d.only(true, nameB)
+			all.Doubts = append(all.Doubts, d)
+		}
+	}
+	return all
+}
+
+// only returns the place with a name after its source.
+func (p Place) only(is bool, name string) Place {
+	if is {
+		p.Source += " (" + name + ")"
+	}
+	return p
+}
+
+// NoUpgrade returns the doubt about a chart that can be rendered for an installation and not for an upgrade.
+func NoUpgrade(reason, source string) Doubt {
+	return Doubt{
+		Text:  "upgrade of " + source,
+		Why:   "the templates cannot be rendered for an upgrade, which may need other images: " + shorten(reason),
+		Place: Place{Source: source},
+	}
+}
+
 func (p Place) compare(q Place) int {
 	return cmp.Or(cmp.Compare(p.Source, q.Source), cmp.Compare(p.File, q.File), cmp.Compare(p.Object, q.Object), cmp.Compare(p.Path, q.Path))
 }

@@ -98,6 +98,40 @@ func TestBadDocument(t *testing.T) {
 	}
 }
 
+// TestStreams wants every object of a stream to be found: however kubectl, or YAML, separates them.
+func TestStreams(t *testing.T) {
+	t.Parallel()
+	pod := func(format, image string) string { return fmt.Sprintf(format, image) }
+	const (
+		asYAML = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c, image: %s}]}\n"
+		asJSON = "{\"apiVersion\": \"v1\", \"kind\": \"Pod\",\n\t\"metadata\": {\"name\": \"p\", \"annotations\": {\"x\": \"\\ud83d\\ude00\"}},\n\t\"spec\": {\"containers\": [{\"name\": \"c\", \"image\": %q}]}}\n"
+	)
+	for name, c := range map[string]struct{ in, problem string }{
+		"separated":      {pod(asYAML, "a") + "---\n" + pod(asYAML, "b"), ""},
+		"CR LF":          {strings.ReplaceAll(pod(asYAML, "a")+"--- # next\n"+pod(asYAML, "b"), "\n", "\r\n"), ""},
+		"CR":             {strings.ReplaceAll(pod(asYAML, "a")+"---\n"+pod(asYAML, "b"), "\n", "\r"), ""},
+		"U+2028":         {strings.ReplaceAll(pod(asYAML, "a")+"---\n"+pod(asYAML, "b"), "\n", "\u2028"), ""},
+		"document end":   {pod(asYAML, "a") + "...\n" + pod(asYAML, "b"), ""},
+		"JSON":           {pod(asJSON, "a") + pod(asJSON, "b"), ""},
+		"JSON and YAML":  {pod(asJSON, "a") + "---\n" + pod(asYAML, "b"), ""},
+		"lists in JSON":  {"{\"apiVersion\": \"v1\", \"kind\": \"List\", \"items\": [" + pod(asJSON, "a") + "]}\n" + pod(asJSON, "b"), ""},
+		"glued hyphens":  {pod(asYAML, "a") + "---" + pod(asYAML, "b"), "f.yaml: document 2: line 5: text follows \"---\""},
+		"hyphens inline": {pod(asYAML, "a") + "--- " + pod(asYAML, "b"), "f.yaml: document 2: line 5: text follows \"---\""},
+	} {
+		r, err := finder(t).YAML([]byte(c.in), discover.Place{File: "f.yaml"})
+		if len(r.Images) != 2 || r.Images[0].Ref != "docker.io/library/a:latest" || r.Images[1].Ref != "docker.io/library/b:latest" {
+			t.Errorf("%s: found %v", name, r.Images)
+		}
+		if (err == nil) != (c.problem == "") || err != nil && !strings.Contains(err.Error(), c.problem) {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+	_, err := finder(t).YAML([]byte("{apiVersion: v1, kind: Pod}\n{apiVersion: v1, kind: Pod}\n"), discover.Place{File: "f.yaml"})
+	if err == nil || !strings.Contains(err.Error(), "another object follows without a separator") {
+		t.Errorf("two mappings in braces: got %v", err)
+	}
+}
+
 // TestHostile wants YAML that unfolds, nests or repeats to be refused: unfolded, none of it would end within the time or the
 // memory that a test has.
 func TestHostile(t *testing.T) {
@@ -113,6 +147,7 @@ func TestHostile(t *testing.T) {
 		"nested":  "apiVersion: v1\nkind: Pod\na: " + strings.Repeat("[", 300) + strings.Repeat("]", 300),
 		"commas":  "apiVersion: v1\nkind: Pod\na: [" + strings.Repeat(",", 2_000_000) + "]",
 		"objects": "apiVersion: v1\nkind: List\nitems: [" + strings.Repeat(list, 20_001) + "]",
+		"JSON":    `{"apiVersion": "v1", "kind": "Pod", "a": ` + strings.Repeat("[", 300) + strings.Repeat("]", 300) + "}",
 		"images":  "apiVersion: v1\nkind: Pod\nspec: {containers: [" + strings.Repeat("{name: a, image: a}, ", 10_001) + "]}",
 	} {
 		_, err := finder(t).YAML([]byte(in), discover.Place{})

@@ -7,6 +7,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/kkbundle/kkbundle/manifest"
 )
 
 // YAML finds the images in a stream of Kubernetes YAML, such as a file or a rendered template. in is the prefix of the
@@ -14,17 +16,21 @@ import (
 func (f *Finder) YAML(text []byte, in Place) (Result, error) {
 	w := &walk{rules: f.rules, place: in, left: maxObjects}
 	var errs []error
-	line := 1
-	for i, doc := range documents(text) {
-		v, err := parse(doc)
-		w.doc, w.line = doc, line
-		line += bytes.Count(doc, []byte("\n"))
-		switch {
-		case err != nil:
-			errs = append(errs, fmt.Errorf("%s: document %d: %w", in, i+1, err))
-		case v != nil:
+	number := 0
+	for doc := range manifest.SplitObjects(text) {
+		number++
+		failed := func(err error) { errs = append(errs, fmt.Errorf("%s: document %d: %w", in, number, err)) }
+		if doc.Err != nil {
+			failed(fmt.Errorf("line %d: %w", doc.Line, doc.Err))
+		}
+		w.doc, w.line = doc.Text, doc.Line
+		objects, err := parse(doc)
+		if err != nil && doc.Err == nil {
+			failed(err)
+		}
+		for _, v := range objects {
 			if err := w.document(v); err != nil {
-				errs = append(errs, fmt.Errorf("%s: document %d: %w", in, i+1, err))
+				failed(err)
 			}
 		}
 		if errors.Is(w.err, ErrTooLarge) {
@@ -41,8 +47,12 @@ func (f *Finder) YAML(text []byte, in Place) (Result, error) {
 func (f *Finder) Annotation(text string, in Place) Result {
 	in.Path = "annotations['artifacthub.io/images']"
 	w := &walk{place: in, left: maxObjects}
-	v, err := parse([]byte(text))
-	list, ok := v.([]any)
+	all, err := parse(manifest.ObjectText{Text: []byte(text)})
+	var list []any
+	ok := len(all) == 1
+	if ok {
+		list, ok = all[0].([]any)
+	}
 	if err != nil || !ok {
 		w.doubt("", text, whyInvalid)
 		return w.found

@@ -2,12 +2,16 @@ package discover
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
-	"strings"
+	"strconv"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/kkbundle/kkbundle/manifest"
 )
 
 // Bounds of one parse. The largest CRDs have a few hundred KiB and 50,000 values.
@@ -21,43 +25,44 @@ const (
 // ErrTooLarge means YAML is larger, deeper or more repetitive than Kubernetes accepts.
 var ErrTooLarge = errors.New("larger than allowed")
 
+var errTooManyValues = fmt.Errorf("%w: a document has more than %d values, repeated ones included, or is nested more than %d deep", ErrTooLarge, maxValues, maxNesting)
+
 // number is a non-string scalar as written: versions such as 1.10 keep their zeros.
 type number string
 
-// documents splits a stream of YAML at lines that begin with three hyphens, like Helm, so that one unreadable document
-// does not hide the next.
-func documents(data []byte) [][]byte {
-	var docs [][]byte
-	from := 0
-	for at := 0; at < len(data); {
-		end := bytes.IndexByte(data[at:], '\n')
-		next := len(data)
-		if end >= 0 {
-			next = at + end + 1
-		}
-		if line := data[at:next]; bytes.HasPrefix(line, []byte("---")) && (len(line) == 3 || strings.ContainsRune(" \t\r\n", rune(line[3]))) {
-			docs = append(docs, data[from:at])
-			from = at
-		}
-		at = next
-	}
-	return append(docs, data[from:])
-}
-
-// parse reads one document. It returns nil for an empty one.
-func parse(doc []byte) (any, error) {
-	if len(doc) > maxDocument || separators(doc) > maxValues {
+// parse reads a document, which may hold several: other line breaks than those of SplitObjects begin one in YAML. It returns none for
+// an empty one.
+func parse(doc manifest.ObjectText) ([]any, error) {
+	if len(doc.Text) > maxDocument || separators(doc.Text) > maxValues {
 		return nil, fmt.Errorf("%w: a document has more than %d bytes or %d values", ErrTooLarge, maxDocument, maxValues)
 	}
-	var node yaml.Node
-	if err := yaml.Unmarshal(doc, &node); err != nil {
-		return nil, err
-	}
-	if node.Kind != yaml.DocumentNode || len(node.Content) != 1 {
-		return nil, nil
-	}
 	c := converter{left: maxValues}
-	return c.value(node.Content[0], 0)
+	if doc.JSON {
+		v, err := c.json(doc.Text)
+		return []any{v}, err
+	}
+	var all []any
+	decoder := yaml.NewDecoder(bytes.NewReader(doc.Text))
+	for {
+		var node yaml.Node
+		err := decoder.Decode(&node)
+		if errors.Is(err, io.EOF) {
+			return all, nil
+		}
+		if err != nil {
+			return all, err
+		}
+		if node.Kind != yaml.DocumentNode || len(node.Content) != 1 {
+			continue
+		}
+		v, err := c.value(node.Content[0], 0)
+		if err != nil {
+			return all, err
+		}
+		if v != nil {
+			all = append(all, v)
+		}
+	}
 }
 
 // separators counts the characters that begin values, so that a few megabytes of commas do not become gigabytes of
@@ -85,7 +90,7 @@ func (c *converter) value(n *yaml.Node, depth int) (any, error) {
 		n = n.Alias
 	}
 	if c.left--; c.left < 0 || depth > maxNesting {
-		return nil, fmt.Errorf("%w: a document has more than %d values, repeated ones included, or is nested more than %d deep", ErrTooLarge, maxValues, maxNesting)
+		return nil, errTooManyValues
 	}
 	switch n.Kind {
 	case yaml.MappingNode:
@@ -108,6 +113,46 @@ func (c *converter) value(n *yaml.Node, depth int) (any, error) {
 		return n.Value, nil
 	}
 	return number(n.Value), nil
+}
+
+// json reads a JSON object. JSON is not quite YAML: its texts may have pairs of escapes for one character, and tabs may indent it.
+func (c *converter) json(text []byte) (any, error) {
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.UseNumber()
+	var v any
+	if err := decoder.Decode(&v); err != nil {
+		return nil, err
+	}
+	return c.plain(v, 0)
+}
+
+// plain converts what encoding/json reads.
+func (c *converter) plain(v any, depth int) (any, error) {
+	if c.left--; c.left < 0 || depth > maxNesting {
+		return nil, errTooManyValues
+	}
+	var err error
+	switch v := v.(type) {
+	case map[string]any:
+		for key := range v {
+			if v[key], err = c.plain(v[key], depth+1); err != nil {
+				return nil, err
+			}
+		}
+		return v, nil
+	case []any:
+		for i := range v {
+			if v[i], err = c.plain(v[i], depth+1); err != nil {
+				return nil, err
+			}
+		}
+		return v, nil
+	case json.Number:
+		return number(v), nil
+	case bool:
+		return number(strconv.FormatBool(v)), nil
+	}
+	return v, nil
 }
 
 // mapping merges the mappings named by << below the mapping's own keys, as in YAML 1.1.

@@ -343,8 +343,19 @@ func TestParseManifest(t *testing.T) {
 	if strings.Join(got, "|") != want || err != nil {
 		t.Errorf("%q, %v", got, err)
 	}
+	for name, text := range map[string]string{
+		"JSON":         `{"apiVersion":"v1","kind":"Secret","metadata":{"name":"a","annotations":{"x":"\ud83d\ude00"}}}` + "\n" + `{"apiVersion":"v1","kind":"Secret","metadata":{"name":"b"}}`,
+		"document end": "{apiVersion: v1, kind: Secret, metadata: {name: a}}\n...\n{apiVersion: v1, kind: Secret, metadata: {name: b}}\n",
+		"a list":       "{apiVersion: v1, kind: SecretList, items: [{apiVersion: v1, kind: Secret, metadata: {name: a}}, {apiVersion: v1, kind: Secret, metadata: {name: b}}]}",
+	} {
+		if m, err := kube.ParseManifest([]byte(text)); err != nil || len(m) != 2 || m[0].GetName() != "a" || m[1].GetName() != "b" {
+			t.Errorf("%s: %v, %v", name, m, err)
+		}
+	}
 	for text, want := range map[string]string{
-		"a: b":                        "document 1: not a Kubernetes object",
+		"a: b": "document 1: not a Kubernetes object",
+		"{apiVersion: v1, kind: Pod, metadata: {name: p}}\n{apiVersion: v1, kind: Pod, metadata: {name: q}}": "document 1: line 1: another object follows",
+		"{apiVersion: v1, kind: Pod, metadata: {name: p}}\n---{apiVersion: v1, kind: Pod}":                   `document 2: line 2: text follows "---"`,
 		"{apiVersion: v1, kind: Pod}": "Pod without metadata.name",
 		"---\n[":                      "document 1",
 		"{apiVersion: v1, kind: Pod, metadata: {name: p, namespace: 5}}": "document 1",

@@ -1,21 +1,20 @@
 package kube
 
 import (
-	"bufio"
-	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/yaml"
+
+	"github.com/kkbundle/kkbundle/manifest"
 )
 
 // maxObjects limits the objects of one manifest.
@@ -27,19 +26,13 @@ type Manifest []*unstructured.Unstructured
 // ParseManifest reads YAML and sorts its objects: namespaces and definitions first, webhooks and APIServices last, the
 // others between in their written order.
 func ParseManifest(data []byte) (Manifest, error) {
-	decoder := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(data)))
 	var list Manifest
-	for i := 1; ; i++ {
-		doc, err := decoder.Read()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		var plain map[string]any
+	i := 0
+	for doc := range manifest.SplitObjects(data) {
+		i++
+		object, err := decode(doc)
 		if err == nil {
-			err = yaml.Unmarshal(doc, &plain)
-		}
-		if err == nil {
-			list, err = list.with(plain)
+			list, err = list.with(object)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("document %d: %w", i, err)
@@ -49,12 +42,24 @@ func ParseManifest(data []byte) (Manifest, error) {
 	return list, nil
 }
 
+func decode(doc manifest.ObjectText) (object map[string]any, err error) {
+	switch {
+	case doc.Err != nil:
+		return nil, fmt.Errorf("line %d: %w", doc.Line, doc.Err)
+	case doc.JSON:
+		err = json.Unmarshal(doc.Text, &object)
+	default:
+		err = yaml.Unmarshal(doc.Text, &object)
+	}
+	return object, err
+}
+
 // with adds an object, or the items of a List. A document with comments only adds none.
 func (m Manifest) with(plain map[string]any) (Manifest, error) {
 	if len(plain) == 0 {
 		return m, nil
 	}
-	if items, ok := plain["items"].([]any); ok && plain["kind"] == "List" {
+	if items, ok := plain["items"].([]any); ok && isList(plain["kind"]) {
 		for _, item := range items {
 			one, _ := item.(map[string]any)
 			var err error
@@ -78,6 +83,12 @@ func (m Manifest) with(plain map[string]any) (Manifest, error) {
 		return nil, fmt.Errorf("more than %d objects", maxObjects)
 	}
 	return append(m, o), nil
+}
+
+// isList reports whether a kind is that of a list, such as List or RoleList.
+func isList(kind any) bool {
+	text, _ := kind.(string)
+	return strings.HasSuffix(text, "List")
 }
 
 // Describe returns kind, version and name of an object: "Deployment.apps/v1 shop/web".
