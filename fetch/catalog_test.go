@@ -53,6 +53,9 @@ func newEveryHost(t *testing.T, a catalog.Additions, platforms []string) *everyH
 	for _, f := range a.Files {
 		for _, p := range f.PlatformsIn(platforms) {
 			content := []byte(f.Name + " " + f.Version + " for " + p)
+			if strings.HasSuffix(f.URL, "gz") {
+				content = append([]byte("\x1f\x8b"), content...) // what gzip begins with
+			}
 			u.publish(t, manifest.FileURL(f, p), content)
 			if f.Checksums != "" {
 				at := manifest.Expand(f.Checksums, p)

@@ -62,6 +62,8 @@ func findChecksum(data []byte, filePath string) (digest.Digest, error) {
 	switch {
 	case len(bare) == 1 && len(all) == 1:
 		return agreed(bare, path.Base(filePath))
+	case len(all) == 0 && isHTML(data):
+		return "", fmt.Errorf("no sha256 found: the file is a web page (HTML): %s", askedToSignIn)
 	case len(all) == 0:
 		return "", fmt.Errorf("no sha256 found: %s", understood(data))
 	}

@@ -123,8 +123,10 @@ func (w *web) pinURL(ctx context.Context, pin manifest.Pin, address string, know
 	if known == "" {
 		pin.Verified = manifest.VerifiedFirstUse
 		desc, err := once(&w.loader.cache.flights, "url "+address, func() (ocispec.Descriptor, error) { return w.firstUse(ctx, pin, d) })
-		pin.Digest, pin.Size = desc.Digest, desc.Size
-		return pin, err
+		if pin.Digest, pin.Size = desc.Digest, desc.Size; err != nil {
+			return pin, err
+		}
+		return pin, w.loader.cache.checkContent(ctx, pin, address, d.html)
 	}
 	pin.Digest = known
 	size, ok, err := w.loader.cache.store.Stat(ctx, known)

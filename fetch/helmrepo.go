@@ -67,6 +67,9 @@ func (h *helmCharts) versions(ctx context.Context, repo, chart string) ([]chartV
 	if err != nil {
 		return nil, err
 	}
+	if isHTML(index) {
+		return nil, fmt.Errorf("%s is a web page (HTML), not an index of charts: %s", address, askedToSignIn)
+	}
 	versions, err := parseIndex(index, chart)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", address, err)

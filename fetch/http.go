@@ -57,6 +57,8 @@ type download struct {
 	remember bool
 	// planned means that the size is already in the session's total.
 	planned bool
+	// html means that the server called the last answer a page.
+	html bool
 }
 
 // An origin is a place with the means to access it.
@@ -181,7 +183,7 @@ func (t *transfer) once(ctx context.Context) (desc ocispec.Descriptor, joined bo
 		if t.counted < 0 {
 			t.d.loader.cache.events.count(t.fresh, 0, 0)
 		}
-		if t.d.remember && t.validator != "" {
+		if t.d.remember && t.validator != "" && !t.d.html {
 			t.d.loader.records.memorize(ctx, memory{t.from.url.String(), t.validator, desc.Digest, desc.Size})
 		}
 		return desc, t.joined, nil
@@ -307,6 +309,7 @@ func (t *transfer) request(ctx context.Context) (whole bool, err error) {
 	if err := t.check(resp); err != nil {
 		return false, err
 	}
+	t.d.html = saysHTML(resp.Header)
 	if t.w == nil {
 		if err := t.begin(ctx, t.key()); err != nil {
 			return false, err

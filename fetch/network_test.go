@@ -400,7 +400,7 @@ func TestClientCertificate(t *testing.T) {
 // TestEncoded has servers that send something compressed though nobody asked for it.
 func TestEncoded(t *testing.T) {
 	t.Parallel()
-	data := noise(470, 3000)
+	data := append([]byte("\x1f\x8b"), noise(470, 3000)...)
 	var packed bytes.Buffer
 	z := gzip.NewWriter(&packed)
 	_, _ = z.Write([]byte(digestOf(data).Encoded() + "\n"))

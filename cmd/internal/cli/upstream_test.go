@@ -242,7 +242,7 @@ func (s *fileServer) publish() {
 		s.put("/tool/v1/tool_linux_"+arch+".sha256", []byte(hex.EncodeToString(sum[:])+"\n"))
 		s.put("/tool/v1/wrong_linux_"+arch+".sha256", []byte(strings.Repeat("0", 64)+"\n"))
 	}
-	s.put("/github/distribution/distribution/releases/download/v3.1.2/registry_3.1.2_linux_amd64.tar.gz", []byte("registry\n"))
+	s.put("/github/distribution/distribution/releases/download/v3.1.2/registry_3.1.2_linux_amd64.tar.gz", []byte("\x1f\x8bregistry\n"))
 	s.put("/notes.txt", []byte("read me\n"))
 	s.put("/slow/big", noise("big", bigFile))
 	s.put("/slow/other", noise("other", bigFile))

@@ -1,0 +1,109 @@
+package fetch_test
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/kkbundle/kkbundle/fetch"
+	"github.com/kkbundle/kkbundle/manifest"
+)
+
+const signInPage = "\n<!-- portal --><!DOCTYPE html><html><body>Sign in</body></html>"
+
+// answerPage makes a server answer requests for a path with status 200 and a page, as one does after redirecting to its login.
+func answerPage(s *site, path, contentType, body string) {
+	s.fault(func(w http.ResponseWriter, r *http.Request, _ siteFile) bool {
+		if r.URL.Path != path {
+			return false
+		}
+		w.Header().Set("Content-Type", contentType)
+		_, _ = w.Write([]byte(body))
+		return true
+	})
+}
+
+// TestContentIsWhatTheNameSays wants a file without a checksum to be refused if it is a page for people, or otherwise not what its name
+// or mode says; with its sha256, anything is taken.
+func TestContentIsWhatTheNameSays(t *testing.T) {
+	t.Parallel()
+	iso := strings.Repeat("\x00", 16*2048) + "\x01CD001\x01"
+	for name, c := range map[string]struct {
+		file, contentType, body string
+		mode                    manifest.FileMode
+		want                    string
+	}{
+		"a page as an archive":           {"tool.tgz", "text/html; charset=utf-8", signInPage, 0, "is a web page (HTML) and no gzip archive"},
+		"a page called an archive":       {"tool.tgz", "application/gzip", signInPage, 0, "is a web page (HTML) and no gzip archive"},
+		"an archive called a page":       {"tool.tgz", "text/html", "\x1f\x8b\x08", 0, ""},
+		"a page with a query":            {"tool.zip?download=1", "text/html", signInPage, 0, "is a web page (HTML) and no zip archive"},
+		"a page as a program":            {"tool", "text/html", signInPage, 0o755, "is a web page (HTML) and no program"},
+		"an error as a program":          {"tool", "application/json", `{"error": "denied"}`, 0o755, "is no program, as its name or mode says"},
+		"a script":                       {"tool", "text/html", "#!/bin/sh\n", 0o755, ""},
+		"a program":                      {"tool", "", "\x7fELF\x02", 0o755, ""},
+		"a page of no kind":              {"notes", "", signInPage, 0, "is a web page (HTML): the server may want a login"},
+		"text called a page":             {"notes.txt", "text/html", "Please sign in.", 0, "is a web page (HTML): the server may want a login"},
+		"text":                           {"notes.txt", "text/plain", "<not a page>", 0, ""},
+		"a page wanted":                  {"notes.html", "text/html", signInPage, 0, ""},
+		"a page as JSON":                 {"list.json", "text/html", signInPage, 0, "is a web page (HTML) and no JSON"},
+		"an error in XML as YAML":        {"crd.yaml", "application/xml", `<?xml version="1.0"?><Error/>`, 0, "is no YAML"},
+		"YAML":                           {"crd.yaml", "text/plain", "<<: {a: b}\n", 0, ""},
+		"a package":                      {"a.rpm", "", "\xed\xab\xee\xdb", 0, ""},
+		"no package":                     {"a.deb", "", "\xed\xab\xee\xdb", 0, "is no Debian package"},
+		"a disk image":                   {"a.iso", "", iso, 0, ""},
+		"half of a disk image":           {"a.iso", "", iso[:4096], 0, "is no ISO file"},
+		"xz, and not bzip2":              {"a.tar.xz", "", "BZh9", 0, "is no xz archive"},
+		"zstd":                           {"a.tar.zst", "", "\x28\xb5\x2f\xfd", 0, ""},
+		"zstd after a skippable frame":   {"a.zst", "", "\x50\x2a\x4d\x18\x00\x00\x00\x00", 0, ""},
+		"an empty archive":               {"a.tar.gz", "", "", 0, "is no gzip archive"},
+		"a tar archive without a member": {"a.tar", "", strings.Repeat("\x00", 1024), 0, ""},
+		"no tar archive":                 {"a.tar", "", strings.Repeat("x", 1024), 0, "is no tar archive"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newSite(t, true)
+			path, _, _ := strings.Cut(c.file, "?")
+			s.put("/"+path, []byte(c.body))
+			if c.contentType != "" {
+				answerPage(s, "/"+path, c.contentType, c.body)
+				answerPage(s, "/"+path, c.contentType, c.body)
+			}
+			b := &manifest.Bundle{Metadata: manifest.Metadata{Name: "b", Version: "1"}, Files: []manifest.File{{Name: "it", URL: s.url + "/" + c.file, Mode: c.mode}}}
+			o := options(newStore(t), s)
+			_, err := fetch.Resolve(t.Context(), b, o)
+			if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+				t.Fatalf("got %v, want %q", err, c.want)
+			}
+			if c.want == "" {
+				return
+			}
+			// What was refused is not taken from the cache, either.
+			if _, err := fetch.Resolve(t.Context(), b, o); err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("again: got %v", err)
+			}
+			b.Files[0].SHA256 = manifest.Sums{manifest.AllPlatforms: digestOf([]byte(c.body)).Encoded()}
+			if _, err := fetch.Resolve(t.Context(), b, o); err != nil {
+				t.Errorf("with its sha256: %v", err)
+			}
+		})
+	}
+}
+
+// TestPageInPlaceOfAnIndex wants pages in place of charts, a repository's index and checksums to be named as what they are.
+func TestPageInPlaceOfAnIndex(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, true)
+	s.put("/tool", []byte("tool"))
+	for _, path := range []string{"/charts/index.yaml", "/app-1.0.0.tgz", "/SHA256SUMS"} {
+		s.put(path, []byte(signInPage))
+	}
+	for _, b := range []*manifest.Bundle{
+		oneChart(manifest.Chart{Name: "app", Repo: s.url + "/charts", Version: "1.0.0"}),
+		oneChart(manifest.Chart{URL: s.url + "/app-1.0.0.tgz"}),
+		{Metadata: manifest.Metadata{Name: "b", Version: "1"}, Files: []manifest.File{{Name: "tool", URL: s.url + "/tool", Checksums: s.url + "/SHA256SUMS"}}},
+	} {
+		if _, err := fetch.Resolve(t.Context(), b, options(newStore(t), s)); err == nil || !strings.Contains(err.Error(), "is a web page (HTML)") || !strings.Contains(err.Error(), "netrc") {
+			t.Errorf("got %v", err)
+		}
+	}
+}
