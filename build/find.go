@@ -274,7 +274,7 @@ func (f *finder) find(ctx context.Context, list []fetch.Chart) error {
 func (f *finder) invalid() (problems []string) {
 	for _, d := range f.seen.Doubts {
 		if d.Invalid() && d.Source == "" && !f.Manifest.ExcludesImage(d.Text) {
-			problems = append(problems, fmt.Sprintf("%s: %q is not an image reference: correct it, or name it under excludeImages", d.Place, d.Text))
+			problems = append(problems, fmt.Sprintf("%s: %s: correct it, or name it under excludeImages", d.Place, d.Problem()))
 		}
 	}
 	return problems

@@ -63,7 +63,7 @@ type Doubt struct {
 // String returns the text, the reason for the doubt, the place, and the remedy where there is only one.
 func (d Doubt) String() string {
 	text := fmt.Sprintf("%q (%s) in %s", d.Text, d.Why, d.Place)
-	if d.Why == whyInvalid {
+	if d.Invalid() {
 		text += "; correct it, or name it under excludeImages"
 	}
 	return text
@@ -98,7 +98,15 @@ func CheckRules(own []manifest.ImageRule) error {
 }
 
 // Invalid reports whether the text stands where only an image can be, and is no reference of one.
-func (d Doubt) Invalid() bool { return d.Why == whyInvalid }
+func (d Doubt) Invalid() bool { return d.Why == whyInvalid || d.Why == whyBlanks }
+
+// Problem says what is wrong with a text that Invalid is true for.
+func (d Doubt) Problem() string {
+	if d.Why == whyBlanks {
+		return fmt.Sprintf("%q has blanks or a line break around it, which Kubernetes refuses", d.Text)
+	}
+	return fmt.Sprintf("%q is not an image reference", d.Text)
+}
 
 // Merge joins results, sorts their content and removes duplicates.
 func Merge(results ...Result) Result {

@@ -204,6 +204,22 @@ spec:
 	}
 }
 
+// TestBlanksAroundImage wants blanks to be named as the fault: the text within is a valid reference.
+func TestBlanksAroundImage(t *testing.T) {
+	t.Parallel()
+	for _, value := range []string{"' quay.io/a/b:1'", "'quay.io/a/b:1 '", `"quay.io/a/b:1\n"`, "|\n      quay.io/a/b:1\n"} {
+		file := "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  containers:\n  - name: c\n    image: " + value + "\n"
+		r, err := finder(t).YAML([]byte(file), discover.Place{File: "f.yaml"})
+		if err != nil || len(r.Images) != 0 || len(r.Doubts) != 1 || !r.Doubts[0].Invalid() {
+			t.Errorf("%s: %v, %v", value, r, err)
+			continue
+		}
+		if got := r.Doubts[0].Problem(); got != `"quay.io/a/b:1" has blanks or a line break around it, which Kubernetes refuses` {
+			t.Errorf("%s: got %s", value, got)
+		}
+	}
+}
+
 func TestUndecided(t *testing.T) {
 	t.Parallel()
 	doubts := []discover.Doubt{

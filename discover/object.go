@@ -246,7 +246,7 @@ func (w *walk) doubt(at, text, why string) {
 	}
 	place := w.place
 	place.Path += at
-	if place.Source == "" && why == whyInvalid {
+	if place.Source == "" && (why == whyInvalid || why == whyBlanks) {
 		place.Line = w.lineOf(text)
 	}
 	w.found.Doubts = append(w.found.Doubts, Doubt{shorten(text), why, place})

@@ -17,6 +17,7 @@ const (
 	whyTemplate   = "it is filled in elsewhere"
 	whyInjected   = "an admission webhook fills it in"
 	whyInvalid    = "it is no image reference"
+	whyBlanks     = "blanks or a line break surround it, which Kubernetes refuses"
 	whyUnknown    = "it looks like an image, in an unknown place"
 	whyNoRegistry = "it looks like an image, but names no registry"
 	whyNoTag      = "it looks like an image, but has no tag"
@@ -40,6 +41,11 @@ func field(s string) (ref, why string) {
 		return "", whyInvalid
 	}
 	ref, err := manifest.ImageName(s)
+	if err != nil && strings.TrimSpace(s) != s {
+		if _, err := manifest.ImageName(strings.TrimSpace(s)); err == nil {
+			return "", whyBlanks
+		}
+	}
 	if err != nil {
 		return "", whyInvalid
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/kkbundle/kkbundle/capped"
 	"github.com/kkbundle/kkbundle/charts"
 	"github.com/kkbundle/kkbundle/manifest"
 )
@@ -244,37 +245,127 @@ func (h *helmCharts) resolveOCI(ctx context.Context, c manifest.Chart) (manifest
 	if err != nil {
 		return manifest.Pin{}, err
 	}
-	version := c.Version
-	if _, err := semver.StrictNewVersion(version); err != nil {
-		tags, err := repo.tags(ctx)
-		if err != nil {
-			return manifest.Pin{}, err
-		}
-		for i, tag := range tags {
-			tags[i] = strings.ReplaceAll(tag, "_", "+") // tags cannot have a plus sign; this is Helm's replacement
-		}
-		if version, err = pickVersion(tags, version, func(v string) string { return v }); err != nil {
-			return manifest.Pin{}, fmt.Errorf("chart %s in %s: %w", c.Name, c.Repo, err)
-		}
-	}
-	root, data, err := repo.resolve(ctx, strings.ReplaceAll(version, "+", "_"))
+	tag, root, data, err := h.tagged(ctx, repo, c)
 	if err != nil {
 		return manifest.Pin{}, err
+	}
+	if isIndex(root.MediaType) {
+		if root, data, err = chartIn(ctx, repo, root, data); err != nil {
+			return manifest.Pin{}, err
+		}
 	}
 	doc, err := chartManifest(root, data)
 	if err != nil {
 		return manifest.Pin{}, err
 	}
-	return h.verifyOCIChart(ctx, repo, c.Verify, manifest.Pin{
+	pin := manifest.Pin{
 		Kind:      manifest.ItemChart,
-		Ref:       manifest.ChartRef(c, c.Name, version),
 		Name:      c.Name,
-		Version:   version,
+		Version:   tag,
 		Digest:    root.Digest,
 		Size:      root.Size,
 		MediaType: root.MediaType,
 		Verified:  vouches(repo.peers),
-	}, doc)
+	}
+	if !isPrecise(tag) {
+		if pin.Version, err = chartVersionOf(ctx, repo, doc); err != nil {
+			return manifest.Pin{}, err
+		}
+	}
+	pin.Ref = manifest.ChartRef(c, c.Name, pin.Version)
+	if c.Version != "" && !c.Fits(pin) {
+		return manifest.Pin{}, fmt.Errorf("chart %s in %s: the tag %s has version %s of the chart: name that version", c.Name, c.Repo, printable(tag), printable(pin.Version))
+	}
+	return h.verifyOCIChart(ctx, repo, c.Verify, pin, doc)
+}
+
+// tagged returns the tag of a chart's version, as a version, and its manifest.
+func (h *helmCharts) tagged(ctx context.Context, repo *repository, c manifest.Chart) (tag string, root ocispec.Descriptor, data []byte, err error) {
+	exact := isPrecise(c.Version)
+	if exact {
+		root, data, err = repo.resolve(ctx, strings.ReplaceAll(c.Version, "+", "_"))
+		if err == nil || !lacking(err, http.StatusNotFound) {
+			return c.Version, root, data, err
+		}
+	}
+	missing := err
+	tags, err := repo.tags(ctx)
+	if err != nil {
+		return "", root, nil, cmp.Or(missing, err)
+	}
+	for i, tag := range tags {
+		tags[i] = strings.ReplaceAll(tag, "_", "+") // tags cannot have a plus sign; this is Helm's replacement
+	}
+	if exact { // a tag with a v, or without
+		tags = slices.DeleteFunc(tags, func(tag string) bool { return !equalVersions(tag, c.Version) })
+		if len(tags) == 0 {
+			return "", root, nil, missing
+		}
+	}
+	if tag, err = pickVersion(tags, c.Version, func(v string) string { return v }); err != nil {
+		return "", root, nil, fmt.Errorf("chart %s in %s: %w", c.Name, c.Repo, err)
+	}
+	root, data, err = repo.resolve(ctx, strings.ReplaceAll(tag, "+", "_"))
+	return tag, root, data, err
+}
+
+// isPrecise reports whether a tag is one whole version: others, such as 1.2, can move.
+func isPrecise(tag string) bool {
+	_, err := semver.StrictNewVersion(strings.TrimPrefix(tag, "v"))
+	return err == nil
+}
+
+// chartIn returns the chart among the manifests of an index. Some projects publish their images and their chart under one tag; Helm takes
+// the chart.
+func chartIn(ctx context.Context, repo *repository, root ocispec.Descriptor, data []byte) (ocispec.Descriptor, []byte, error) {
+	doc, err := parseManifest(root, data)
+	if err != nil {
+		return root, nil, err
+	}
+	const most = 20 // manifests to read; the descriptor of a chart mostly says what it is
+	read := 0
+	for _, child := range doc.Manifests {
+		named := child.ArtifactType == chartConfig
+		isImage := child.Platform != nil && child.Platform.Architecture != "" && child.Platform.Architecture != "unknown"
+		if isIndex(child.MediaType) || !named && (child.ArtifactType != "" || isImage) {
+			continue
+		}
+		if read++; read > most {
+			break
+		}
+		desc, text, err := repo.manifest(ctx, ocispec.Descriptor{Digest: child.Digest, Size: child.Size, MediaType: child.MediaType})
+		if err != nil {
+			return root, nil, err
+		}
+		if _, err := chartManifest(desc, text); err == nil {
+			return desc, text, nil
+		}
+	}
+	return root, nil, errors.New("not a Helm chart: an index without one")
+}
+
+// chartVersionOf returns the version in the config of a chart, which is its Chart.yaml.
+func chartVersionOf(ctx context.Context, repo *repository, doc manifestDoc) (string, error) {
+	if doc.Config.Size > maxConfig {
+		return "", fmt.Errorf("config %s: %d bytes are more than the %d allowed", doc.Config.Digest, doc.Config.Size, maxConfig)
+	}
+	if err := repo.loader.fetchBlob(ctx, repo.blob(doc.Config.Digest, doc.Config.Size)); err != nil {
+		return "", err
+	}
+	data, ok, err := repo.loader.cache.stored(ctx, doc.Config.Digest, maxConfig)
+	if err != nil || !ok {
+		return "", &storeError{cmp.Or(err, fmt.Errorf("blob %s has disappeared from the cache", doc.Config.Digest))}
+	}
+	var config struct {
+		Version string `json:"version"`
+	}
+	if err := capped.JSON(data, maxValues, &config); err != nil {
+		return "", fmt.Errorf("config %s: %w", doc.Config.Digest, err)
+	}
+	if _, err := semver.NewVersion(config.Version); err != nil {
+		return "", fmt.Errorf("config %s: the chart's version %q is no version", doc.Config.Digest, printable(config.Version))
+	}
+	return config.Version, nil
 }
 
 // chartManifest checks that a manifest is that of a Helm chart.
@@ -354,6 +445,9 @@ func (h *helmCharts) checkOCI(ctx context.Context, pin manifest.Pin, img image) 
 	c, err := h.load(ctx, img.blobs[i].Digest)
 	if err != nil {
 		return err
+	}
+	if c.Version() == pin.Version || equalVersions(c.Version(), pin.Version) {
+		return nil // the name of the repository need not be the chart's
 	}
 	return sameChart(pin, c)
 }

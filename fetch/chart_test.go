@@ -10,6 +10,11 @@ import (
 	"strings"
 	"testing"
 
+	gname "github.com/google/go-containerregistry/pkg/name"
+	gcr "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	helmregistry "helm.sh/helm/v3/pkg/registry"
 
@@ -288,10 +293,31 @@ func TestOCIChart(t *testing.T) {
 			content(t, store, l.Digest)
 		}
 	}
+	// A repository named otherwise than its chart, a moving tag, a tag with a v.
+	for tag, v := range map[string]string{"hub/charts/app-chart:1.1.0": "1.1.0", "hub/charts/moving:1.1": "1.1.0", "hub/charts/v:v1.1.0": "1.1.0", "hub/charts/off:2.0": "1.0.0"} {
+		if _, err := client.Push(chartArchive(t, v), u.Host+"/"+tag, helmregistry.PushOptStrictMode(false)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for chart, want := range map[[2]string]string{{"app-chart", "1.1.0"}: "1.1.0", {"app-chart", ""}: "1.1.0", {"moving", "1.1"}: "1.1.0", {"moving", "^1"}: "1.1.0", {"v", "1.1.0"}: "v1.1.0"} {
+		store := newStore(t)
+		l, err := fetch.Resolve(t.Context(), oneChart(manifest.Chart{Name: chart[0], Repo: "oci://docker.io/charts", Version: chart[1]}), u.options(store))
+		if err != nil {
+			t.Errorf("%v: %v", chart, err)
+			continue
+		}
+		if p := l.Items[0]; p.Name != chart[0] || p.Version != want || p.Ref != "oci://docker.io/charts/"+chart[0]+":"+want {
+			t.Errorf("%v: pin: %+v", chart, p)
+		}
+		if _, err := fetch.All(t.Context(), l, u.options(store)); err != nil {
+			t.Errorf("%v: %v", chart, err)
+		}
+	}
 	for name, c := range map[string]struct {
 		chart manifest.Chart
 		says  []string
 	}{
+		"another version": {manifest.Chart{Name: "off", Repo: "oci://docker.io/charts", Version: "2.0"}, []string{"the tag 2.0 has version 1.0.0 of the chart"}},
 		"no such version": {manifest.Chart{Name: "app", Repo: "oci://docker.io/charts", Version: "3.0.0"}, []string{"no such tag", u.Host}},
 		"no such range":   {manifest.Chart{Name: "app", Repo: "oci://docker.io/charts", Version: "3.x"}, []string{"no version 3.x", "newest are 2.0.0-rc.1, 1.1.1+b.1"}},
 		"an image":        {manifest.Chart{Name: "image", Repo: "oci://docker.io/charts", Version: "1.0.0"}, []string{"not a Helm chart"}},
@@ -303,5 +329,48 @@ func TestOCIChart(t *testing.T) {
 			continue
 		}
 		wantError(t, err, c.says...)
+	}
+}
+
+// TestChartInIndex wants the chart of a tag that leads to an index of images and a chart, whether its entry says what it is or not.
+func TestChartInIndex(t *testing.T) {
+	t.Parallel()
+	for name, artifactType := range map[string]string{"named": "application/vnd.cncf.helm.config.v1+json", "unnamed": ""} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			u := newUpstream(t, registrytest.Options{})
+			client, err := helmregistry.NewClient(helmregistry.ClientOptPlainHTTP(), helmregistry.ClientOptWriter(io.Discard),
+				helmregistry.ClientOptCredentialsFile(filepath.Join(t.TempDir(), "config.json")))
+			if err != nil {
+				t.Fatal(err)
+			}
+			pushed, err := client.Push(chartArchive(t, "1.0.0"), u.Host+"/hub/charts/app:1.0.0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			ref, err := gname.NewTag(u.Host+"/hub/charts/app:1.0.0", gname.Insecure)
+			if err != nil {
+				t.Fatal(err)
+			}
+			chart, err := remote.Image(ref)
+			if err != nil {
+				t.Fatal(err)
+			}
+			index := mutate.AppendManifests(empty.Index,
+				mutate.IndexAddendum{Add: platformImage(t, "linux/amd64"), Descriptor: gcr.Descriptor{Platform: &gcr.Platform{OS: "linux", Architecture: "amd64"}}},
+				mutate.IndexAddendum{Add: chart, Descriptor: gcr.Descriptor{ArtifactType: artifactType}})
+			if err := remote.WriteIndex(ref, index); err != nil {
+				t.Fatal(err)
+			}
+			store := newStore(t)
+			l, err := fetch.Resolve(t.Context(), oneChart(manifest.Chart{Name: "app", Repo: "oci://docker.io/charts", Version: "1.0.0"}), u.options(store))
+			if err != nil {
+				t.Fatal(err)
+			}
+			items, err := fetch.All(t.Context(), l, u.options(store))
+			if err != nil || items[0].Descriptor.Digest.String() != pushed.Manifest.Digest {
+				t.Errorf("got %v, %v", items, err)
+			}
+		})
 	}
 }
