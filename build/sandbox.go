@@ -349,6 +349,9 @@ func (a *findAnswer) chart(f *discover.Finder, r findRequest, archive []byte) {
 		found := f.Annotation(file.Content, discover.Place{Source: r.Source, File: file.Name})
 		a.Images, a.Doubts = append(a.Images, found.Images...), append(a.Doubts, found.Doubts...)
 	}
+	for _, file := range rendering.Listed {
+		a.Doubts = append(a.Doubts, f.Listed(file.Content, discover.Place{Source: r.Source, File: file.Name})...)
+	}
 	for _, kind := range rendering.Lookups {
 		if d, ok := discover.Lookup(kind); ok {
 			d.Source = r.Source

@@ -20,6 +20,10 @@ import (
 // (https://artifacthub.io/docs/topics/annotations/helm/).
 const imagesAnnotation = "artifacthub.io/images"
 
+// bitnamiAnnotation is the annotation of the same form in Bitnami's charts. It also lists images of features that are not enabled
+// (https://github.com/bitnami/charts/blob/main/bitnami/postgresql/Chart.yaml).
+const bitnamiAnnotation = "images"
+
 // RenderOptions configure the rendering of a chart.
 type RenderOptions struct {
 	Release, Namespace string
@@ -46,6 +50,8 @@ type Rendering struct {
 	NoUpgrade string
 	// Annotations are the values of artifacthub.io/images in each Chart.yaml that has it.
 	Annotations []RenderedFile
+	// Listed are the values of the annotation images, which Bitnami's charts have: images that some values need.
+	Listed []RenderedFile
 	// Lookups are the kinds of objects that templates looked up in a cluster, "apps/v1 Deployment", sorted. The lookups
 	// found nothing, and for Upgrade the objects of Files.
 	Lookups []string
@@ -79,7 +85,7 @@ func Render(archive io.Reader, o RenderOptions) (*Rendering, error) {
 	install := chartutil.ReleaseOptions{Name: o.Release, Namespace: o.Namespace, Revision: 1, IsInstall: true}
 	upgrade := chartutil.ReleaseOptions{Name: o.Release, Namespace: o.Namespace, Revision: 2, IsUpgrade: true}
 	cluster := &lookups{namespace: o.Namespace, asked: map[string]bool{}}
-	r := &Rendering{Name: loaded.Name(), Version: loaded.Version(), Annotations: annotations(c)}
+	r := &Rendering{Name: loaded.Name(), Version: loaded.Version(), Annotations: annotations(c, imagesAnnotation), Listed: annotations(c, bitnamiAnnotation)}
 	render := func(release chartutil.ReleaseOptions) ([]RenderedFile, error) {
 		// Schemas are not checked: they may refer to addresses, which would be fetched.
 		all, err := chartutil.ToRenderValuesWithSchemaValidation(c, values, release, caps, true)
@@ -177,13 +183,13 @@ func changed(before, after []RenderedFile) []RenderedFile {
 	return list
 }
 
-func annotations(c *chart.Chart) []RenderedFile {
+func annotations(c *chart.Chart, key string) []RenderedFile {
 	var list []RenderedFile
-	if text := c.Metadata.Annotations[imagesAnnotation]; text != "" {
+	if text := c.Metadata.Annotations[key]; text != "" {
 		list = append(list, RenderedFile{path.Join(c.ChartFullPath(), "Chart.yaml"), text})
 	}
 	for _, sub := range c.Dependencies() {
-		list = append(list, annotations(sub)...)
+		list = append(list, annotations(sub, key)...)
 	}
 	return list
 }

@@ -41,7 +41,7 @@ func renderFiles() map[string]string {
 name: app
 version: 1.0.0
 kubeVersion: ">=1.30.0"
-annotations: {artifacthub.io/images: "- image: a"}
+annotations: {artifacthub.io/images: "- image: a", images: "- {name: l, image: l}"}
 dependencies:
   - {name: some, version: 1.x, condition: some.enabled}
   - {name: none, version: 1.x, condition: none.enabled}
@@ -96,6 +96,7 @@ func TestRender(t *testing.T) {
 		Annotations: []RenderedFile{
 			{"app/Chart.yaml", "- image: a"}, {"app/charts/some/Chart.yaml", "- image: b"}, {"app/charts/again/Chart.yaml", "- image: b"},
 		},
+		Listed:  []RenderedFile{{"app/Chart.yaml", "- {name: l, image: l}"}},
 		Lookups: []string{"apps/v1 Deployment", "v1 Secret"},
 	}
 	if diff := cmp.Diff(r, want); diff != "" {

@@ -172,6 +172,21 @@ func TestAnnotation(t *testing.T) {
 	}
 }
 
+// TestListed wants the images that a chart of Bitnami lists to be in doubt, and those that were found to resolve theirs.
+func TestListed(t *testing.T) {
+	t.Parallel()
+	in := discover.Place{Source: "chart kibana 10.6.1", File: "kibana/Chart.yaml"}
+	doubts := finder(t).Listed("- name: kibana\n  image: docker.io/bitnami/kibana:8.10.4-debian-11-r0\n- name: os-shell\n  image: docker.io/bitnami/os-shell:11-debian-11-r90\n", in)
+	left := discover.Undecided(doubts, []string{"docker.io/bitnami/kibana:8.10.4-debian-11-r0"})
+	want := `"docker.io/bitnami/os-shell:11-debian-11-r90" (the chart lists it, and nothing that these values render has it) in chart kibana 10.6.1: kibana/Chart.yaml: annotations.images[1].image`
+	if len(doubts) != 2 || len(left) != 1 || left[0].String() != want {
+		t.Errorf("got %v, left %v", doubts, left)
+	}
+	if other := finder(t).Listed("see the README", in); len(other) != 0 {
+		t.Errorf("got %v", other)
+	}
+}
+
 // TestInvalidImage names file, line, object and path of a container whose image is no reference, once for the object, and the remedy.
 func TestInvalidImage(t *testing.T) {
 	t.Parallel()
@@ -201,6 +216,57 @@ spec:
 	r, err = finder(t).YAML([]byte(file), discover.Place{Source: "chart shop 1.0.0", File: "shop/templates/web.yaml"})
 	if err != nil || len(r.Doubts) != 1 || r.Doubts[0].Line != 0 {
 		t.Errorf("%v, %v", r.Doubts, err)
+	}
+}
+
+// TestKnownToEverybody wants images that are not in pod specs, in the forms that their projects write.
+func TestKnownToEverybody(t *testing.T) {
+	t.Parallel()
+	const injector = `apiVersion: v1
+kind: ConfigMap
+metadata: {name: istio-sidecar-injector, namespace: istio-system}
+data:
+  values: |-
+    {
+      "gateways": {"seccompProfile": {}},
+      "global": {
+        "hub": "docker.io/istio",
+        "proxy": {"autoInject": "enabled", "image": "proxyv2"},
+        "proxy_init": {"image": %q},
+        "tag": "1.27.1",
+        "variant": %q
+      }
+    }
+  config: |-
+    policy: enabled
+`
+	for name, c := range map[string]struct{ in, want string }{
+		"Istio's injector":         {fmt.Sprintf(injector, "proxyv2", ""), "docker.io/istio/proxyv2:1.27.1"},
+		"Istio, a variant":         {fmt.Sprintf(injector, "proxyv2", "distroless"), "docker.io/istio/proxyv2:1.27.1 docker.io/istio/proxyv2:1.27.1-distroless"},
+		"Istio, a whole reference": {fmt.Sprintf(injector, "quay.io/own/init:2", ""), "quay.io/own/init:2"},
+		"another ConfigMap":        {"{apiVersion: v1, kind: ConfigMap, metadata: {name: a}, data: {values: 'global: {hub: x}'}}", ""},
+		"OLM": {`apiVersion: operators.coreos.com/v1alpha1
+kind: ClusterServiceVersion
+metadata: {name: etcdoperator.v0.9.4}
+spec:
+  relatedImages:
+  - {name: etcd, image: "quay.io/coreos/etcd@sha256:3816b6daf9b66d6ced6f0f966314e2d4f894982c6b1493061502f8c2bf86ac84"}
+  - {name: manager, image: "quay.io/coreos/etcd-operator:v0.9.4"}
+  install: {strategy: deployment, spec: {deployments: [{name: d, spec: {template: {spec: {containers: [{name: c, image: "quay.io/coreos/etcd-operator:v0.9.4"}]}}}}]}}
+`, "quay.io/coreos/etcd-operator:v0.9.4 quay.io/coreos/etcd@sha256:3816b6daf9b66d6ced6f0f966314e2d4f894982c6b1493061502f8c2bf86ac84"},
+		"Grafana Agent":               {"{apiVersion: monitoring.grafana.com/v1alpha1, kind: GrafanaAgent, metadata: {name: a}, spec: {image: 'grafana/agent:v0.40.4'}}", "docker.io/grafana/agent:v0.40.4"},
+		"Grafana Agent, by a version": {"{apiVersion: monitoring.grafana.com/v1alpha1, kind: GrafanaAgent, metadata: {name: a}, spec: {version: v0.40.4}}", "docker.io/grafana/agent:v0.40.4"},
+	} {
+		r, err := finder(t).YAML([]byte(c.in), discover.Place{})
+		var got []string
+		for _, image := range r.Images {
+			if len(got) == 0 || got[len(got)-1] != image.Ref {
+				got = append(got, image.Ref)
+			}
+		}
+		if diff := cmp.Diff(strings.Join(got, " "), c.want); diff != "" || err != nil {
+			t.Errorf("%s: %v, -got +want:\n%s", name, err, diff)
+		}
 	}
 }
 

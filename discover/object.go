@@ -45,7 +45,21 @@ func (f *Finder) YAML(text []byte, in Place) (Result, error) {
 
 // Annotation finds the images in the value of a chart's annotation artifacthub.io/images: a list of mappings with image.
 func (f *Finder) Annotation(text string, in Place) Result {
-	in.Path = "annotations['artifacthub.io/images']"
+	return annotated(text, in, "annotations['artifacthub.io/images']")
+}
+
+// Listed returns doubts about the images in the value of a chart's annotation images, of the same form: Bitnami's charts list there what
+// some values need. The images that were found resolve theirs. A text of another form is another use of the key.
+func (*Finder) Listed(text string, in Place) []Doubt {
+	var doubts []Doubt
+	for _, image := range annotated(text, in, "annotations.images").Images {
+		doubts = append(doubts, Doubt{image.Ref, whyListed, image.Place})
+	}
+	return doubts
+}
+
+func annotated(text string, in Place, path string) Result {
+	in.Path = path
 	w := &walk{place: in, left: maxObjects}
 	all, err := parse(manifest.ObjectText{Text: []byte(text)})
 	var list []any

@@ -22,6 +22,7 @@ const (
 	whyNoRegistry = "it looks like an image, but names no registry"
 	whyNoTag      = "it looks like an image, but has no tag"
 	whyPort       = "it is an image or an address"
+	whyListed     = "the chart lists it, and nothing that these values render has it"
 	whyController = "its controller chooses an image"
 )
 

@@ -22,6 +22,7 @@ var data []byte
 var builtin = sync.OnceValues(func() ([]rule, error) { //nolint:gochecknoglobals // what it holds does not change
 	var list []struct {
 		manifest.ImageRule `yaml:",inline"`
+		Within             string `yaml:"within"`
 		Source             string `yaml:"source"`
 	}
 	decoder := yaml.NewDecoder(bytes.NewReader(data))
@@ -29,14 +30,23 @@ var builtin = sync.OnceValues(func() ([]rule, error) { //nolint:gochecknoglobals
 	if err := decoder.Decode(&list); err != nil {
 		return nil, fmt.Errorf("read the rules for images: %w", err)
 	}
-	var rules []manifest.ImageRule
+	var own []manifest.ImageRule
 	for _, one := range list {
 		if one.Source == "" {
 			return nil, fmt.Errorf("read the rules for images: %s has no source", one.Kind)
 		}
-		rules = append(rules, one.ImageRule)
+		own = append(own, one.ImageRule)
 	}
-	return compile(rules)
+	rules, err := compile(own)
+	for i, one := range list {
+		if one.Within == "" || err != nil {
+			continue
+		}
+		if rules[i].within, err = parsePath(one.Within); err != nil {
+			return nil, fmt.Errorf("read the rules for images: within of %s: %w", one.Kind, err)
+		}
+	}
+	return rules, err
 })
 
 // A rule names the paths of images in objects of a kind.
@@ -45,6 +55,8 @@ type rule struct {
 	paths            []jsonPath
 	images           []imageTemplate
 	required         bool
+	// within leads to a text with the object that the paths are of; nil for the object itself.
+	within jsonPath
 }
 
 // An imageTemplate is a reference with paths in it: texts and paths alternate, and the first and the last are texts.
@@ -144,6 +156,10 @@ func (w *walk) ruled(object map[string]any, kind, apiVersion string) {
 		if !r.fits(kind, apiVersion) {
 			continue
 		}
+		if r.within != nil {
+			w.embedded(object, r)
+			continue
+		}
 		required = required || r.required
 		templates = append(templates, r.images...)
 		for _, p := range r.paths {
@@ -171,4 +187,35 @@ func (w *walk) ruled(object map[string]any, kind, apiVersion string) {
 	if required && !named {
 		w.doubt("", "default image of "+kind, whyController)
 	}
+}
+
+// embedded finds the images that a rule selects in an object within a text. A path's value without a slash is only a part of an image.
+func (w *walk) embedded(object map[string]any, r rule) {
+	r.within.each("", object, func(at string, v any) {
+		text, ok := v.(string)
+		if !ok || len(text) > maxScan {
+			return
+		}
+		for doc := range manifest.SplitObjects([]byte(text)) {
+			inner, err := parse(doc)
+			if err != nil || len(inner) != 1 {
+				return // of another form: searched as any text
+			}
+			values, _ := inner[0].(map[string]any)
+			named := false
+			for _, p := range r.paths {
+				p.each("", values, func(where string, v any) {
+					if s, ok := v.(string); ok && strings.Contains(s, "/") {
+						named = true
+						w.field(at+": "+where, s)
+					}
+				})
+			}
+			for _, t := range r.images {
+				if text, where, ok := t.fill(values); ok && !named {
+					w.field(at+": "+where, text)
+				}
+			}
+		}
+	})
 }
