@@ -1,11 +1,11 @@
 // Package build makes bundles on the connected side. Load reads a manifest with everything it names. The Project then builds the
 // bundle (Build), makes a lock (Resolve) or lists the images (Images).
 //
-// Charts and YAML come from strangers, so a child process searches them for images: this program, started with FinderCommand. Main
+// Charts and YAML come from strangers, so a child process searches them for images: this program, started with sandbox.Command. Main
 // of a program that uses this package therefore begins like this:
 //
-//	if len(os.Args) > 1 && os.Args[1] == build.FinderCommand {
-//		if err := build.RunFinder(os.Stdin, os.Stdout); err != nil {
+//	if len(os.Args) > 1 && os.Args[1] == sandbox.Command {
+//		if err := build.Tasks().Run(os.Stdin, os.Stdout); err != nil {
 //			log.Fatal(err)
 //		}
 //		return

@@ -9,18 +9,15 @@ import (
 	"testing"
 
 	"github.com/kkbundle/kkbundle/build"
+	"github.com/kkbundle/kkbundle/sandbox"
 )
 
-// TestMain makes the test binary a finder process if it is started as one, as main of every program that builds has to.
+// TestMain makes the test binary a sandbox process if it is started as one, as main of every program that builds has to.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == build.FinderCommand {
-		if err := build.RunFinder(os.Stdin, os.Stdout); err != nil {
+	if len(os.Args) > 1 && os.Args[1] == sandbox.Command {
+		if err := build.Tasks().Run(os.Stdin, os.Stdout); err != nil {
 			log.Fatal(err)
 		}
-		return
-	}
-	if len(os.Args) > 1 && os.Args[1] == leaveCommand {
-		tryToLeave(os.Args[2:])
 		return
 	}
 	os.Exit(m.Run())

@@ -237,13 +237,13 @@ func (f *finder) find(ctx context.Context, list []fetch.Chart) error {
 	group.SetLimit(2) // processes with their own memory
 	for _, job := range jobs {
 		group.Go(func() error {
-			a, err := f.ask(ctx, job)
+			a, lacking, err := f.ask(ctx, job)
 			mu.Lock()
 			defer mu.Unlock()
 			results = append(results, a.Result)
 			problems = append(problems, a.Problems...)
 			problems = append(problems, f.inputsOf(a.Files)...)
-			missing = a.Missing
+			missing = lacking
 			var failed *FindError
 			if errors.As(err, &failed) {
 				problems = append(problems, failed.problems...)

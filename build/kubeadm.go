@@ -4,10 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
-	"os"
-	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -22,33 +19,17 @@ import (
 	"github.com/kkbundle/kkbundle/installer/kubeadm"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
+	"github.com/kkbundle/kkbundle/sandbox"
 )
 
 // The images of a release are those that its kubeadm lists (`kubeadm config images list`), and not those of a table: patch releases
-// change them. The program is verified like every other file of the bundle. It runs as a child of this program, like the search for
-// images, behind the same barriers; it reads nothing but its own directory.
+// change them. The program is verified like every other file of the bundle. It runs as a sandbox.Program.
 
 const (
 	kubeadmLimit  = 30 * time.Second // it takes less than a second
 	kubeadmOutput = 64 << 10         // bytes; eight lines
 	kubeadmImages = 64               // a release has seven
 )
-
-// A kubeadmRequest runs kubeadm with arguments, in place of the child.
-type kubeadmRequest struct {
-	Program string // its path; the directory has nothing else
-	Args    []string
-}
-
-// become runs the program in this process. It returns only if that failed, or if this system lacks the barriers that keep a program
-// of others from this machine's files and networks.
-func (r kubeadmRequest) become() error {
-	missing := isolateProgram(filepath.Dir(r.Program))
-	if slices.Contains(missing, barrierLandlock) || slices.Contains(missing, barrierSeccomp) {
-		return fmt.Errorf("kubeadm is not run on a system without %s", strings.Join(missing, ", "))
-	}
-	return fmt.Errorf("kubeadm: %w", execute(r.Program, append([]string{"kubeadm"}, r.Args...)))
-}
 
 // A kubeadmProgram is the kubeadm of a cluster's release, for the platform of this machine.
 type kubeadmProgram struct {
@@ -91,45 +72,26 @@ func (s *session) configured(ctx context.Context, k kubeadmProgram) ([]string, e
 
 // listImages has a kubeadm list the images of a configuration.
 func (s *session) listImages(ctx context.Context, of digest.Digest, config []byte) (refs []string, err error) {
-	dir, err := os.MkdirTemp("", "kkbundle-kubeadm-")
+	blob, err := s.cache.Open(ctx, of)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	program, file := filepath.Join(dir, "kubeadm"), filepath.Join(dir, "config.yaml")
-	if err := s.unpack(ctx, of, program); err != nil {
-		return nil, err
-	}
-	if err := os.WriteFile(file, config, 0o600); err != nil {
-		return nil, err
-	}
-	limited, cancel := context.WithTimeout(ctx, kubeadmLimit)
-	defer cancel()
-	d := delegate(limited, findRequest{Kubeadm: &kubeadmRequest{Program: program, Args: []string{"config", "images", "list", "--config=" + file}}}, strings.NewReader(""))
+	defer func() { err = errors.Join(err, blob.Close()) }()
+	const file = "config.yaml"
+	answer, err := sandbox.Program{
+		Name: "kubeadm", Content: blob, Files: map[string][]byte{file: config}, Args: []string{"config", "images", "list", "--config=" + file},
+		Limit: kubeadmLimit, Output: kubeadmOutput,
+	}.Run(ctx)
+	failed, ran := errors.AsType[*sandbox.FailedError](err)
 	switch {
-	case ctx.Err() != nil:
-		return nil, context.Cause(ctx)
-	case limited.Err() != nil:
+	case errors.Is(err, sandbox.ErrTime):
 		return nil, fmt.Errorf("it gave no answer within %s", kubeadmLimit)
-	case d.sent != nil || d.failed != nil:
-		return nil, fmt.Errorf("%w: %s", errors.Join(d.sent, d.failed), lastLine(d.stderr))
+	case ran:
+		return nil, fmt.Errorf("%w: %s", failed.Err, lastLine(failed.Stderr))
+	case err != nil:
+		return nil, err
 	}
-	return imagesIn(d.answer)
-}
-
-// unpack writes a blob of the cache into a program.
-func (s *session) unpack(ctx context.Context, d digest.Digest, path string) (err error) {
-	in, err := s.cache.Open(ctx, d)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, in.Close()) }()
-	out, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o700)
-	if err != nil {
-		return err
-	}
-	_, err = io.Copy(out, in)
-	return errors.Join(err, out.Close())
+	return imagesIn(answer)
 }
 
 // imagesIn reads kubeadm's list, a reference per line.

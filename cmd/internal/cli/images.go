@@ -11,6 +11,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/build"
 	"github.com/kkbundle/kkbundle/plain"
+	"github.com/kkbundle/kkbundle/sandbox"
 )
 
 type imagesOptions struct {
@@ -89,12 +90,12 @@ func (g *globals) printImages(r build.Images, names bool) error {
 	return err
 }
 
-func newFindCmd(g *globals) *cobra.Command {
+func newSandboxCmd(g *globals) *cobra.Command {
 	return &cobra.Command{
-		Use:    build.FinderCommand,
-		Short:  "Find images in a chart or in YAML, for another kkbundle",
+		Use:    sandbox.Command,
+		Short:  "Do work that strangers' content decides, for another kkbundle",
 		Hidden: true,
 		Args:   takes(),
-		RunE:   func(*cobra.Command, []string) error { return build.RunFinder(g.In, g.Out) },
+		RunE:   func(*cobra.Command, []string) error { return build.Tasks().Run(g.In, g.Out) },
 	}
 }
