@@ -52,6 +52,9 @@ const (
 	maxStderr  = 4096     // bytes that are kept
 	memoryTick = 10 * time.Millisecond
 
+	// inside is a variable of a child's environment, so that a program that forgot Tasks.Run does not start itself without an end.
+	inside = "KKBUNDLE_SANDBOX"
+
 	exitMemory = 3 // exit codes of the child; no user sees them
 	exitOrphan = 4
 )
@@ -209,6 +212,9 @@ type child struct {
 
 // run starts the child and waits until it ends.
 func (c child) run(ctx context.Context) error {
+	if os.Getenv(inside) != "" {
+		return fmt.Errorf("this program does not call Tasks.Run if its first argument is %q", Command)
+	}
 	exe, err := os.Executable()
 	if err != nil {
 		return err
@@ -221,7 +227,7 @@ func (c child) run(ctx context.Context) error {
 	for _, namespaces := range separations() {
 		cmd := exec.CommandContext(ctx, exe, Command)
 		cmd.Args[0] = os.Args[0]
-		cmd.Env = []string{"GOTRACEBACK=none"}
+		cmd.Env = []string{"GOTRACEBACK=none", inside + "=1"}
 		cmd.Dir = c.dir
 		cmd.WaitDelay = time.Second
 		cmd.Stderr = stderr
