@@ -24,3 +24,26 @@ func TestPlaceFull(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// TestOnlyCompressedLayersHaveAGuessedLength: a layer that is to come and already compressed will be stored, so the place behind it is
+// known. Another one may shrink, so it is waited for.
+func TestOnlyCompressedLayersHaveAGuessedLength(t *testing.T) {
+	t.Parallel()
+	layer, file := format.Blob{Sum: format.Sum{1}, Size: 100_000}, format.Blob{Sum: format.Sum{2}, Size: 100_000}
+	p := &places{
+		plan: &plan{layout: format.Layout{FrameSize: format.MinFrameSize, Blobs: []format.Blob{layer, file}}},
+		src: &Incoming{coming: map[format.Sum]*coming{
+			layer.Sum: {sum: layer.Sum, size: layer.Size, compressed: true},
+			file.Sum:  {sum: file.Sum, size: file.Size},
+		}},
+		length: func(format.Sum) (int64, bool) { return 0, false }, // neither is here
+	}
+	p.last = format.Segment{Kind: format.SegmentBlob, Blob: 0}
+	if n, ok := p.lastLen(); !ok || n != format.StoredLen(layer.Size) {
+		t.Errorf("a compressed layer: %d bytes, %t", n, ok)
+	}
+	p.last.Blob = 1
+	if n, ok := p.lastLen(); ok {
+		t.Errorf("a file that may shrink: %d bytes", n)
+	}
+}

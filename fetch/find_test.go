@@ -63,6 +63,26 @@ func TestFind(t *testing.T) {
 	}
 }
 
+// TestFindCountsItsCharts wants the charts that are brought for the search in the totals, whether their size was known before (in a
+// registry) or not (in a repository).
+func TestFindCountsItsCharts(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, true)
+	helmRepo(t, s, true, "1.0.0")
+	o := options(newStore(t), s)
+	var last fetch.Event
+	o.Jobs, o.Progress = 1, func(e fetch.Event) { last = e }
+	searched := errors.New("searched")
+	o.Find = func(context.Context, []fetch.Chart) ([]fetch.Found, error) { return nil, searched }
+	b := oneChart(manifest.Chart{Name: "app", Repo: "https://" + s.host + "/repo", Version: "1.0.0"})
+	if _, err := fetch.Resolve(t.Context(), b, o); !errors.Is(err, searched) {
+		t.Fatal(err)
+	}
+	if want := int64(len(chartArchive(t, "1.0.0"))); last.Done < want || last.Total != last.Done {
+		t.Errorf("%d of %d bytes at the end; the chart has %d", last.Done, last.Total, want)
+	}
+}
+
 // TestFindDespiteFailures wants the charts that are there to be searched, and everything that failed to be told at once.
 func TestFindDespiteFailures(t *testing.T) {
 	t.Parallel()

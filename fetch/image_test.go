@@ -320,6 +320,31 @@ func TestImagePlatforms(t *testing.T) {
 	}
 }
 
+// TestPinnedPlatformsMustBeThere: a lock names the platforms that the build found, so an index without one of them is an error,
+// whatever the policy was. An image of one platform has no index to look at.
+func TestPinnedPlatformsMustBeThere(t *testing.T) {
+	t.Parallel()
+	u := newUpstream(t, registrytest.Options{})
+	amd := platformImage(t, "linux/amd64")
+	u.pushIndex("k8s/amd:1", add(t, v1.ImageIndex(empty.Index), amd, "linux/amd64"))
+	u.pushImage("k8s/single:1", amd)
+	l, err := fetch.Resolve(t.Context(), images([]string{"linux/amd64"}, "registry.k8s.io/amd:1", "registry.k8s.io/single:1"), u.options(newStore(t)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := fetch.All(t.Context(), l, u.options(newStore(t))); err != nil {
+		t.Errorf("the lock as it was written: %v", err)
+	}
+	for i := range l.Items {
+		l.Items[i].Platforms = []string{"linux/amd64", "linux/arm64"}
+	}
+	_, err = fetch.All(t.Context(), l, u.options(newStore(t)))
+	wantError(t, err, "registry.k8s.io/amd:1", "missing platforms linux/arm64")
+	if strings.Contains(err.Error(), "single:1") {
+		t.Errorf("an image without an index was looked at: %v", err)
+	}
+}
+
 func TestImagePin(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t, registrytest.Options{})

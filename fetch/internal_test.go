@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/kkbundle/kkbundle/manifest"
@@ -124,6 +125,18 @@ func TestRetryAfter(t *testing.T) {
 		if got := retryAfter(value, now); got != want {
 			t.Errorf("%q: got %s, want %s", value, got, want)
 		}
+	}
+}
+
+// TestDiagnostics has a registry's codes with their messages, and a code alone where it sent no message.
+func TestDiagnostics(t *testing.T) {
+	t.Parallel()
+	err := &transport.Error{Errors: []transport.Diagnostic{{Code: transport.DeniedErrorCode, Message: "no access"}, {Code: transport.UnknownErrorCode}}}
+	if got := diagnostics(fmt.Errorf("GET: %w", err)); got != "DENIED: no access; UNKNOWN" {
+		t.Errorf("got %q", got)
+	}
+	if got := diagnostics(errors.New("<html>")); got != "" {
+		t.Errorf("a page: got %q", got)
 	}
 }
 

@@ -60,3 +60,17 @@ func TestMatching(t *testing.T) {
 		}
 	}
 }
+
+// TestAWrongNameIsAnsweredWithTheNearest checks the whole message, with and without a near name.
+func TestAWrongNameIsAnsweredWithTheNearest(t *testing.T) {
+	t.Parallel()
+	items := []bundle.Item{{Kind: bundle.KindImage, Ref: "docker.io/library/nginx:1.29", Name: "docker.io/library/nginx", Version: "1.29"}}
+	for pattern, want := range map[string]string{
+		"ngnix:1.29": "the bundle has no ngnix:1.29; did you mean docker.io/library/nginx:1.29?",
+		"postgresql": "the bundle has no postgresql; `kkbundle inspect` lists its items",
+	} {
+		if got := transfer.NewNoItemError(items, pattern).Error(); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}

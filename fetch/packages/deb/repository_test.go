@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -103,12 +104,15 @@ func TestLoad(t *testing.T) {
 				flip(t, filepath.Join(dir, "dists/bookworm", c.damage))
 			}
 			u := packages.NewUniverse(deb.Format{Arch: "amd64"})
-			_, err := r.Load(t.Context(), directory(dir), u, now())
+			notes, err := r.Load(t.Context(), directory(dir), u, now())
 			if c.want == "" && (err != nil || u.Len() != 2) {
 				t.Errorf("%d packages, %v", u.Len(), err)
 			}
 			if c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 				t.Errorf("error %v, want %q", err, c.want)
+			}
+			if remarked := slices.Contains(notes, "https://deb.example bookworm is unsigned"); remarked != (r.Keys == nil) || len(notes) > 1 {
+				t.Errorf("remarks %q", notes)
 			}
 		})
 	}
