@@ -18,6 +18,12 @@ VULN_VERSION := v1.9.0
 VULN     := $(TOOLS)/govulncheck-$(VULN_VERSION)
 NFPM_VERSION := v2.45.0
 NFPM     := $(TOOLS)/nfpm-$(NFPM_VERSION)
+GREMLINS_VERSION := v0.6.0
+GREMLINS := $(TOOLS)/gremlins-$(GREMLINS_VERSION)
+# The data path: what make mutants changes.
+PACKAGES ?= bundle bundle/format bundle/parts bundle/transfer bundle/delta bundle/extract bundle/pull bundle/diff bundle/download \
+	fetch fetch/packages fetch/packages/deb fetch/packages/rpm fetch/packages/iso fetch/packages/signature \
+	registry registry/embedded registry/serve deploy
 VULNDB   ?= https://vuln.go.dev
 COMMIT   := $(shell git rev-parse HEAD 2>/dev/null)
 DATE     := $(shell TZ=UTC git log -1 --format=%cd --date=format-local:%Y-%m-%dT%H:%M:%SZ 2>/dev/null)
@@ -33,7 +39,7 @@ export CGO_ENABLED ?= 0
 # Releases have neither paths of the machine nor symbols for debuggers in them. Tests have the same flags, so that a package is compiled once for both.
 export GOFLAGS := $(strip $(GOFLAGS) -trimpath -buildvcs=false -gcflags=all=-dwarf=false)
 
-.PHONY: help build helper helper-amd64 helper-arm64 dist dist-check dist-try release test test-full lint vuln fmt docs fuzz mutate bench bench-corpus demo recording clients conformance lab-needs lab lab-up lab-down e2e e2e-ha e2e-upgrade e2e-one e2e-all vm-e2e clean
+.PHONY: help build helper helper-amd64 helper-arm64 dist dist-check dist-try release test test-full lint vuln fmt docs fuzz mutate mutants bench bench-corpus demo recording clients conformance lab-needs lab lab-up lab-down e2e e2e-ha e2e-upgrade e2e-one e2e-all vm-e2e clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -108,15 +114,15 @@ test: helper-$(shell go env GOARCH) ## unit and integration tests without the sl
 
 test-full: helper ## all tests: also of size and of hostile input, kill loops, arm64 emulated, the race detector on what is concurrent, the lab's own
 	@testdata/needs.sh $(TEST_NEEDS) gcc:gcc qemu-aarch64-static:qemu-user-static rpmbuild:rpm dnf:dnf
-	go vet ./... ./testdata/scale ./testdata/mutate
-	go test -timeout 20m ./... ./testdata/scale ./testdata/mutate
+	go vet ./... ./testdata/scale ./testdata/mutate ./testdata/mutants
+	go test -timeout 20m ./... ./testdata/scale ./testdata/mutate ./testdata/mutants
 	GOARCH=arm64 go test -exec qemu-aarch64-static -run Golden ./bundle # the same bundle, byte for byte
 	CGO_ENABLED=1 go test -race -timeout 25m $$(go list ./bundle/... ./fetch/... ./registry/... ./installer/... | grep -v /regzip$$) # regzip has no goroutines
 	cd testdata/lab && go vet ./... && go test -short -timeout 5m ./...
 
 lint: $(LINT) helper ## the lint set, shell scripts, formatting, and the layers of docs/architecture.md
 	@testdata/needs.sh shellcheck:shellcheck
-	$(LINT) run ./... ./testdata/scale/... ./testdata/mutate/...
+	$(LINT) run ./... ./testdata/scale/... ./testdata/mutate/... ./testdata/mutants/...
 	(cd testdata/lab && $(LINT) run --config ../../.golangci.yml ./...)
 	(cd testdata/containerd && $(LINT) run --config ../../.golangci.yml ./...)
 	shellcheck .ci/run $$(git ls-files '*.sh')
@@ -168,6 +174,14 @@ fuzz: ## every fuzz target for FUZZTIME (default 20s) each
 mutate: helper ## MUTATIONS=10000 hostile bundles, registry answers, charts and host answers: no panic, memory and time within bounds
 	@dir=$$(mktemp -d -p $$([ -d /dev/shm ] && echo /dev/shm || echo /tmp)); trap 'rm -rf "$$dir"' EXIT # in memory: thousands of small files
 	TMPDIR=$$dir MUTATIONS=$${MUTATIONS:-10000} go test -count=1 -timeout 60m -v -run TestMutations ./testdata/mutate
+
+mutants: helper $(GREMLINS) ## change conditions of PACKAGES="bundle/format ..." one by one: what no short test notices needs a reason in testdata/mutants (the whole data path: many hours)
+	@GOFLAGS="$(GOFLAGS) -short -vet=off -count=1" nice go run ./testdata/mutants $(GREMLINS) $(PACKAGES)
+
+$(GREMLINS):
+	@mkdir -p $(TOOLS)
+	GOBIN=$(TOOLS)/tmp go install github.com/go-gremlins/gremlins/cmd/gremlins@$(GREMLINS_VERSION)
+	mv $(TOOLS)/tmp/gremlins $@
 
 bench-corpus: helper ## 20 images, 700 MB of gzip layers, beside what the same bytes cost anyhow (downloads Debian packages once)
 	@KKBUNDLE_BIG=1 go test -count=1 -timeout 30m -v -run TestCorpus ./testdata/scale
