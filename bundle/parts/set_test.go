@@ -135,13 +135,20 @@ func TestOpenNamesWhatIsWrong(t *testing.T) {
 		change     func(t *testing.T, base string)
 		open, read string
 	}{
-		"nothing":               {func(*testing.T, string) {}, "", ""},
-		"the first is missing":  {func(t *testing.T, base string) { remove(t, Name(base, 1)) }, "x.kkb.001: missing", ""},
-		"a middle one":          {func(t *testing.T, base string) { remove(t, Name(base, 2)) }, "", "x.kkb.002: missing"},
-		"the last":              {func(t *testing.T, base string) { remove(t, Name(base, 3)) }, "x.kkb.003: missing", ""},
-		"of another size":       {func(t *testing.T, base string) { write(t, Name(base, 2), []byte("1")) }, "x.kkb.002: 1 bytes long; x.kkb.parts.json says 4", ""},
-		"parts.json is no list": {func(t *testing.T, base string) { write(t, base+ListSuffix, []byte("{}")) }, "x.kkb.parts.json: unusable", ""},
-		"parts.json is long":    {func(t *testing.T, base string) { write(t, base+ListSuffix, make([]byte, MaxList+1)) }, "more than 262144 bytes", ""},
+		"nothing":              {func(*testing.T, string) {}, "", ""},
+		"the first is missing": {func(t *testing.T, base string) { remove(t, Name(base, 1)) }, "x.kkb.001: missing", ""},
+		"a middle one":         {func(t *testing.T, base string) { remove(t, Name(base, 2)) }, "", "x.kkb.002: missing"},
+		"the last":             {func(t *testing.T, base string) { remove(t, Name(base, 3)) }, "x.kkb.003: missing", ""},
+		"of another size":      {func(t *testing.T, base string) { write(t, Name(base, 2), []byte("1")) }, "x.kkb.002: 1 bytes long; x.kkb.parts.json says 4", ""},
+		"a link to itself": {func(t *testing.T, base string) {
+			remove(t, Name(base, 3))
+			if err := os.Symlink("x.kkb.003", Name(base, 3)); err != nil {
+				t.Fatal(err)
+			}
+		}, "x.kkb.003: cannot be read", ""},
+		"parts.json is as long as allowed": {func(t *testing.T, base string) { write(t, base+ListSuffix, make([]byte, MaxList)) }, "not canonical", ""},
+		"parts.json is no list":            {func(t *testing.T, base string) { write(t, base+ListSuffix, []byte("{}")) }, "x.kkb.parts.json: unusable", ""},
+		"parts.json is long":               {func(t *testing.T, base string) { write(t, base+ListSuffix, make([]byte, MaxList+1)) }, "more than 262144 bytes", ""},
 		"of a newer version": {func(t *testing.T, base string) {
 			write(t, base+ListSuffix, []byte(`{"version":2}`))
 		}, "version 2 of parts.json", ""},
@@ -176,6 +183,22 @@ func TestOpenNamesWhatIsWrong(t *testing.T) {
 	}
 	if _, err := Open(filepath.Join(t.TempDir(), "none.kkb")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("no parts at all: %v", err)
+	}
+}
+
+// TestParseListIsBounded: a list of the largest size is read, so it is refused for what it says; a longer one for its size.
+func TestParseListIsBounded(t *testing.T) {
+	t.Parallel()
+	for n, want := range map[int]string{MaxList: "not canonical", MaxList + 1: "more than 262144 bytes"} {
+		if _, err := ParseList(make([]byte, n)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%d bytes: %v, want %q", n, err, want)
+		}
+	}
+	if _, err := ParseList([]byte(`{"version":1,"size":4,"parts":[{"size":4,"sha256":"` + (format.Sum{}).Hex() + `"},{"size":0,"sha256":"` + (format.Sum{}).Hex() + `"}]}`)); err == nil || err.Error() != "part 2 is empty" {
+		t.Errorf("an empty part: %v", err)
+	}
+	if hint := (&Error{Part: "/mnt/x.kkb.002"}).Hint(); hint != "copy x.kkb.002 again from where the bundle was built, and check all parts with kkbundle parts verify" {
+		t.Errorf("the remedy: %s", hint)
 	}
 }
 
