@@ -135,6 +135,9 @@ func (b *builder) closure(ctx context.Context, x bundle.Index) (bundle.Document,
 	if err != nil {
 		return bundle.Document{}, err
 	}
+	if err := b.checkSettings(ctx); err != nil {
+		return bundle.Document{}, err
+	}
 	needs = append(needs, programs...)
 	record, err := closure.Check(needs, there)
 	if err := missing(b.File, hintManifest, err); err != nil {

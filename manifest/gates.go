@@ -7,7 +7,7 @@ import (
 
 // A FeatureGate is a feature gate that a cluster file sets for one program.
 type FeatureGate struct {
-	Program, Name string
+	Program, Name, Value string
 	// Path is its place in the cluster file.
 	Path string
 }
@@ -22,27 +22,57 @@ func (k *Kubernetes) FeatureGates() []FeatureGate {
 		at := join(join("kubernetes", one.section), "featureGates")
 		gates, _ := one.config["featureGates"].(map[string]any)
 		for _, name := range sortedKeys(gates) {
-			list = append(list, FeatureGate{Program: one.program, Name: name, Path: join(at, name)})
+			list = append(list, FeatureGate{Program: one.program, Name: name, Value: fmt.Sprint(gates[name]), Path: join(at, name)})
 		}
 	}
-	for _, one := range controlPlane() {
-		for _, arg := range k.Kubeadm.find("kubernetes.kubeadm", one.section+".extraArgs.feature-gates") {
-			for gate := range strings.SplitSeq(fmt.Sprint(arg.value), ",") {
-				name, _, _ := strings.Cut(gate, "=")
-				// The API server and others take gates of a component as COMPONENT:NAME.
-				if _, after, has := strings.Cut(name, ":"); has {
-					name = after
-				}
-				list = append(list, FeatureGate{Program: one.program, Name: strings.TrimSpace(name), Path: arg.at})
+	for _, a := range k.Arguments() {
+		if a.Name != "feature-gates" {
+			continue
+		}
+		for gate := range strings.SplitSeq(a.Value, ",") {
+			name, value, _ := strings.Cut(gate, "=")
+			if _, after, has := strings.Cut(name, ":"); has { // COMPONENT:NAME
+				name = after
 			}
+			list = append(list, FeatureGate{Program: a.Program, Name: strings.TrimSpace(name), Value: value, Path: a.Path})
 		}
 	}
 	return list
 }
 
-// controlPlane returns the programs of the control plane and their sections of ClusterConfiguration.
-func controlPlane() []struct{ section, program string } {
-	return []struct{ section, program string }{
+// An Argument is one that a cluster file gives to a program of the control plane.
+type Argument struct {
+	Program, Name, Value string
+	// Path is its place in the cluster file.
+	Path string
+}
+
+// Arguments returns the arguments that the cluster file gives to the programs of the control plane. null, which takes an argument of
+// kkbundle away, is none.
+func (k *Kubernetes) Arguments() []Argument {
+	var list []Argument
+	for _, one := range []struct{ section, program string }{
 		{"apiServer", "kube-apiserver"}, {"controllerManager", "kube-controller-manager"}, {"scheduler", "kube-scheduler"},
+	} {
+		section, _ := k.Kubeadm[one.section].(map[string]any)
+		at := join("kubernetes.kubeadm."+one.section, "extraArgs")
+		add := func(path string, name, value any) {
+			if value != nil {
+				list = append(list, Argument{Program: one.program, Name: fmt.Sprint(name), Value: fmt.Sprint(value), Path: path})
+			}
+		}
+		switch args := section["extraArgs"].(type) {
+		case map[string]any:
+			for _, name := range sortedKeys(args) {
+				add(join(at, name), name, args[name])
+			}
+		case []any:
+			for i, entry := range args {
+				if m, ok := entry.(map[string]any); ok {
+					add(index(at, i), m["name"], m["value"])
+				}
+			}
+		}
 	}
+	return list
 }
