@@ -138,7 +138,6 @@ func TestUpgradeKeepsEtcdQuota(t *testing.T) {
 		"etcd: {quota: 2560Mi}":  true,
 		"etcd: {quota: 4Gi}":     false,
 		"etcd: {type: external}": false,
-		"kubernetes: {version: v1.34.3, kubeadm: {etcd: {local: {extraArgs: [{name: quota-backend-bytes, value: '4294967296'}]}}}}": false,
 	} {
 		s, _, _, _ := quotaSite(t, "8Gi", eight)
 		s.options.Cluster = tasktest.Cluster(t, text)
