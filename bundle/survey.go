@@ -8,15 +8,19 @@ import (
 	"slices"
 	"sync/atomic"
 
+	"github.com/opencontainers/go-digest"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kkbundle/kkbundle/bundle/format"
 )
 
-// Contents are the size and platforms of one item.
+// Contents are the size, platforms and content of one item.
 type Contents struct {
 	Size      int64    // bytes of all its blobs, as transferred by registries
 	Platforms []string // the item's platforms in the bundle, sorted; none for an item without a platform
+	// File is the digest of the bytes of a file, chart or document: what sha256sum prints of them. "" for other items, and for a file in
+	// several layers.
+	File digest.Digest
 }
 
 // Survey returns the Contents of every item, in the order of Index().Items. It reads only manifests, each once.
@@ -48,8 +52,31 @@ func (c *Catalog) survey(ctx context.Context, known map[document][]child) ([]Con
 		if all[i].Platforms, err = w.platforms(it); err != nil {
 			return nil, err
 		}
+		all[i].File = w.file(it)
 	}
 	return all, nil
+}
+
+// file returns the digest of the only layer of an item's manifest, or "".
+func (w *walk) file(it Item) digest.Digest {
+	root, err := format.ParseDigest(it.Descriptor.Digest)
+	if it.Kind == KindImage || it.Kind == KindReferrer || err != nil || classOf(it.Descriptor.MediaType) != classManifest {
+		return ""
+	}
+	n := w.nodes[root]
+	if n == nil {
+		return ""
+	}
+	var layers []child
+	for _, c := range n.children {
+		if c.class == classContent {
+			layers = append(layers, c)
+		}
+	}
+	if len(layers) != 1 {
+		return ""
+	}
+	return layers[0].sum.Digest()
 }
 
 // platforms returns the platforms of the present, selected children of the item's index, else the item's own.

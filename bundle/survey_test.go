@@ -7,6 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/kkbundle/kkbundle/bundle"
@@ -36,6 +37,9 @@ func TestSurvey(t *testing.T) {
 		alone := *b
 		alone.Index.Items = []bundle.Item{it}
 		want := bundle.Contents{Platforms: platforms[it.Ref]}
+		if it.Kind == bundle.KindFile {
+			want.File = digest.FromString("content")
+		}
 		for _, d := range alone.Bundle().Reader.Blobs() {
 			want.Size += d.Size
 		}

@@ -63,11 +63,11 @@ func startsDigest(text string, d digest.Digest) bool {
 	return len(text) >= least && strings.HasPrefix(d.Encoded(), text)
 }
 
-// splitKind cuts the kind from the front of a pattern.
+// splitKind cuts the kind from the front of a pattern: chart/NAME or chart:NAME.
 func splitKind(pattern string) (kind, rest string) {
-	before, after, ok := strings.Cut(pattern, "/")
-	if ok && slices.Contains(kinds(), before) {
-		return before, after
+	i := strings.IndexAny(pattern, "/:")
+	if i >= 0 && slices.Contains(kinds(), pattern[:i]) {
+		return pattern[:i], pattern[i+1:]
 	}
 	return "", pattern
 }
@@ -88,26 +88,26 @@ func named(it bundle.Item, pattern string) bool {
 	return slices.ContainsFunc(names, func(name string) bool { return name != "" && glob(pattern, name) })
 }
 
-// glob matches with * for any characters, slashes too.
+// glob matches with * for any characters, slashes too, and ? for one byte.
 func glob(pattern, name string) bool {
-	first, rest, starred := strings.Cut(pattern, "*")
-	if !starred {
-		return pattern == name
-	}
-	name, ok := strings.CutPrefix(name, first)
-	if !ok {
-		return false
-	}
-	parts := strings.Split(rest, "*")
-	last := parts[len(parts)-1]
-	for _, part := range parts[:len(parts)-1] {
-		i := strings.Index(name, part)
-		if i < 0 {
+	star, again := -1, 0 // the last star, and where its rest is tried next
+	p, n := 0, 0
+	for n < len(name) {
+		switch {
+		case p < len(pattern) && pattern[p] == '*':
+			star, again = p, n
+			p++
+		case p < len(pattern) && (pattern[p] == '?' || pattern[p] == name[n]):
+			p++
+			n++
+		case star >= 0:
+			again++
+			p, n = star+1, again
+		default:
 			return false
 		}
-		name = name[i+len(part):]
 	}
-	return strings.HasSuffix(name, last)
+	return strings.Trim(pattern[p:], "*") == ""
 }
 
 // A NoItemError is a pattern that means no item, with the nearest names.

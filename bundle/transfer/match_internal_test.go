@@ -21,6 +21,13 @@ func TestGlob(t *testing.T) {
 		{"*", "", true},
 		{"**", "x", true},
 		{"https://x/y?z", "https://x/y?z", true},
+		{"a?c", "abc", true},
+		{"a?", "a", false},
+		{"*b?", "abbc", true},
+		{"*ab", "aab", true},
+		{"a*", "b", false},
+		{"", "a", false},
+		{"abc*", "ab", false},
 	} {
 		if got := glob(tc.pattern, tc.name); got != tc.want {
 			t.Errorf("glob(%q, %q) = %v", tc.pattern, tc.name, got)

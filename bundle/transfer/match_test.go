@@ -48,6 +48,11 @@ func TestMatching(t *testing.T) {
 		"bbbbbbbb":                     "1 2",
 		"bbbbbbbb2":                    "2",
 		"file/aaaaaaaa":                "",
+		"file:kubeadm":                 "3",
+		"image:coredns":                "2",
+		"image:*/nginx:?":              "1",
+		"kube???":                      "3",
+		"chart:kubeadm":                "",
 		"/":                            "",
 		"":                             "",
 	} {

@@ -35,6 +35,7 @@ const pagePolicy = "default-src 'none'; style-src 'self'; script-src 'self'; for
 // A listed item is its description on the page.
 type listed struct {
 	Kind, Name, Digest string
+	SHA256             string // of a file's bytes, "" for other items
 	Platforms          []string
 	Size               string
 	Bundle             string // "" if there is only one
@@ -109,6 +110,9 @@ func (s *Server) listItems(ctx context.Context, books []*book) ([]listed, error)
 			}
 			if err == nil {
 				l.Platforms, l.Size = contents[i].Platforms, plain.Size(contents[i].Size)
+				if sum := contents[i].File; sum != "" {
+					l.SHA256 = sum.Encoded()
+				}
 			}
 			all = append(all, l)
 		}
@@ -144,7 +148,7 @@ func (sh *snapshot) pageData(r *http.Request, all []listed) pageData {
 	counts := make(map[string]int)
 	words := strings.Fields(strings.ToLower(d.Query))
 	for _, l := range all {
-		text := strings.ToLower(l.Name + " " + l.Digest + " " + strings.Join(l.Platforms, " ") + " " + l.Bundle)
+		text := strings.ToLower(l.Name + " " + l.Digest + " " + l.SHA256 + " " + strings.Join(l.Platforms, " ") + " " + l.Bundle)
 		if slices.ContainsFunc(words[:min(len(words), mostWords)], func(w string) bool { return !strings.Contains(text, w) }) {
 			continue
 		}

@@ -160,8 +160,8 @@ func (o *copyOptions) check() (transfer.Platforms, error) {
 
 // itemsHelp explains names of items.
 const itemsHelp = `An item is named by its reference as inspect shows it, by its short name, by name:version, or by its digest or the first digits of
-it, with its kind and a slash in front if it is ambiguous (file/tool). An image is also named by the end of its name (coredns, or
-team/app:1). * matches any characters.`
+it, with its kind in front if it is ambiguous (file/tool or file:tool). An image is also named by the end of its name (coredns, or
+team/app:1). * matches any characters, ? one.`
 
 // parsePlatforms reads the values of --platform.
 func parsePlatforms(texts []string) (transfer.Platforms, error) {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/opencontainers/go-digest"
 	"github.com/spf13/cobra"
 
 	"github.com/kkbundle/kkbundle/build"
@@ -26,8 +27,11 @@ func newInspectCmd(g *globals) *cobra.Command {
 oci://HOST/PATH[:TAG], only manifests are downloaded; its size is the size of its content. Of a bundle on a web server,
 https://HOST/PATH/NAME.kkb, only the two ends and the manifests are read.
 
+DIGEST is that of the item's manifest, by which a registry knows it. SHA256 is that of the bytes of a file, chart or document, as
+sha256sum prints it.
+
 With --json: {"version", "name", "bundleVersion", "digest", "size", "items": [{"kind", "name", "digest", "mediaType", "platforms", "size"}]},
-and if they apply "artifactType", "lacks" (platforms), "referrers" ("unknown"), "signedBy" and "verified" (what vouches for the digest,
+and if they apply "sha256", "artifactType", "lacks" (platforms), "referrers" ("unknown"), "signedBy" and "verified" (what vouches for the digest,
 as in the lock).
 
 With --index: the bundle's index.json, byte for byte. Its sha256 is the bundle's digest, which sign signs.
@@ -175,6 +179,7 @@ type inspectedItem struct {
 	Kind         string   `json:"kind"`
 	Name         string   `json:"name"` // the upstream reference
 	Digest       string   `json:"digest"`
+	SHA256       string   `json:"sha256,omitempty"` // of the bytes of a file, chart or document, in hexadecimal digits
 	MediaType    string   `json:"mediaType"`
 	Platforms    []string `json:"platforms"`
 	Size         int64    `json:"size"`                   // bytes of all its blobs, as pulled
@@ -195,14 +200,14 @@ func runInspect(ctx context.Context, g *globals, path string, login loginFlags) 
 	}
 	rows := make([][]string, 0, len(x.Items))
 	for _, it := range x.Items {
-		rows = append(rows, []string{it.Kind, it.Name, it.platformsText(), plain.Size(it.Size), shortDigest(it.Digest)})
+		rows = append(rows, []string{it.Kind, it.Name, it.platformsText(), plain.Size(it.Size), shortDigest(it.Digest), it.SHA256[:min(len(it.SHA256), shortSum)]})
 	}
 	_, err = fmt.Fprintf(g.Out, "%s %s  %s  %s  %s\n", plain.Line(x.Name), plain.Line(x.BundleVersion), strings.Join(x.index.Platforms, ","), plain.Size(x.Size), x.Digest)
 	if err != nil {
 		return err
 	}
 	g.NoteAll(warnings(shortfallsOf(x.index.Items)))
-	return g.PrintTable([]string{"KIND", "NAME", "PLATFORMS", "SIZE", "DIGEST"}, rows)
+	return g.PrintTable([]string{"KIND", "NAME", "PLATFORMS", "SIZE", "DIGEST", "SHA256"}, rows)
 }
 
 func (it inspectedItem) platformsText() string {
@@ -246,7 +251,7 @@ func inspectionOf(c *bundle.Catalog, contents []bundle.Contents, size int64) ins
 	short := shortfallsOf(index.Items)
 	for i, it := range index.Items {
 		x.Items = append(x.Items, inspectedItem{
-			Kind: it.Kind, Name: it.Ref, Digest: it.Descriptor.Digest.String(), MediaType: it.Descriptor.MediaType,
+			Kind: it.Kind, Name: it.Ref, Digest: it.Descriptor.Digest.String(), SHA256: sumOf(contents[i].File), MediaType: it.Descriptor.MediaType,
 			Platforms: append([]string{}, contents[i].Platforms...), Size: contents[i].Size,
 			Lacks:     short[i].lacks,
 			Referrers: it.Descriptor.Annotations[bundle.AnnotationReferrers], SignedBy: it.Descriptor.Annotations[bundle.AnnotationSignedBy],
@@ -259,10 +264,20 @@ func inspectionOf(c *bundle.Catalog, contents []bundle.Contents, size int64) ins
 	return x
 }
 
+// shortSum is the number of digits of a checksum that tables show.
+const shortSum = 12
+
 // shortDigest returns the beginning of a digest.
 func shortDigest(d string) string {
-	const keep = len("sha256:") + 12
-	return d[:min(len(d), keep)]
+	return d[:min(len(d), len("sha256:")+shortSum)]
+}
+
+// sumOf returns the digits of a digest, as sha256sum prints them; "" for none.
+func sumOf(d digest.Digest) string {
+	if d == "" {
+		return ""
+	}
+	return d.Encoded()
 }
 
 // printClosure prints the items with their users.

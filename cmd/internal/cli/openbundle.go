@@ -91,33 +91,14 @@ func (g *globals) openUnchecked(path string) (*bundle.Reader, error) {
 		return nil, fmt.Errorf("bundle %s: %w", path, usage.FileError(err))
 	}
 	if info, statErr := os.Stat(path); err != nil && statErr == nil && info.IsDir() {
-		return nil, &noBundleError{path: path, directory: true}
+		return nil, &noBundleError{path: path, what: "a directory", directory: true}
 	}
-	if errors.Is(err, bundle.ErrDamaged) && usage.IsYAML(path) {
-		return nil, &noBundleError{path: path}
+	if errors.Is(err, bundle.ErrDamaged) {
+		if other := otherFile(path); other != nil {
+			return nil, other
+		}
 	}
 	return r, err
-}
-
-// A noBundleError names a YAML file or a directory that was given in place of a bundle. A file matches bundle.ErrDamaged.
-type noBundleError struct {
-	path      string
-	directory bool
-}
-
-func (e *noBundleError) Error() string {
-	if e.directory {
-		return e.path + " is a directory, not a bundle"
-	}
-	return e.path + " is a YAML file, not a bundle"
-}
-
-// Is makes the exit code for a file that of a damaged bundle.
-func (e *noBundleError) Is(target error) bool { return target == bundle.ErrDamaged && !e.directory }
-
-// Hint returns the remedy.
-func (*noBundleError) Hint() string {
-	return "name the file that kkbundle build wrote, NAME-VERSION.kkb"
 }
 
 // openStream opens a bundle from a pipe and checks its signature before reading the content. It is recorded as in openAccepted.

@@ -7,16 +7,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"regexp"
-	"slices"
-	"strings"
 	"time"
 
+	"github.com/opencontainers/go-digest"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/kkbundle/kkbundle/build"
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/transfer"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/disk"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -47,10 +46,12 @@ HOST[/PREFIX]/; the first matching rule counts. With --platform, images keep the
 otherwise get a smaller one, which is reported. Credentials come from docker's configuration and its helpers, or from --username and
 --password-stdin; proxies from HTTPS_PROXY, HTTP_PROXY and NO_PROXY.
 
+` + itemsHelp + `
+
 On Harbor, missing projects are created: one for each upstream host, or the one of --registry HOST/PROJECT.`,
 		Example: `  kkbundle push --registry harbor.site/mirror site-1.4.0.kkb
   kkbundle push --registry harbor.site --rename docker.io/library=base --harbor-quota 50GiB --harbor-robot hosts site-1.4.0.kkb
-  kkbundle push --registry 10.0.0.3:5000 --dry-run --item 'docker.io/*' --item chart:ingress-nginx --platform linux/arm64 site-1.4.0.kkb
+  kkbundle push --registry 10.0.0.3:5000 --dry-run --item 'docker.io/*' --item chart/ingress-nginx --platform linux/arm64 site-1.4.0.kkb
   kkbundle push --registry 10.0.0.3:5000 --ca registry-ca.pem --username ops --password-stdin site-1.4.0.kkb < password
   ssh build cat site-1.4.0.kkb | kkbundle push --registry harbor.site -`,
 		Args: takes("BUNDLE"),
@@ -59,7 +60,7 @@ On Harbor, missing projects are created: one for each upstream host, or the one 
 	f := cmd.Flags()
 	f.StringVar(&o.registry, "registry", "", "the registry, host[:port][/prefix] (required)")
 	o.registryFlags.add(f)
-	f.StringArrayVar(&o.items, "item", nil, "push only items with a matching reference or name, [KIND:]GLOB (repeated)")
+	f.StringArrayVar(&o.items, "item", nil, "push only this item (may be repeated; * matches any characters)")
 	f.StringArrayVar(&o.platforms, "platform", nil, "push only these platforms of images and files (repeated)")
 	f.StringArrayVar(&o.renames, "rename", nil, "FROM=TO: push repositories below the upstream name FROM below TO (repeated)")
 	f.BoolVar(&o.dryRun, "dry-run", false, "print what would be sent, and change nothing")
@@ -309,52 +310,33 @@ func (o *pushOptions) checkPipe(path string) error {
 	return nil
 }
 
-// An itemPattern is one --item: a reference or short name with * and ?, for one kind or all.
-type itemPattern struct {
-	text, kind string
-	glob       *regexp.Regexp
-}
-
-// parseItemPattern reads [KIND:]GLOB; * is any text, slashes too.
-func parseItemPattern(text string) (itemPattern, error) {
-	p := itemPattern{text: text}
-	kind, glob, ok := strings.Cut(text, ":")
-	if ok && slices.Contains([]string{bundle.KindImage, bundle.KindChart, bundle.KindFile}, kind) {
-		p.kind = kind
-	} else {
-		glob = text
-	}
-	if glob == "" {
-		return p, fmt.Errorf("--item %q is empty", text)
-	}
-	quoted := strings.NewReplacer(`\*`, ".*", `\?`, ".").Replace(regexp.QuoteMeta(glob))
-	var err error
-	p.glob, err = regexp.Compile("^(?:" + quoted + ")$")
-	return p, err
-}
-
-func (p itemPattern) fits(it bundle.Item) bool {
-	return (p.kind == "" || p.kind == it.Kind) && (p.glob.MatchString(it.Ref) || p.glob.MatchString(it.Name))
-}
-
 // itemSelection returns a filter for --item. A pattern without a match is an error.
-func itemSelection(texts []string, items []bundle.Item) (func(bundle.Item) bool, error) {
-	var patterns []itemPattern
+func itemSelection(patterns []string, items []bundle.Item) (func(bundle.Item) bool, error) {
+	if len(patterns) == 0 {
+		return nil, nil //nolint:nilnil // everything is pushed
+	}
+	type key struct {
+		kind, ref, platform string
+		digest              digest.Digest
+	}
+	keyOf := func(it bundle.Item) key {
+		return key{it.Kind, it.Ref, bundle.PlatformString(it.Descriptor.Platform), it.Descriptor.Digest}
+	}
+	chosen := map[key]bool{}
 	var errs []error
-	for _, text := range texts {
-		p, err := parseItemPattern(text)
-		if err == nil && !slices.ContainsFunc(items, p.fits) {
-			err = fmt.Errorf("--item %q matches no item of the bundle: kkbundle inspect lists them", text)
+	for _, pattern := range patterns {
+		found := transfer.Matching(items, pattern)
+		if len(found) == 0 {
+			errs = append(errs, fmt.Errorf("--item %q: %w", pattern, transfer.NewNoItemError(items, pattern)))
 		}
-		errs = append(errs, err)
-		patterns = append(patterns, p)
+		for _, it := range found {
+			chosen[keyOf(it)] = true
+		}
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, &usage.Error{Err: err}
 	}
-	return func(it bundle.Item) bool {
-		return len(patterns) == 0 || slices.ContainsFunc(patterns, func(p itemPattern) bool { return p.fits(it) })
-	}, nil
+	return func(it bundle.Item) bool { return chosen[keyOf(it)] }, nil
 }
 
 // platformFlags returns --platform in canonical form.

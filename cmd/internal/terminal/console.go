@@ -13,7 +13,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"text/tabwriter"
 	"time"
 
 	"github.com/vbauerster/mpb/v8"
@@ -170,20 +169,6 @@ func (c *Console) PrintJSON(v any) error {
 	e.SetIndent("", "  ")
 	e.SetEscapeHTML(false)
 	return e.Encode(v)
-}
-
-// PrintTable prints rows under headers in aligned columns.
-func (c *Console) PrintTable(headers []string, rows [][]string) error {
-	t := tabwriter.NewWriter(c.Out, 0, 4, 2, ' ', 0)
-	for _, row := range append([][]string{headers}, rows...) {
-		for i, cell := range row {
-			row[i] = plain.Line(cell)
-		}
-		if _, err := fmt.Fprintln(t, strings.Join(row, "\t")); err != nil {
-			return err
-		}
-	}
-	return t.Flush()
 }
 
 // A sentenceHandler writes log records as lines for people: the message, then the attributes in brackets.
