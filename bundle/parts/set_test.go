@@ -202,6 +202,32 @@ func TestParseListIsBounded(t *testing.T) {
 	}
 }
 
+// TestExplain: only without parts.json can a damaged end mean that a part is missing.
+func TestExplain(t *testing.T) {
+	t.Parallel()
+	base := cut(t, []byte("0123456789"), 4, 6)
+	damage, other := format.Damage(0, "no seek table"), errors.New("no permission")
+	for _, listed := range []bool{true, false} {
+		if !listed {
+			remove(t, base+ListSuffix)
+		}
+		s, err := Open(base)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := s.Explain(damage)
+		if !errors.Is(got, damage) || strings.HasSuffix(got.Error(), "; x.kkb.parts.json is missing, and perhaps x.kkb.003 too") == listed || listed && got != error(damage) {
+			t.Errorf("listed: %t: %v", listed, got)
+		}
+		if got := s.Explain(other); got != other {
+			t.Errorf("another error: %v", got)
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func TestLocate(t *testing.T) {
 	t.Parallel()
 	base := cut(t, []byte("0123456789"), 4, 6)

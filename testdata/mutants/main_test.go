@@ -20,9 +20,10 @@ func TestJudge(t *testing.T) {
 		}
 	}
 	write("pkg/a.go", "package a\n\n\tif n > 0 {\n\tfor n < 9 {\n")
-	write("survivors.txt", "# why\n\npkg/a.go CONDITIONALS_BOUNDARY `if n > 0 {`: zero gives the same\n")
+	write("survivors.txt", "# why\n\npkg/a.go CONDITIONALS_BOUNDARY `if n > 0 {`: zero gives the same\n"+
+		"pkg/a.go CONDITIONALS_NEGATION `for n < 9 {`: caught: hangs\n")
 	reasons, err := readReasons("survivors.txt")
-	if err != nil || len(reasons) != 1 {
+	if err != nil || len(reasons) != 2 {
 		t.Fatal(reasons, err)
 	}
 	for name, tt := range map[string]struct {
@@ -34,6 +35,7 @@ func TestJudge(t *testing.T) {
 		"another line":     {`{"line":4,"type":"CONDITIONALS_BOUNDARY","status":"LIVED"}`, "pkg/a.go:4"},
 		"no test runs it":  {`{"line":4,"type":"CONDITIONALS_BOUNDARY","status":"NOT COVERED"}`, "NOT COVERED"},
 		"perhaps a hang":   {`{"line":4,"type":"CONDITIONALS_BOUNDARY","status":"TIMED OUT"}`, "TIMED OUT"},
+		"a hang":           {`{"line":4,"type":"CONDITIONALS_NEGATION","status":"TIMED OUT"}`, ""},
 		"does not compile": {`{"line":4,"type":"CONDITIONALS_BOUNDARY","status":"NOT VIABLE"}`, ""},
 	} {
 		killed := strings.Repeat(`{"line":3,"type":"CONDITIONALS_NEGATION","status":"KILLED"},`, 30)
@@ -45,7 +47,7 @@ func TestJudge(t *testing.T) {
 		if err := judge("pkg", r, reasons, &out); (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: %v, want %q", name, err, tt.want)
 		}
-		if !strings.HasPrefix(out.String(), "pkg: 30 of 3") {
+		if seen := strings.HasPrefix(out.String(), "pkg: 31 of 31 "); seen != (name == "a hang") || !seen && !strings.HasPrefix(out.String(), "pkg: 30 of 3") {
 			t.Errorf("%s: %q", name, out.String())
 		}
 	}
