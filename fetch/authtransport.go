@@ -3,8 +3,9 @@ package fetch
 import (
 	"net/http"
 	"net/url"
-	"strings"
 	"sync"
+
+	"github.com/kkbundle/kkbundle/logins"
 )
 
 const (
@@ -49,7 +50,7 @@ func (d *authTransport) pinged(req *http.Request) (*http.Response, error) {
 		if err := resp.Body.Close(); err != nil {
 			return nil, err
 		}
-		d.hideRealm(resp.Header.Values("WWW-Authenticate"))
+		d.realm = logins.Settle(resp.Header, d.url(pingPath), d.url(realmPath))
 		resp.Body, resp.ContentLength = http.NoBody, 0
 		d.ping = resp
 	}
@@ -58,18 +59,8 @@ func (d *authTransport) pinged(req *http.Request) (*http.Response, error) {
 	return &again, nil
 }
 
-// hideRealm replaces the token service's address in challenges by one of the registry itself.
-func (d *authTransport) hideRealm(challenges []string) {
-	for i, challenge := range challenges {
-		scheme, _, _ := strings.Cut(challenge, " ")
-		_, rest, ok := strings.Cut(challenge, `realm="`)
-		address, _, closed := strings.Cut(rest, `"`)
-		realm, err := url.Parse(address)
-		if ok && closed && err == nil && realm.Host != "" && strings.EqualFold(scheme, "bearer") {
-			d.realm = realm
-			challenges[i] = strings.Replace(challenge, address, d.scheme+"://"+d.host+realmPath, 1)
-		}
-	}
+func (d *authTransport) url(path string) *url.URL {
+	return &url.URL{Scheme: d.scheme, Host: d.host, Path: path}
 }
 
 // token requests a token from the token service.

@@ -12,6 +12,9 @@ import (
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
+
+	"github.com/kkbundle/kkbundle/logins"
+	"github.com/kkbundle/kkbundle/proxy"
 )
 
 // An endpoint is a repository on one of its servers. It logs in at the first request, because items in the store need
@@ -23,7 +26,8 @@ type endpoint struct {
 	name     name.Repository // name on the registry in use
 
 	mu     sync.Mutex
-	known  bool // credentials were found
+	known  bool  // credentials were found
+	unread error // the reason that kept credentials could not be read
 	client *http.Client
 	denied error // the error of a refused login, which is not repeated
 }
@@ -54,7 +58,8 @@ func (e *endpoint) login(ctx context.Context) (*http.Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("credentials for %s: %w", e.peer.host, err)
 	}
-	e.known = auth != authn.Anonymous
+	e.unread = logins.Unread(auth)
+	e.known = auth != authn.Anonymous && e.unread == nil
 	var trip http.RoundTripper
 	err = e.sender.retry(ctx, e.peer, "log in to "+e.peer.host, func() error {
 		trip, err = e.handshake(ctx, auth)
@@ -106,6 +111,19 @@ func (e *endpoint) ask(ctx context.Context, method string, u *url.URL, accept st
 	if err != nil {
 		return nil, nil, err
 	}
+	return e.send(ctx, client, req, accept, limit)
+}
+
+// askWith is ask for a manifest with a client of the caller.
+func (e *endpoint) askWith(ctx context.Context, client *http.Client, u *url.URL, accept string) ([]byte, http.Header, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), http.NoBody)
+	if err != nil {
+		return nil, nil, err
+	}
+	return e.send(ctx, client, req, accept, maxManifest)
+}
+
+func (e *endpoint) send(ctx context.Context, client *http.Client, req *http.Request, accept string, limit int64) ([]byte, http.Header, error) {
 	req.Header.Set("Accept", accept)
 	data, header, err := e.sender.small(ctx, e.peer, client, req, limit)
 	if err != nil {
@@ -136,6 +154,8 @@ func (e *endpoint) explain(err error) error {
 	switch status.code {
 	case http.StatusUnauthorized, http.StatusForbidden:
 		return e.explainDenied(err)
+	case http.StatusProxyAuthRequired:
+		return fmt.Errorf("%s: %w", proxy.LoginText(e.peer.host), err)
 	case http.StatusNotFound:
 		what := "no such tag, digest or repository"
 		switch {
@@ -167,6 +187,9 @@ func (e *endpoint) explainDenied(err error) error {
 	login := fmt.Sprintf("kkbundle login %s (or an entry for it in the config.json of $DOCKER_CONFIG, ~/.docker by default)", e.peer.host)
 	if e.known {
 		return fmt.Errorf("%s: registry %s rejects the configured credentials for %s: check them with %s: %w", e.peer, e.peer.host, e.name.RepositoryStr(), login, err)
+	}
+	if e.unread != nil {
+		return fmt.Errorf("%s: registry %s requires credentials for %s, and %w: %w", e.peer, e.peer.host, e.name.RepositoryStr(), e.unread, err)
 	}
 	return fmt.Errorf("%s: registry %s requires credentials for %s, or the repository does not exist: %s: %w", e.peer, e.peer.host, e.name.RepositoryStr(), login, err)
 }

@@ -235,7 +235,7 @@ func Resolve(ctx context.Context, b *manifest.Bundle, o Options) (*manifest.Lock
 		return nil, err
 	}
 	defer s.close()
-	s.images.referrers, s.images.root = b.Referrers, b.Trust.Root
+	s.images.referrers, s.images.complete, s.images.root = b.Referrers, b.Indexes, b.Trust.Root
 	fingerprint, err := b.Fingerprint()
 	if err != nil {
 		return nil, err

@@ -22,6 +22,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/proxy"
 )
 
 const (
@@ -222,7 +223,7 @@ func explainStatus(p *peer, err error) error {
 	case http.StatusForbidden:
 		return fmt.Errorf("%s denies access: check that the file exists, and the login in netrc (~/.netrc or $NETRC): %w", p.host, err)
 	case http.StatusProxyAuthRequired:
-		return fmt.Errorf("the proxy before %s requires a login: put user and password into the address in HTTP_PROXY and HTTPS_PROXY: %w", p.host, err)
+		return fmt.Errorf("%s: %w", proxy.LoginText(p.host), err)
 	}
 	return err
 }
@@ -248,17 +249,47 @@ func (d *download) get(ctx context.Context, method string, limit int64) (data []
 // head returns the server's size of the file, 0 if unknown. A missing file is an error already here.
 func (d *download) head(ctx context.Context) (int64, error) {
 	_, header, err := d.get(ctx, http.MethodHead, 0)
-	if err != nil && statusOf(err) != nil && !answeredWith(err, http.StatusNotFound, http.StatusGone, http.StatusUnauthorized) {
-		return 0, nil // some servers refuse HEAD; GET will tell
+	if answeredWith(err, http.StatusNotFound, http.StatusGone, http.StatusUnauthorized) {
+		err = d.present(ctx) // some servers answer so to every HEAD
 	}
-	if err != nil {
+	switch {
+	case err != nil && (statusOf(err) == nil || answeredWith(err, http.StatusNotFound, http.StatusGone, http.StatusUnauthorized)):
 		return 0, err
+	case err != nil || header == nil:
+		return 0, nil // some servers refuse HEAD; GET will tell
 	}
 	size, err := strconv.ParseInt(header.Get("Content-Length"), 10, 64)
 	if err != nil || size < 0 || contentEncoding(header) != "" {
 		return 0, nil
 	}
 	return size, nil
+}
+
+// present returns an error if GET does not find the file either. It reads nothing of it.
+func (d *download) present(ctx context.Context) error {
+	return d.each(ctx, func(o origin) error {
+		return d.loader.sender.retry(ctx, o.peer, o.url.Redacted(), func() error { return o.present(ctx, d.loader.sender) })
+	})
+}
+
+// present asks once with GET whether the place has the file.
+func (o origin) present(ctx context.Context, s *sender) error {
+	client, err := o.client(ctx)
+	if err != nil {
+		return err
+	}
+	req, err := o.request(ctx, http.MethodGet)
+	if err != nil {
+		return err
+	}
+	resp, err := s.send(ctx, o.peer, client, req)
+	if err != nil {
+		return err
+	}
+	if resp.StatusCode != http.StatusOK {
+		return errors.Join(newStatusError(resp), resp.Body.Close())
+	}
+	return resp.Body.Close()
 }
 
 // plan returns the plan of a pinned file.

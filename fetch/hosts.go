@@ -29,10 +29,20 @@ const LevelNote = slog.LevelInfo + 2
 type Hosts struct {
 	mu      sync.Mutex
 	servers map[string]*server
+	told    map[string]bool // images about which people were told
 }
 
 // NewHosts returns an empty Hosts.
-func NewHosts() *Hosts { return &Hosts{servers: map[string]*server{}} }
+func NewHosts() *Hosts { return &Hosts{servers: map[string]*server{}, told: map[string]bool{}} }
+
+// first reports whether it is called for an image for the first time in the run.
+func (h *Hosts) first(ref string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	told := h.told[ref]
+	h.told[ref] = true
+	return !told
+}
 
 // server returns the state of a host. The first call sets the limit of concurrent requests.
 func (h *Hosts) server(host string, limit int) *server {

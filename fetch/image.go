@@ -1,6 +1,7 @@
 package fetch
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/opencontainers/go-digest"
@@ -61,6 +63,10 @@ type images struct {
 	policy     manifest.PlatformPolicy
 	root       string                  // path of the manifest's trusted root
 	referrers  manifest.ReferrerPolicy // for images without a policy of their own
+	complete   manifest.IndexPolicy    // for images without a policy of their own
+
+	mu      sync.Mutex
+	indexes map[string]pinnedIndex // by reference
 }
 
 // resolve pins an image, followed by its referrers.
@@ -106,6 +112,10 @@ func (i *images) resolve(ctx context.Context, img manifest.Image) ([]manifest.Pi
 	}
 	if isIndex(root.MediaType) {
 		pin.Platforms = found.platforms
+		policy := cmp.Or(img.Indexes, i.complete, manifest.IndexesPinned)
+		if _, pin.Complete, err = i.completed(ctx, repo, found, ref, policy); err != nil {
+			return nil, err
+		}
 	}
 	return i.pinAttached(ctx, repo, img, found, pin)
 }
@@ -206,11 +216,13 @@ func (i *images) checkPlatforms(
 type imageWalk struct {
 	repo   *repository
 	wanted []string
-	all    bool // everything is selected, and nothing is read as a container image
-	image  image
-	seen   map[digest.Digest]bool // manifests
-	taken  map[digest.Digest]bool // blobs
-	parts  int
+	// complete selects all platforms of an index.
+	complete bool
+	all      bool // everything is selected, and nothing is read as a container image
+	image    image
+	seen     map[digest.Digest]bool // manifests
+	taken    map[digest.Digest]bool // blobs
+	parts    int
 }
 
 func (w *imageWalk) read(ctx context.Context, root ocispec.Descriptor) (image, error) {
@@ -312,11 +324,20 @@ func (w *imageWalk) index(ctx context.Context, parent digest.Digest, children []
 			w.image.absent = append(w.image.absent, child.Digest)
 			continue
 		}
+		err := w.manifest(ctx, child, depth+1)
+		if lost := attested(child) != "" && !w.all && lacking(err, http.StatusNotFound); lost {
+			// Registries that remove manifests without a tag leave such holes, and images run without attestations.
+			w.repo.loader.sender.log.WarnContext(ctx, "the registry has lost an attestation that an index lists; going on without it",
+				"image", w.image.root.Digest, "attestation", child.Digest)
+			delete(w.seen, child.Digest)
+			w.image.absent = append(w.image.absent, child.Digest)
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("manifest %s of index %s: %w", child.Digest, parent, err)
+		}
 		if attested(child) == "" {
 			w.image.children[parent] = append(w.image.children[parent], child.Digest)
-		}
-		if err := w.manifest(ctx, child, depth+1); err != nil {
-			return err
 		}
 	}
 	return nil
@@ -359,7 +380,7 @@ func (w *imageWalk) takes(child ocispec.Descriptor, chosen []string) bool {
 	switch {
 	case !isIndex(child.MediaType) && !isManifest(child.MediaType):
 		return false
-	case w.all, child.Platform == nil && isIndex(child.MediaType):
+	case w.all, w.complete, child.Platform == nil && isIndex(child.MediaType):
 		return true
 	case of != "" && isManifest(child.MediaType):
 		return w.seen[of]
@@ -383,8 +404,7 @@ func (w *imageWalk) leaf(ctx context.Context, doc manifestDoc, alone bool) error
 	}
 	for _, b := range blobs {
 		if isForeign(b.MediaType) {
-			return fmt.Errorf("layer %s (%s) may not be redistributed by its licence, and is not in the registry: images with such layers cannot be bundled",
-				b.Digest, b.MediaType)
+			return fmt.Errorf("layer %s (%s) may not be redistributed by its licence, and is not in the registry: %w", b.Digest, b.MediaType, errForeign)
 		}
 		if !w.taken[b.Digest] {
 			w.taken[b.Digest] = true
@@ -493,6 +513,13 @@ func (i *images) plan(ctx context.Context, pin manifest.Pin, pinned referrerPins
 	}
 	if err := i.checkPinned(ctx, repo, img, pin, pinned); err != nil {
 		return nil, err
+	}
+	i.sparse(pin, img)
+	i.tellIndex(ctx, pin)
+	if pin.Complete {
+		if img, err = repo.whole(ctx, img.root, wanted); err != nil {
+			return nil, gone(err)
+		}
 	}
 	return repo.plan(img), nil
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -226,22 +227,31 @@ func FuzzRetryAfter(f *testing.F) {
 	})
 }
 
-// FuzzHideRealm wants a challenge to lead to the registry itself or to be left as it is.
-func FuzzHideRealm(f *testing.F) {
-	f.Add(`Bearer realm="https://auth.example/token",service="x"`)
-	f.Add(`Basic realm="x"`)
-	f.Add(`bearer scope="a",realm="http://[::1"`)
-	f.Fuzz(func(t *testing.T, challenge string) {
-		d := &authTransport{host: "r.example", scheme: "https"}
-		list := []string{challenge}
-		d.hideRealm(list)
-		if d.realm == nil && list[0] != challenge {
-			t.Errorf("%q became %q", challenge, list[0])
+func TestNextURL(t *testing.T) {
+	t.Parallel()
+	at, err := url.Parse("http://r.site:5000/v2/app/tags/list?n=1000")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for link, want := range map[string]string{
+		`</v2/app/tags/list?n=2&last=b>; rel="next"`:                           "n=2&last=b",
+		`<http://r.site/repository/proxy/v2/app/tags/list?last=b>; rel="next"`: "last=b",
+		`<https://internal:8080/v2/app/tags/list?last=b>;rel=next`:             "last=b",
+		`</v2/app/tags/list?n=2>; rel="prev", <?last=b>; rel="next"`:           "last=b",
+		`<?last=b>; title="a, b"; REL='next last', <?last=z>; rel="last"`:      "last=b",
+		`/v2/app/tags/list?last=b; rel="next"`:                                 "last=b",
+		`</v2/app/tags/list?n=2>; rel="prev"`:                                  "",
+		`<?last=b>; rel="nextish"; title="next"`:                               "",
+		``:                                                                     "",
+	} {
+		to, err := nextURL(at, http.Header{"Link": {`<?first>; rel="first"`, link}})
+		switch {
+		case err != nil, (to == nil) != (want == ""):
+			t.Errorf("%s: %v, %v", link, to, err)
+		case to != nil && to.String() != "http://r.site:5000/v2/app/tags/list?"+want:
+			t.Errorf("%s leads to %s", link, to)
 		}
-		if d.realm != nil && !strings.Contains(list[0], "https://r.example"+realmPath) {
-			t.Errorf("%q leads elsewhere: %q", challenge, list[0])
-		}
-	})
+	}
 }
 
 func TestPickVersion(t *testing.T) {

@@ -279,10 +279,13 @@ func (l *versionLookup) exists(ctx context.Context, o origin) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if res.StatusCode == http.StatusNotFound || res.StatusCode == http.StatusGone {
-		return "", errors.Join(newStatusError(res), res.Body.Close())
+	if err := res.Body.Close(); err != nil {
+		return "", err
 	}
-	return "", res.Body.Close()
+	if res.StatusCode == http.StatusNotFound || res.StatusCode == http.StatusGone {
+		return "", o.present(ctx, l.web.loader.sender) // some servers answer so to every HEAD
+	}
+	return "", nil
 }
 
 // isGone reports whether a server answered that it does not have something.

@@ -274,6 +274,9 @@ func (s *session) resolve(ctx context.Context, b *manifest.Bundle) ([]manifest.P
 		}
 		pins = append(pins, pin)
 	}
+	for _, pin := range pins {
+		s.images.tellIndex(ctx, pin)
+	}
 	err := failed.err(ctx, len(list)+len(rest))
 	if find != nil {
 		return nil, errors.Join(err, find)
@@ -392,6 +395,7 @@ func mergePin(into *manifest.Pin, p manifest.Pin) error {
 		into.Identity, into.Issuer, into.Root, into.RootDigest = p.Identity, p.Issuer, p.Root, p.RootDigest
 	}
 	into.Referrers = cmp.Or(into.Referrers, p.Referrers)
+	into.Complete = into.Complete || p.Complete
 	into.Platforms = union(into.Platforms, p.Platforms)
 	into.Lacks = union(into.Lacks, p.Lacks)
 	into.Provides = union(into.Provides, p.Provides)

@@ -116,8 +116,13 @@ func (r *repository) listReferrers(ctx context.Context, subject digest.Digest) (
 func (e *endpoint) listReferrers(ctx context.Context, u *url.URL, subject digest.Digest) ([]ocispec.Descriptor, error) {
 	var all []ocispec.Descriptor
 	u = e.at(u)
+	client, err := e.login(ctx)
+	if err != nil {
+		return nil, err
+	}
+	client = e.peer.client(&noAPIElsewhere{next: client.Transport, path: u.Path})
 	for n := range maxReferrerPages {
-		data, header, err := e.ask(ctx, http.MethodGet, u, ocispec.MediaTypeImageIndex, maxManifest)
+		data, header, err := e.askWith(ctx, client, u, ocispec.MediaTypeImageIndex)
 		switch {
 		case err == nil && n == 0 && mediaType(header) != ocispec.MediaTypeImageIndex:
 			err = &statusError{code: http.StatusNotFound, detail: "the address serves something else than the referrers API"}
@@ -148,6 +153,27 @@ func (e *endpoint) listReferrers(ctx context.Context, u *url.URL, subject digest
 	return nil, lied("referrers of %s: the list has more than %d pages", subject, maxReferrerPages)
 }
 
+// noAPIElsewhere answers for a referrers API that redirects and gets no list there: the registry has no such API. GHCR, for example,
+// leads to a page for people, which limits requests for minutes.
+type noAPIElsewhere struct {
+	next http.RoundTripper
+	path string // of the API
+}
+
+func (n *noAPIElsewhere) RoundTrip(req *http.Request) (*http.Response, error) {
+	resp, err := n.next.RoundTrip(req)
+	if req.URL.Path == n.path || req.Context().Err() != nil {
+		return resp, err
+	}
+	if err != nil {
+		return &http.Response{StatusCode: http.StatusNotFound, Header: http.Header{}, Body: http.NoBody, Request: req}, nil
+	}
+	if resp.StatusCode >= http.StatusBadRequest {
+		resp.StatusCode = http.StatusNotFound
+	}
+	return resp, nil
+}
+
 // hasNoAPI reports whether an answer is that of a registry without the referrers API: 404 by the specification, or the
 // answer of older registries to unknown addresses.
 func hasNoAPI(err error) bool {
@@ -158,14 +184,19 @@ func hasNoAPI(err error) bool {
 // but a caching proxy lists only tags pulled through it before.
 func (r *repository) tagged(ctx context.Context, tag string) (ocispec.Descriptor, []byte, bool, error) {
 	u := r.url("manifests", tag)
-	_, err := r.ask(ctx, u)
-	if lacking(err, http.StatusNotFound) {
-		return ocispec.Descriptor{}, nil, false, nil
-	}
-	if err != nil && statusOf(err) == nil {
-		return ocispec.Descriptor{}, nil, false, err
+	if !r.headless.Load() {
+		_, err := r.ask(ctx, u)
+		if lacking(err, http.StatusNotFound) {
+			return ocispec.Descriptor{}, nil, false, nil
+		}
+		if err != nil && statusOf(err) == nil {
+			return ocispec.Descriptor{}, nil, false, err
+		}
 	}
 	desc, data, err := r.get(ctx, u, ocispec.Descriptor{Size: -1})
+	if r.headless.Load() && lacking(err, http.StatusNotFound) {
+		return ocispec.Descriptor{}, nil, false, nil
+	}
 	return desc, data, err == nil, err
 }
 

@@ -400,7 +400,8 @@ func TestReferrersHostile(t *testing.T) {
 	}{
 		"endless pages":   {list("", `<%s?%d>; rel="next"`), api, "more than 100 pages"},
 		"endless list":    {list(strings.TrimSuffix(strings.Repeat(entry(d, 1)+",", 2000), ","), ""), api, "more than 1000"},
-		"another host":    {list("", `<https://elsewhere.example%s?%d>; rel="next"`), api, "elsewhere"},
+		"another host":    {list("", `<https://elsewhere.example%s?%d>; rel="next"`), api, "more than 100 pages"}, // only the query counts
+		"no query":        {list("", `<%s#%d>; rel="next"`), api, "no query"},
 		"not JSON":        {list("x", ""), api, "referrers of " + d.String()},
 		"missing":         {list(entry(digest.FromString("no"), 5), ""), api, "no such tag or digest"},
 		"not a digest":    {list(entry("../../x", 5), ""), api, "digest"},

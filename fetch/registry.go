@@ -12,8 +12,10 @@ import (
 	"net/http"
 	"net/url"
 	"path"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
@@ -67,7 +69,8 @@ type repository struct {
 	api       *referrersAPI
 	upstream  name.Repository
 	endpoints []*endpoint
-	peers     []*peer // of the endpoints
+	peers     []*peer     // of the endpoints
+	headless  atomic.Bool // a HEAD was answered with 404 for a tag that GET has: only GET tells
 }
 
 // repository returns the repository with its endpoints.
@@ -146,7 +149,11 @@ func (r *repository) resolve(ctx context.Context, tag string) (ocispec.Descripto
 	if err != nil && statusOf(err) == nil {
 		return ocispec.Descriptor{}, nil, err
 	}
-	return r.get(ctx, u, ocispec.Descriptor{Size: -1})
+	desc, data, got := r.get(ctx, u, ocispec.Descriptor{Size: -1})
+	if got == nil && lacking(err, http.StatusNotFound) {
+		r.headless.Store(true)
+	}
+	return desc, data, got
 }
 
 // manifest returns a manifest by its digest, from the store or else from the registry. Size -1 and media type "" mean
@@ -307,28 +314,53 @@ func parseTags(data []byte) ([]string, error) {
 	return page.Tags, err
 }
 
-// nextURL returns the address of the page after u; nil after the last.
+// nextURL returns the address of the page after u; nil after the last. Of the link only its query counts, which has the place in the list:
+// host and path are often those of another port or of a server behind a proxy, and lead nowhere from here.
 func nextURL(u *url.URL, header http.Header) (*url.URL, error) {
-	next, ok := nextPage(header.Get("Link"))
+	next, ok := nextPage(header.Values("Link"))
 	if !ok {
 		return nil, nil //nolint:nilnil // the last page is a normal state that callers branch on
 	}
-	to, err := u.Parse(next)
-	if err != nil || to.Host != u.Host {
-		return nil, fmt.Errorf("the next page is on another host: %s", printable(next))
+	link, err := u.Parse(next)
+	if err != nil || link.RawQuery == "" {
+		return nil, fmt.Errorf("the address of the next page has no query: %s", printable(next))
 	}
-	to.Scheme = u.Scheme // behind a proxy, registries do not know their own scheme
-	return to, nil
+	to := *u
+	to.RawQuery = link.RawQuery
+	return &to, nil
 }
 
-// nextPage reads the Link header: <address>; rel="next".
-func nextPage(link string) (string, bool) {
-	_, rest, ok := strings.Cut(link, "<")
-	if !ok {
-		return "", false
+// nextPage returns the link with the relation next of Link headers (RFC 8288): <address>; rel="next". Some registries list other relations
+// in the same line, and write no quotes or no brackets.
+func nextPage(values []string) (string, bool) {
+	for _, rest := range values {
+		for rest != "" {
+			address, parameters, _ := strings.Cut(rest, ";")
+			rest = ""
+			if _, inside, ok := strings.Cut(address+";"+parameters, "<"); ok {
+				address, parameters, _ = strings.Cut(inside, ">")
+				if i := strings.IndexByte(parameters, '<'); i >= 0 {
+					parameters, rest = parameters[:i], parameters[i:]
+				}
+			}
+			if isNext(parameters) {
+				return strings.TrimSpace(address), true
+			}
+		}
 	}
-	address, parameters, ok := strings.Cut(rest, ">")
-	return address, ok && strings.Contains(parameters, "next")
+	return "", false
+}
+
+// isNext reports whether a link's parameters have the relation next.
+func isNext(parameters string) bool {
+	for p := range strings.FieldsFuncSeq(parameters, func(r rune) bool { return r == ';' || r == ',' }) {
+		name, value, _ := strings.Cut(p, "=")
+		relations := strings.Fields(strings.ToLower(strings.Trim(strings.TrimSpace(value), `"'`)))
+		if strings.EqualFold(strings.TrimSpace(name), "rel") && slices.Contains(relations, "next") {
+			return true
+		}
+	}
+	return false
 }
 
 func mediaType(h http.Header) string {

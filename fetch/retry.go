@@ -21,6 +21,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 
 	"github.com/kkbundle/kkbundle/plain"
+	"github.com/kkbundle/kkbundle/proxy"
 )
 
 // errStalled means a server sent nothing for Retry.Idle.
@@ -115,17 +116,17 @@ func permanent(format string, args ...any) error { return &permanentError{fmt.Er
 // retryable reports whether the same request may succeed a little later.
 func retryable(err error) bool {
 	var (
-		status *statusError
-		store  *storeError
-		final  *permanentError
-		dns    *net.DNSError
-		proxy  *proxyError
+		status  *statusError
+		store   *storeError
+		final   *permanentError
+		dns     *net.DNSError
+		refused *proxy.Error
 	)
 	switch {
 	case errors.As(err, &final), errors.As(err, &store), errors.Is(err, errPlainHTTP), isTLS(err):
 		return false
-	case errors.As(err, &proxy):
-		return retryableStatus(proxy.code)
+	case errors.As(err, &refused):
+		return retryableStatus(refused.Code)
 	case errors.As(err, &status):
 		return retryableStatus(status.code)
 	case errors.As(err, &dns):

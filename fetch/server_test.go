@@ -33,6 +33,8 @@ type site struct {
 	url  string
 	ca   string // PEM file, "" without TLS
 
+	headless bool // HEAD is answered with 404
+
 	mu       sync.Mutex
 	files    map[string]siteFile
 	requests []siteRequest
@@ -122,7 +124,7 @@ func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if fault != nil && fault(w, r, f) {
 		return
 	}
-	if !ok {
+	if !ok || s.headless && r.Method == http.MethodHead {
 		http.NotFound(w, r)
 		return
 	}

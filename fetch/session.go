@@ -12,10 +12,10 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/google/go-containerregistry/pkg/authn"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sync/singleflight"
 
+	"github.com/kkbundle/kkbundle/logins"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -66,7 +66,7 @@ func newSession(o Options) (*session, error) {
 		network: s.network, loader: loader, keychain: o.Keychain, repos: map[string]*repository{}, apis: map[string]*referrersAPI{},
 	}
 	kept := newKept(o.Keep)
-	s.images = &images{kept: kept, registries: s.registries, dir: base, log: o.Logger, platforms: platforms, policy: o.Policy}
+	s.images = &images{kept: kept, registries: s.registries, dir: base, log: o.Logger, platforms: platforms, policy: o.Policy, indexes: map[string]pinnedIndex{}}
 	s.files = &files{kept: kept, web: site, local: local, cache: s.cache, platforms: platforms}
 	s.charts = &helmCharts{kept: kept, web: site, registries: s.registries, local: local, cache: s.cache}
 	s.packages = &packageSets{web: site, local: local, log: o.Logger, jobs: o.Jobs}
@@ -78,7 +78,7 @@ func (o Options) withDefaults() Options {
 		o.Jobs = DefaultJobs
 	}
 	if o.Keychain == nil {
-		o.Keychain = authn.DefaultKeychain
+		o.Keychain = logins.New(o.Logger)
 	}
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	o.Policy = cmp.Or(o.Policy, manifest.PolicyStrict)

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/proxy"
 )
 
 const (
@@ -98,7 +99,7 @@ type network struct {
 
 func newNetwork(o Options) *network {
 	return &network{
-		sources: o.Sources, dir: baseDir(o.Dir), hosts: o.Hosts, proxy: proxies(), log: o.Logger,
+		sources: o.Sources, dir: baseDir(o.Dir), hosts: o.Hosts, proxy: proxy.FromEnvironment(), log: o.Logger,
 		known: map[string][]*peer{}, transports: map[credentials]*http.Transport{},
 	}
 }
@@ -205,7 +206,7 @@ func (n *network) transport(c credentials) (*http.Transport, error) {
 	}
 	t := &http.Transport{
 		Proxy:                  n.proxy,
-		OnProxyConnectResponse: proxyAnswered,
+		OnProxyConnectResponse: proxy.Answered,
 		DialContext:            (&net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second}).DialContext,
 		TLSClientConfig:        &tls.Config{RootCAs: roots, Certificates: certificates, MinVersion: tls.VersionTLS12},
 		TLSHandshakeTimeout:    20 * time.Second,

@@ -50,6 +50,20 @@ const (
 	ReferrersNone ReferrerPolicy = "none"
 )
 
+// IndexPolicy selects the platforms that travel of an image whose index has more than were asked for.
+type IndexPolicy string
+
+// The policies; an empty one is IndexesPinned.
+const (
+	// IndexesPinned includes all platforms of images that are pinned by the digest of their index: registries that check indexes take them
+	// complete only, and no reduced index has that digest. Other images have the platforms that were asked for.
+	IndexesPinned IndexPolicy = "pinned"
+	// IndexesComplete includes all platforms of every image.
+	IndexesComplete IndexPolicy = "complete"
+	// IndexesSelected includes only the platforms that were asked for.
+	IndexesSelected IndexPolicy = "selected"
+)
+
 // Bundle describes the content of a bundle.
 type Bundle struct {
 	APIVersion     string         `yaml:"apiVersion" kk:"required" doc:"kkbundle.io/v1"`
@@ -59,6 +73,8 @@ type Bundle struct {
 	PlatformPolicy PlatformPolicy `yaml:"platformPolicy,omitempty" enum:"strict,warn" doc:"A platform that upstream lacks of an image: strict, an error; warn, recorded. Default strict."`
 	// Referrers applies to images without a policy of their own.
 	Referrers ReferrerPolicy `yaml:"referrers,omitempty" enum:"all,signatures,none" doc:"Referrers that travel with images: signatures, attestations, SBOMs. Default all."`
+	// Indexes applies to images without a policy of their own.
+	Indexes IndexPolicy `yaml:"indexes,omitempty" enum:"pinned,complete,selected" doc:"Images with more platforms than platforms names: pinned, all platforms of those pinned by the digest of their index, since some registries take these complete only; complete, all platforms of every image; selected, never more than platforms. Default pinned."`
 	// Cluster is the path of a Cluster file, relative to this one. All needs of that cluster are added.
 	Cluster string `yaml:"cluster,omitempty" local:"machine" doc:"Path of a Cluster file; everything that this cluster needs is added."`
 	// Clusters are further ones, for bundles that serve several sites, versions or networks.
@@ -105,13 +121,14 @@ type Image struct {
 	// Platforms replace the bundle's for this image.
 	Platforms []string       `yaml:"platforms,omitempty" doc:"The platforms of this image, instead of the bundle's."`
 	Referrers ReferrerPolicy `yaml:"referrers,omitempty" enum:"all,signatures,none" doc:"Referrers that travel with this image, instead of the bundle's setting."`
+	Indexes   IndexPolicy    `yaml:"indexes,omitempty" enum:"pinned,complete,selected" doc:"Whether all platforms of this image travel, instead of the bundle's setting."`
 }
 
 func (i *Image) setShort(text string) { i.Name = text }
 
 // MarshalYAML writes the short form if possible.
 func (i Image) MarshalYAML() (any, error) {
-	if i.Digest == "" && i.Verify == nil && len(i.Platforms) == 0 && i.Referrers == "" {
+	if i.Digest == "" && i.Verify == nil && len(i.Platforms) == 0 && i.Referrers == "" && i.Indexes == "" {
 		return i.Name, nil
 	}
 	type plain Image

@@ -104,6 +104,8 @@ type Pin struct {
 	Subject digest.Digest `yaml:"subject,omitempty" doc:"Digest of the image that a referrer belongs to."`
 	// Platforms are the selected platforms of an image with several.
 	Platforms []string `yaml:"platforms,omitempty" doc:"Platforms of an image."`
+	// Complete means that all platforms of the image's index are in the bundle, whatever Platforms has.
+	Complete bool `yaml:"complete,omitempty" doc:"All platforms of the image's index are in the bundle."`
 	// Lacks are the requested platforms that upstream does not have (PolicyWarn).
 	Lacks []string `yaml:"lacks,omitempty" doc:"Platforms that upstream lacks."`
 	// Referrers is ReferrersUnknown if upstream could not list all attached artifacts of an image.

@@ -63,6 +63,9 @@ func (c lockChecker) pinnedReferrer(path string, p *Pin) {
 	if (p.Subject != "") != (p.Kind == ItemReferrer) {
 		c.add(path, "a referrer has a subject, and nothing else has one")
 	}
+	if p.Complete && p.Kind != ItemImage {
+		c.add(join(path, "complete"), "only an image has platforms")
+	}
 	if (p.Key == "") != (p.KeyDigest == "") || p.Key != "" && p.Kind != ItemImage {
 		c.add(path, "an image that has key has keyDigest too, and nothing else has them")
 	}
@@ -157,6 +160,7 @@ func (b *Bundle) Fingerprint() (digest.Digest, error) {
 		Charts    []string
 		Files     []string
 		Referrers ReferrerPolicy `yaml:",omitempty"`
+		Indexes   IndexPolicy    `yaml:",omitempty"`
 		Find      *findSettings  `yaml:",omitempty"`
 		Sums      []string       `yaml:",omitempty"`
 		Packages  []string       `yaml:",omitempty"`
@@ -164,13 +168,16 @@ func (b *Bundle) Fingerprint() (digest.Digest, error) {
 	if b.Referrers != ReferrersAll {
 		items.Referrers = b.Referrers
 	}
+	if b.Indexes != IndexesPinned {
+		items.Indexes = b.Indexes
+	}
 	for _, image := range b.Images {
 		ref, err := image.Ref()
 		if err != nil {
 			return "", err
 		}
-		more := Image{Verify: image.Verify, Platforms: slices.Sorted(slices.Values(image.Platforms)), Referrers: image.Referrers}
-		if more.Verify != nil || len(more.Platforms) > 0 || more.Referrers != "" {
+		more := Image{Verify: image.Verify, Platforms: slices.Sorted(slices.Values(image.Platforms)), Referrers: image.Referrers, Indexes: image.Indexes}
+		if more.Verify != nil || len(more.Platforms) > 0 || more.Referrers != "" || more.Indexes != "" {
 			ref += "\n" + canonical(more)
 		}
 		items.Images = append(items.Images, ref)

@@ -157,6 +157,9 @@ func TestLockCovers(t *testing.T) {
 		{name: "an image's platforms", change: func(b *Bundle) { b.Images[0].Platforms = []string{"linux/amd64"} }},
 		{name: "an image's key", change: func(b *Bundle) { b.Images[0].Verify = &Verify{Key: "key.pub"} }},
 		{name: "an image's referrers", change: func(b *Bundle) { b.Images[0].Referrers = ReferrersAll }},
+		{name: "an image's index", change: func(b *Bundle) { b.Images[0].Indexes = IndexesSelected }},
+		{name: "indexes", change: func(b *Bundle) { b.Indexes = IndexesSelected }},
+		{name: "indexes as they are by default", change: func(b *Bundle) { b.Indexes = IndexesPinned }, fits: true},
 		{name: "referrers", change: func(b *Bundle) { b.Referrers = ReferrersNone }},
 		{name: "referrers as they are by default", change: func(b *Bundle) { b.Referrers = ReferrersAll }, fits: true},
 	} {

@@ -29,6 +29,9 @@ type request struct {
 	size   int64
 	body   func() (io.ReadCloser, error) // opens it from the start; nil for none
 	want   []int
+	// stay takes a refusal of another address, after a redirect, for that of an unknown address: GHCR leads from the referrers API to a
+	// page for people, which limits requests.
+	stay bool
 }
 
 // An answer holds the parts of a response in use; body has at most maxManifest bytes.
@@ -84,7 +87,7 @@ func (r *repo) attempt(ctx context.Context, q request) (answer, error) {
 		}
 		src.done = func() { dog.grant(time.Duration(q.size/commitSpeed) * time.Second) }
 	}
-	a, err := receive(client, req, q.want)
+	a, err := receive(client, req, q)
 	if te, ok := asRegistryError(err); ok && te.StatusCode == http.StatusExpectationFailed {
 		r.session.noExpect.Store(true)
 	}
@@ -112,14 +115,17 @@ func (r *repo) expect(req *http.Request, body *source) *http.Request {
 	return req.WithContext(httptrace.WithClientTrace(req.Context(), &httptrace.ClientTrace{Got100Continue: func() { heard.Store(true) }}))
 }
 
-func receive(client *http.Client, req *http.Request, want []int) (answer, error) {
+func receive(client *http.Client, req *http.Request, q request) (answer, error) {
 	resp, err := client.Do(req)
 	if err != nil {
 		return answer{}, err
 	}
 	defer drain(resp)
+	if q.stay && resp.Request.URL.Path != req.URL.Path && resp.StatusCode >= http.StatusBadRequest {
+		resp.StatusCode = http.StatusNotFound
+	}
 	a := answer{status: resp.StatusCode, header: resp.Header, url: resp.Request.URL, length: resp.ContentLength}
-	if err := checkAnswer(resp, want...); err != nil {
+	if err := checkAnswer(resp, q.want...); err != nil {
 		return a, err
 	}
 	if a.body, err = io.ReadAll(io.LimitReader(resp.Body, maxManifest+1)); err != nil {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/plain"
+	"github.com/kkbundle/kkbundle/proxy"
 )
 
 // Classes of Push's errors, for errors.Is.
@@ -91,10 +92,15 @@ func (s *session) explainAnswer(repo string, te *transport.Error) *plainError {
 		e.text = fmt.Sprintf("%s may not push to %s%s: request push permission there; where projects must be created first (Harbor), %q must exist", s.who(), where, reason(te), project)
 	case te.StatusCode == http.StatusMethodNotAllowed || hasCode(te, transport.UnsupportedErrorCode):
 		e.text, e.fatal = fmt.Sprintf("registry %s does not accept pushes%s: it is read-only, a mirror or under maintenance", s.host, reason(te)), true
+	case hasCode(te, transport.NameInvalidErrorCode):
+		e.text = fmt.Sprintf("%s refuses the name %s%s: some registries take only a few levels of names; --rename FROM=TO shortens them, as in --rename docker.io/library=base",
+			s.host, repo, reason(te))
 	case te.StatusCode == http.StatusNotFound && !hasCode(te, transport.ManifestUnknownErrorCode, transport.BlobUnknownErrorCode):
 		e.text = fmt.Sprintf("%s does not exist and the registry does not create it%s: create the project or namespace %q first, or push under another prefix", where, reason(te), project)
 	case te.StatusCode == http.StatusRequestEntityTooLarge:
 		e.text = fmt.Sprintf("%s refuses content of this size%s: raise the limit of the registry or of its proxy (nginx: client_max_body_size 0)", s.host, reason(te))
+	case te.StatusCode == http.StatusProxyAuthRequired:
+		e.text, e.class, e.fatal = proxy.LoginText(s.host), ErrUnreachable, true
 	case te.StatusCode == http.StatusTooManyRequests:
 		e.text = fmt.Sprintf("%s limits requests even after several retries%s: use fewer --jobs, or try later", s.host, reason(te))
 	case te.StatusCode == http.StatusBadRequest && s.rt.plain && len(te.Errors) == 0 && !s.loggedIn.Load():
@@ -146,6 +152,9 @@ func (s *session) loginText(te *transport.Error) string {
 	if service := s.rt.tokenService(); service != s.host {
 		at += " (through " + service + ")"
 	}
+	if s.unread != nil {
+		return fmt.Sprintf("registry %s requires a login%s, and %s", at, reason(te), s.unread)
+	}
 	if s.account.Username == "" {
 		return fmt.Sprintf("registry %s requires a login and there is none%s: use --username and --password-stdin, or run kkbundle login %s", at, reason(te), s.host)
 	}
@@ -171,6 +180,8 @@ func (s *session) explainNetwork(err error) *plainError {
 	dns, isDNS := errors.AsType[*net.DNSError](err)
 	op, isOp := errors.AsType[*net.OpError](err)
 	switch {
+	case s.proxyText(err) != "":
+		e.text = s.proxyText(err)
 	case unknown:
 		e.text = fmt.Sprintf("the certificate of %s is signed by a CA unknown to this machine: give the CA's certificate with --ca FILE", s.host)
 	case wrongHost:
@@ -196,6 +207,21 @@ func (s *session) explainNetwork(err error) *plainError {
 		e.fatal = isOp && op.Op == "dial" // a broken connection may concern a single blob
 	}
 	return e
+}
+
+// proxyText explains an error of the proxy before the registry; "" for any other error.
+func (s *session) proxyText(err error) string {
+	if refused, ok := errors.AsType[*proxy.Error](err); ok {
+		return fmt.Sprintf("%s cannot be reached: %s", s.host, refused)
+	}
+	if errors.Is(err, proxy.ErrAddress) {
+		return proxy.ErrAddress.Error()
+	}
+	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "proxyconnect" {
+		return fmt.Sprintf("%s cannot be reached: no connection to the proxy: %s: check HTTPS_PROXY and HTTP_PROXY, or name hosts that need no proxy in NO_PROXY",
+			s.host, clean(op.Err.Error()))
+	}
+	return ""
 }
 
 // isHTTPAnswer recognises net/http's error when a TLS handshake reaches a plain HTTP server; it has no type.

@@ -76,10 +76,10 @@ func (m manifestPusher) putNew(ctx context.Context, n *node, reference string) (
 	if err != nil {
 		return ocispec.Descriptor{}, err
 	}
-	listed, err := m.send(ctx, reference, n.desc, content)
+	listed, err := m.send(ctx, reference, n.have, n.desc, content)
 	if blobsLost(err) && !isIndex(n.desc.MediaType) {
 		if err = m.sendAgain(ctx, n, err); err == nil {
-			listed, err = m.send(ctx, reference, n.desc, content)
+			listed, err = m.send(ctx, reference, n.have, n.desc, content)
 		}
 	}
 	if err == nil {
@@ -92,9 +92,9 @@ func (m manifestPusher) putNew(ctx context.Context, n *node, reference string) (
 	return m.putReduced(ctx, n, reference, nil)
 }
 
-// send puts a manifest. A tag is queried afterwards: another client may write to it, or the registry may change
-// content.
-func (m manifestPusher) send(ctx context.Context, reference string, d ocispec.Descriptor, content []byte) (listed bool, err error) {
+// send puts a manifest in place of before, "" for nothing. A tag is queried afterwards: another client may write to it, or the registry may
+// change content.
+func (m manifestPusher) send(ctx context.Context, reference string, before digest.Digest, d ocispec.Descriptor, content []byte) (listed bool, err error) {
 	repo := m.job.repo
 	if listed, err = repo.putManifest(ctx, reference, d.MediaType, content); err != nil {
 		return false, err
@@ -103,14 +103,7 @@ func (m manifestPusher) send(ctx context.Context, reference string, d ocispec.De
 	if reference == d.Digest.String() && reference != m.job.dest.Identifier() {
 		return listed, nil // the answer had its digest, and its index or its tag follows
 	}
-	have, err := repo.manifest(ctx, reference, d.MediaType)
-	if err != nil {
-		return false, err
-	}
-	if have != d.Digest {
-		return false, fmt.Errorf("%s/%s:%s has digest %q after the push, want %s: another client writes to it, or the registry changes content", repo.host, repo.name, reference, have, d.Digest)
-	}
-	return listed, nil
+	return listed, repo.seen(ctx, reference, d.Digest, before, d.MediaType)
 }
 
 // blobsLost reports whether a registry misses blobs of a manifest, which were sent or reported present.
@@ -180,7 +173,7 @@ type indexError struct{ error }
 func (m manifestPusher) putReduced(ctx context.Context, n *node, reference string, replaced map[digest.Digest]ocispec.Descriptor) (ocispec.Descriptor, error) {
 	if m.job.pinned {
 		return ocispec.Descriptor{}, indexError{fmt.Errorf("registry %s requires all platforms of an index, the bundle lacks some of %s, and its digest is pinned, so no smaller index can replace it: "+
-			"build the bundle with every platform of this image, or pin the digest of one platform, or configure the registry to accept it (distribution: validation.manifests.indexes.platforms: none)",
+			"build the bundle with every platform of this image (indexes: pinned in the manifest), or pin the digest of one platform, or configure the registry to accept it (distribution: validation.manifests.indexes.platforms: none)",
 			m.session.host, n.desc.Digest)}
 	}
 	content, err := m.reduce(ctx, n, replaced)
@@ -197,7 +190,7 @@ func (m manifestPusher) putReduced(ctx context.Context, n *node, reference strin
 	}
 	have, err := m.job.repo.manifest(ctx, reference, d.MediaType)
 	if err == nil && have != d.Digest {
-		_, err = m.send(ctx, reference, d, content)
+		_, err = m.send(ctx, reference, have, d, content)
 	}
 	if err != nil {
 		return ocispec.Descriptor{}, fmt.Errorf("index %s in place of %s: %w", d.Digest, n.desc.Digest, m.session.explain(m.job.repo.name, err))

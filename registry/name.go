@@ -86,7 +86,7 @@ func parseTarget(s string) (target, error) {
 	if strings.Contains(s, "://") {
 		return target{}, fmt.Errorf("registry %q: write HOST[:PORT][/PREFIX], without https:// or http://", withoutUser(s))
 	}
-	if host == "" || strings.Contains(host, "@") {
+	if host == "" || strings.Contains(s, "@") { // a password may have a slash in it
 		return target{}, fmt.Errorf("registry %q: write HOST[:PORT][/PREFIX]", withoutUser(s))
 	}
 	registry, err := name.NewRegistry(host)

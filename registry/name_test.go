@@ -132,3 +132,12 @@ func FuzzDestination(f *testing.F) {
 		}
 	})
 }
+
+func TestCheckTargetKeepsPasswords(t *testing.T) {
+	t.Parallel()
+	for _, s := range []string{"anna:s3cret@h.site", "anna:a/s3cret@h.site/x", "https://anna:a/s3cret@h.site", "h.site/anna:s3cret@x"} {
+		if err := CheckTarget(s); err == nil || strings.Contains(err.Error(), "s3cret") {
+			t.Errorf("%s: %v", s, err)
+		}
+	}
+}

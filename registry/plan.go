@@ -149,7 +149,8 @@ func pushable(kind string) bool {
 	return kind == bundle.KindImage || kind == bundle.KindChart || kind == bundle.KindFile || kind == bundle.KindReferrer
 }
 
-// collisions fails if two items with different content have the same destination.
+// collisions fails if two items with different content have the same destination. An image whose digest is pinned gives way: whoever uses
+// it asks for its digest, so it is pushed by digest, and the other image keeps the tag.
 func collisions(jobs []*job) error {
 	var errs []error
 	first := map[string]*job{}
@@ -158,13 +159,26 @@ func collisions(jobs []*job) error {
 			continue
 		}
 		other := first[j.dest.Name()]
-		if other == nil {
+		switch {
+		case other == nil:
 			first[j.dest.Name()] = j
-		} else if other.item.Descriptor.Digest != j.item.Descriptor.Digest {
+		case other.item.Descriptor.Digest == j.item.Descriptor.Digest:
+		case j.pinned:
+			j.byDigest()
+		case other.pinned:
+			first[j.dest.Name()] = j
+			other.byDigest()
+		default:
 			errs = append(errs, fmt.Errorf("%s and %s would both be %s: push them under different prefixes, or leave one out", other.item, j.item, j.dest.Name()))
 		}
 	}
 	return nothingPushed(errs)
+}
+
+// byDigest makes an item's digest its destination, without a tag.
+func (j *job) byDigest() {
+	j.dest = j.dest.Context().Digest(j.item.Descriptor.Digest.String())
+	j.result.Destination = j.dest.Name()
 }
 
 func nothingPushed(errs []error) error {

@@ -301,7 +301,7 @@ func (p *publisher) list(ctx context.Context, subject digest.Digest, content []b
 		return err
 	}
 	entry := listing(ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest, Digest: digest.FromBytes(content), Size: int64(len(content))}, doc)
-	return p.repo.listReferrer(ctx, subject, entry, func(tag string, index []byte) error {
+	return p.repo.listReferrer(ctx, subject, entry, func(tag string, _ digest.Digest, index []byte) error {
 		_, err := p.putManifest(ctx, tag, ocispec.MediaTypeImageIndex, index)
 		return err
 	})

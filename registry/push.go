@@ -321,6 +321,10 @@ func (p *pusher) finishDry(ctx context.Context, j *job) {
 				final = d.Digest
 			}
 		}
+		if !there && len(n.absent) > 0 && j.pinned {
+			p.tally.warn(fmt.Sprintf("%s: its digest is pinned, and the bundle lacks platforms of its index: a registry that requires all of them (docker-registry 2.8, Harbor) refuses it; "+
+				"a bundle built with indexes: pinned has them", j.item))
+		}
 		if !there {
 			p.tally.count(func(c *PushSummary) { c.BytesMissing += n.desc.Size; j.sent = true })
 		}

@@ -223,7 +223,7 @@ func TestPushOneTokenEach(t *testing.T) {
 
 func TestPushUploadsWhereMountIsRefused(t *testing.T) {
 	t.Parallel()
-	for _, status := range []int{http.StatusForbidden, http.StatusNotFound, http.StatusBadRequest} {
+	for _, status := range []int{http.StatusForbidden, http.StatusNotFound, http.StatusBadRequest, http.StatusInternalServerError} {
 		t.Run(fmt.Sprint(status), func(t *testing.T) {
 			t.Parallel()
 			s := registrytest.Start(t, registrytest.Options{})

@@ -150,18 +150,21 @@ func (m manifestPusher) list(ctx context.Context, n *node, kept bool) error {
 	if n.subject.Validate() != nil {
 		return fmt.Errorf("manifest %s is attached to %q, which is not a digest", n.desc.Digest, clean(n.subject.String()))
 	}
-	return m.job.repo.listReferrer(ctx, n.subject, n.listing, func(tag string, index []byte) error {
+	return m.job.repo.listReferrer(ctx, n.subject, n.listing, func(tag string, before digest.Digest, index []byte) error {
 		d := ocispec.Descriptor{MediaType: ocispec.MediaTypeImageIndex, Digest: digest.FromBytes(index), Size: int64(len(index))}
-		_, err := m.send(ctx, tag, d, index)
+		_, err := m.send(ctx, tag, before, d, index)
 		return err
 	})
 }
+
+// putList puts a list of referrers under a tag, in place of the list with the digest before.
+type putList func(tag string, before digest.Digest, index []byte) error
 
 // listReferrer makes sure that clients find a manifest by its subject. A registry with the referrers API reports so when it
 // accepts the manifest. For others the list is an index under a tag derived from the subject's digest, to which an entry for
 // the manifest is added; put stores it.
 // https://github.com/opencontainers/distribution-spec/blob/v1.1.1/spec.md#unavailable-referrers-api
-func (r *repo) listReferrer(ctx context.Context, subject digest.Digest, entry ocispec.Descriptor, put func(tag string, index []byte) error) error {
+func (r *repo) listReferrer(ctx context.Context, subject digest.Digest, entry ocispec.Descriptor, put putList) error {
 	has, err := r.hasReferrers(ctx, subject)
 	if err != nil || has {
 		return err
@@ -170,9 +173,9 @@ func (r *repo) listReferrer(ctx context.Context, subject digest.Digest, entry oc
 	list.Lock()
 	defer list.Unlock()
 	tag := strings.ReplaceAll(subject.String(), ":", "-")
-	index, err := r.withReferrer(ctx, tag, entry)
+	index, before, err := r.withReferrer(ctx, tag, entry)
 	if err == nil && index != nil {
-		err = put(tag, index)
+		err = put(tag, before, index)
 	}
 	if err != nil {
 		return fmt.Errorf("list of referrers of %s: %w", subject, r.explain(r.name, err))
@@ -186,7 +189,7 @@ func (r *repo) hasReferrers(ctx context.Context, subject digest.Digest) (bool, e
 	api.mu.Lock()
 	defer api.mu.Unlock()
 	if !api.asks {
-		a, err := r.ask(ctx, request{method: http.MethodGet, url: r.path("/referrers/%s", subject), want: []int{http.StatusOK}})
+		a, err := r.ask(ctx, request{method: http.MethodGet, url: r.path("/referrers/%s", subject), want: []int{http.StatusOK}, stay: true})
 		if _, answered := asRegistryError(err); err != nil && !answered {
 			return false, err
 		}
@@ -195,8 +198,9 @@ func (r *repo) hasReferrers(ctx context.Context, subject digest.Digest) (bool, e
 	return api.has, nil
 }
 
-// withReferrer returns the index under a tag with one more entry, nil if it has the entry.
-func (r *repo) withReferrer(ctx context.Context, tag string, entry ocispec.Descriptor) ([]byte, error) {
+// withReferrer returns the index under a tag with one more entry, nil if it has the entry, and the digest of the index without it, "" for
+// none.
+func (r *repo) withReferrer(ctx context.Context, tag string, entry ocispec.Descriptor) (index []byte, before digest.Digest, err error) {
 	q := request{
 		method: http.MethodGet, url: r.path("/manifests/%s", tag), want: []int{http.StatusOK},
 		header: http.Header{"Accept": {ocispec.MediaTypeImageIndex}},
@@ -206,9 +210,13 @@ func (r *repo) withReferrer(ctx context.Context, tag string, entry ocispec.Descr
 		a, err = answer{}, nil
 	}
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
-	return merged(a.body, entry)
+	if len(a.body) > 0 {
+		before = digest.FromBytes(a.body)
+	}
+	index, err = merged(a.body, entry)
+	return index, before, err
 }
 
 // merged returns an index with one more manifest, nil if it already has it. The rest of the index is unchanged.

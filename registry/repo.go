@@ -3,6 +3,7 @@ package registry
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -65,19 +66,12 @@ func (r *repo) ask(ctx context.Context, q request) (answer, error) {
 
 // manifest returns the registry's digest under a tag or digest; "" if there is none.
 func (r *repo) manifest(ctx context.Context, reference, mediaType string) (digest.Digest, error) {
-	accept := []string{mediaType}
-	for _, t := range []string{ocispec.MediaTypeImageIndex, ocispec.MediaTypeImageManifest, dockerList, dockerManifest} {
-		if t != mediaType {
-			accept = append(accept, t)
-		}
-	}
-	q := request{
-		method: http.MethodHead, url: r.path("/manifests/%s", reference), want: []int{http.StatusOK},
-		header: http.Header{"Accept": {strings.Join(accept, ", ")}},
-	}
+	q := r.manifestQuery(reference, mediaType)
 	a, err := r.ask(ctx, q)
 	te, answered := asRegistryError(err)
 	switch {
+	case answered && te.StatusCode == http.StatusNotFound && r.session.headless.Load():
+		return r.manifestByGet(ctx, q)
 	case answered && te.StatusCode == http.StatusNotFound:
 		return "", nil
 	case answered && (te.StatusCode == http.StatusMethodNotAllowed || te.StatusCode == http.StatusNotImplemented):
@@ -89,6 +83,20 @@ func (r *repo) manifest(ctx context.Context, reference, mediaType string) (diges
 		return d, nil
 	}
 	return r.manifestByGet(ctx, q) // the header is only recommended
+}
+
+// manifestQuery asks for a manifest under a tag or digest with HEAD.
+func (r *repo) manifestQuery(reference, mediaType string) request {
+	accept := []string{mediaType}
+	for _, t := range []string{ocispec.MediaTypeImageIndex, ocispec.MediaTypeImageManifest, dockerList, dockerManifest} {
+		if t != mediaType {
+			accept = append(accept, t)
+		}
+	}
+	return request{
+		method: http.MethodHead, url: r.path("/manifests/%s", reference), want: []int{http.StatusOK},
+		header: http.Header{"Accept": {strings.Join(accept, ", ")}},
+	}
 }
 
 // manifestByGet serves registries that answer a HEAD without a digest, or not at all.
@@ -104,14 +112,47 @@ func (r *repo) manifestByGet(ctx context.Context, q request) (digest.Digest, err
 	return digest.FromBytes(a.body), nil
 }
 
+// An unseenError means that a registry does not show a manifest that it has just taken.
+type unseenError struct{ error }
+
+// seen makes sure that a reference has the digest that was put under it. Some registries show it only some reads later, and meanwhile what
+// was there before; some answer every HEAD with 404.
+func (r *repo) seen(ctx context.Context, reference string, want, before digest.Digest, mediaType string) error {
+	late := func(err error) bool { _, ok := errors.AsType[unseenError](err); return ok }
+	return r.retry.do(ctx, "look for "+reference+" of "+r.name, late, func() error {
+		have, err := r.manifest(ctx, reference, mediaType)
+		if err == nil && have == "" && !r.session.headless.Load() {
+			if have, err = r.manifestByGet(ctx, r.manifestQuery(reference, mediaType)); have != "" {
+				r.session.headless.Store(true)
+			}
+		}
+		switch {
+		case err != nil:
+			return err
+		case have == want:
+			return nil
+		}
+		err = fmt.Errorf("%s/%s:%s has digest %q after the push, want %s: another client writes to it, or the registry changes content", r.host, r.name, reference, have, want)
+		if have == "" || have == before {
+			return unseenError{err}
+		}
+		return err
+	})
+}
+
 // putManifest stores a manifest under a tag or digest. listed reports whether the registry maintains the list of its
 // subject's referrers.
 func (r *repo) putManifest(ctx context.Context, reference, mediaType string, content []byte) (listed bool, err error) {
-	a, err := r.ask(ctx, request{
+	q := request{
 		method: http.MethodPut, url: r.path("/manifests/%s", reference), size: int64(len(content)),
 		body:   func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(content)), nil },
 		header: http.Header{"Content-Type": {mediaType}},
 		want:   []int{http.StatusCreated, http.StatusOK, http.StatusAccepted, http.StatusNoContent},
+	}
+	var a answer
+	err = r.retry.do(ctx, q.method+" "+r.name, passingPut, func() (err error) {
+		a, err = r.call(ctx, q)
+		return err
 	})
 	if err != nil {
 		return false, err

@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/proxy"
 )
 
 const (
@@ -125,7 +126,10 @@ func passing(err error) bool {
 	if te, ok := asRegistryError(err); ok {
 		return passingStatus(te.StatusCode) && !isFull(te)
 	}
-	return !errors.Is(err, context.Canceled) && !errors.Is(err, bundle.ErrDamaged) && !errors.Is(err, errPlain) && !isTLS(err) && isNetwork(err)
+	if refused, ok := errors.AsType[*proxy.Error](err); ok {
+		return passingStatus(refused.Code)
+	}
+	return !errors.Is(err, proxy.ErrAddress) && !errors.Is(err, context.Canceled) && !errors.Is(err, bundle.ErrDamaged) && !errors.Is(err, errPlain) && !isTLS(err) && isNetwork(err)
 }
 
 func passingStatus(status int) bool {
@@ -152,6 +156,19 @@ func passingUpload(err error) bool {
 			transport.BlobUploadInvalidErrorCode, transport.BlobUploadUnknownErrorCode)
 	}
 	return passing(err)
+}
+
+// passingPut also includes a conflict: the registry still works on the same manifest or tag, for another client or for an attempt whose
+// answer was lost.
+func passingPut(err error) bool {
+	te, ok := asRegistryError(err)
+	return ok && te.StatusCode == http.StatusConflict && !isImmutable(te) || passing(err)
+}
+
+// isImmutable reports whether a rule of the registry keeps a tag as it is, which a retry does not change.
+func isImmutable(te *transport.Error) bool {
+	words := strings.ToLower(details(te))
+	return strings.Contains(words, "immutable") || strings.Contains(words, "already exists")
 }
 
 // isFull reports whether the registry's storage is full, which a retry does not change.

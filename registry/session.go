@@ -16,6 +16,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 	"github.com/opencontainers/go-digest"
+
+	"github.com/kkbundle/kkbundle/logins"
 )
 
 // A session is the state shared by one Push: credentials, transport, and a client for each repository.
@@ -28,11 +30,13 @@ type session struct {
 	stall     time.Duration
 	retry     retrier
 	logger    *slog.Logger
+	unread    error       // the reason that a kept login could not be read
 	loggedIn  atomic.Bool // user and password are valid: later refusals are about permissions
 	throttle  *throttle
 	chunk     atomic.Int64 // maximal bytes of a request, if the registry refused more; 0 is unlimited, without PATCH
 	referrers referrersAPI
 	harbor    *harborSite // nil if the registry is not Harbor, or HarborOptions are nil
+	headless  atomic.Bool // a HEAD was answered with 404 for a manifest that GET has: only GET tells
 	noExpect  atomic.Bool // the registry (or its proxy) does not support Expect: 100-continue
 
 	mounts        atomic.Bool  // the registry has mounted a blob
@@ -68,7 +72,11 @@ func newSession(ctx context.Context, t target, o PushOptions) (*session, error) 
 	if o.Auth == nil {
 		return s, nil
 	}
-	auth, err := authn.Resolve(ctx, o.Auth, s.registry)
+	at := authn.Resource(s.registry)
+	if t.prefix != "" {
+		at = s.registry.Repo(t.prefix) // a login may be for a path within the registry
+	}
+	auth, err := authn.Resolve(ctx, o.Auth, at)
 	if err != nil {
 		return nil, fmt.Errorf("find the login for registry %s: %w", s.host, err)
 	}
@@ -76,7 +84,7 @@ func newSession(ctx context.Context, t target, o PushOptions) (*session, error) 
 	if err != nil {
 		return nil, fmt.Errorf("find the login for registry %s: %w", s.host, err)
 	}
-	s.auth, s.account = auth, *config
+	s.auth, s.account, s.unread = auth, *config, logins.Unread(auth)
 	return s, nil
 }
 

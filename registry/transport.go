@@ -16,6 +16,9 @@ import (
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
+
+	"github.com/kkbundle/kkbundle/logins"
+	"github.com/kkbundle/kkbundle/proxy"
 )
 
 const (
@@ -29,14 +32,15 @@ const (
 // system's.
 func NewTransport(caFile string) (*http.Transport, error) {
 	t := &http.Transport{
-		Proxy:                 http.ProxyFromEnvironment,
-		DialContext:           (&net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}).DialContext,
-		TLSHandshakeTimeout:   30 * time.Second,
-		ExpectContinueTimeout: 5 * time.Second,
-		IdleConnTimeout:       90 * time.Second,
-		MaxIdleConnsPerHost:   128,
-		TLSClientConfig:       &tls.Config{MinVersion: tls.VersionTLS12},
-		TLSNextProto:          map[string]func(string, *tls.Conn) http.RoundTripper{}, // no HTTP/2
+		Proxy:                  proxy.FromEnvironment(),
+		OnProxyConnectResponse: proxy.Answered,
+		DialContext:            (&net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}).DialContext,
+		TLSHandshakeTimeout:    30 * time.Second,
+		ExpectContinueTimeout:  5 * time.Second,
+		IdleConnTimeout:        90 * time.Second,
+		MaxIdleConnsPerHost:    128,
+		TLSClientConfig:        &tls.Config{MinVersion: tls.VersionTLS12},
+		TLSNextProto:           map[string]func(string, *tls.Conn) http.RoundTripper{}, // no HTTP/2
 	}
 	if caFile == "" {
 		return t, nil
@@ -163,8 +167,8 @@ func (g *authTransport) pinged(req *http.Request) (*http.Response, error) {
 			resp.Body = io.NopCloser(bytes.NewReader(body))
 			return resp, nil // not a challenge
 		}
-		g.token = strings.HasPrefix(strings.ToLower(resp.Header.Get("WWW-Authenticate")), "bearer")
-		g.hideRealm(resp.Header)
+		g.realm = logins.Settle(resp.Header, g.url(pingPath), g.url(realmPath))
+		g.token = g.realm != nil
 		g.ping, g.body = resp, body
 	}
 	resp := *g.ping
@@ -172,19 +176,8 @@ func (g *authTransport) pinged(req *http.Request) (*http.Response, error) {
 	return &resp, nil
 }
 
-// hideRealm replaces the token service's address in a challenge by one of the registry itself.
-func (g *authTransport) hideRealm(h http.Header) {
-	for i, challenge := range h.Values("WWW-Authenticate") {
-		_, rest, ok := strings.Cut(challenge, `realm="`)
-		address, _, closed := strings.Cut(rest, `"`)
-		scheme, _, _ := strings.Cut(challenge, " ")
-		realm, err := url.Parse(address)
-		if !ok || !closed || err != nil || realm.Host == "" || realm.Host == g.host || !strings.EqualFold(scheme, "bearer") {
-			continue
-		}
-		g.realm = realm
-		h["Www-Authenticate"][i] = strings.Replace(challenge, address, g.scheme()+"://"+g.host+realmPath, 1)
-	}
+func (g *authTransport) url(path string) *url.URL {
+	return &url.URL{Scheme: g.scheme(), Host: g.host, Path: path}
 }
 
 func (g *authTransport) isRealm(u *url.URL) bool { return u.Host == g.host && u.Path == realmPath }

@@ -86,9 +86,9 @@ func (u *upload) start(ctx context.Context, from string) (mounted bool, err erro
 		q.want = append(q.want, http.StatusCreated)
 	}
 	a, err := u.call(ctx, q)
-	if te, ok := asRegistryError(err); ok && from != "" && !passingStatus(te.StatusCode) {
+	if te, ok := asRegistryError(err); ok && from != "" && te.StatusCode != http.StatusTooManyRequests {
 		u.session.mountsRefused.Add(1)
-		return u.start(ctx, "") // some registries refuse a mount instead of opening a session
+		return u.start(ctx, "") // some registries refuse a mount, or fail at it, instead of opening a session
 	}
 	if err != nil {
 		return false, err

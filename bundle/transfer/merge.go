@@ -225,6 +225,7 @@ func (c *selector) pin(locks []map[itemKey][]manifest.Pin, it bundle.Item) (pin 
 			unwanted := func(p string) bool { return !c.Platforms.Has(p) }
 			p.Platforms = slices.DeleteFunc(slices.Clone(p.Platforms), unwanted)
 			p.Lacks = slices.DeleteFunc(slices.Clone(p.Lacks), unwanted)
+			p.Complete = p.Complete && len(it.Absent) == 0
 			if found {
 				p.Platforms = append(p.Platforms, pin.Platforms...)
 				slices.Sort(p.Platforms)

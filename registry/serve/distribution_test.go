@@ -251,6 +251,7 @@ func TestDistribution(t *testing.T) {
 			"/v2/library/app/manifests/1.0?ns=docker.io":                                  200,
 			"/v2/team/multi/manifests/2.1?ns=registry.example:5000":                       200,
 			"/v2/" + app + "/manifests/1.0?ns=docker.io":                                  200,
+			"/v2/library/app/manifests/1.0?ns=registry-1.docker.io":                       200,
 			"/v2/library/app/manifests/1.0?ns=other.example":                              404,
 			"/v2/library/app/manifests/1.0":                                               404,
 			"/v2/library/app/blobs/" + string(c.manifest.Config.Digest) + "?ns=docker.io": 200,

@@ -99,10 +99,21 @@ func destination(host string, it bundle.Item) (name.Reference, bool, error) {
 	return ref, err == nil, err
 }
 
+// hosts returns the names under which a bundle may have the content of an upstream host: Docker Hub has several.
+func hosts(ns string) []string {
+	switch ns = strings.ToLower(ns); ns {
+	case "":
+		return nil
+	case "registry-1.docker.io", "index.docker.io":
+		return []string{ns, "docker.io"}
+	}
+	return []string{ns}
+}
+
 // repository finds a repository by its name, or by its path at the upstream host ns.
 func (n *names) repository(path, ns string) *repository {
-	if ns != "" {
-		if r := n.repositories[registry.UpstreamPath(ns)+"/"+path]; r != nil {
+	for _, host := range hosts(ns) {
+		if r := n.repositories[registry.UpstreamPath(host)+"/"+path]; r != nil {
 			return r
 		}
 	}

@@ -234,6 +234,7 @@ type lockPin struct {
 	ArtifactType string                `json:"artifactType,omitempty"`
 	Subject      digest.Digest         `json:"subject,omitempty"`
 	Platforms    []string              `json:"platforms,omitempty"`
+	Complete     bool                  `json:"complete,omitempty"`
 	Lacks        []string              `json:"lacks,omitempty"`
 	Referrers    string                `json:"referrers,omitempty"`
 	Key          string                `json:"key,omitempty"`

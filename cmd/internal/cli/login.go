@@ -9,6 +9,7 @@ import (
 
 	"github.com/docker/cli/cli/config"
 	"github.com/docker/cli/cli/config/configfile"
+	"github.com/docker/cli/cli/config/credentials"
 	"github.com/docker/cli/cli/config/types"
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
@@ -17,6 +18,7 @@ import (
 	"github.com/kkbundle/kkbundle/build"
 	"github.com/kkbundle/kkbundle/cmd/internal/terminal"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
+	"github.com/kkbundle/kkbundle/logins"
 	"github.com/kkbundle/kkbundle/plain"
 	"github.com/kkbundle/kkbundle/registry"
 )
@@ -46,7 +48,7 @@ func newLogoutCmd(g *globals) *cobra.Command {
 		Long:    "Removes the login of a registry from docker's configuration, or from the credential helper that keeps it.",
 		Example: "  kkbundle logout harbor.site",
 		Args:    takes("HOST[:PORT]"),
-		RunE: func(_ *cobra.Command, args []string) error {
+		RunE: func(cmd *cobra.Command, args []string) error {
 			_, key, err := registryKey(args[0])
 			if err != nil {
 				return err
@@ -55,11 +57,8 @@ func newLogoutCmd(g *globals) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if have, err := file.GetAuthConfig(key); err != nil || have.Username+have.IdentityToken+have.RegistryToken == "" {
-				return errors.Join(err, fmt.Errorf("%s has no login of %s", file.Filename, plain.Line(args[0])))
-			}
-			if err := file.GetCredentialsStore(key).Erase(key); err != nil {
-				return err
+			if err := forget(cmd.Context(), file, key); err != nil {
+				return fmt.Errorf("%s: %w", plain.Line(args[0]), err)
 			}
 			g.Note("removed the login of %s", plain.Line(args[0]))
 			return nil
@@ -104,12 +103,12 @@ func runLogin(ctx context.Context, g *globals, host string, o loginFlags) error 
 		return &pushError{fmt.Errorf("login to %s: %w", host, err)}
 	}
 	account.ServerAddress = key
-	if err := file.GetCredentialsStore(key).Store(account); err != nil {
+	if err := keep(ctx, file, account); err != nil {
 		return fmt.Errorf("keep the login: %w", err)
 	}
 	r := loginResult{Version: 1, Registry: address, Username: account.Username, Store: file.Filename}
 	if helper := helperOf(file, key); helper != "" {
-		r.Store = "docker-credential-" + helper
+		r.Store = helper.String()
 	}
 	if g.JSON {
 		return g.PrintJSON(r)
@@ -170,9 +169,45 @@ func dockerConfig() (*configfile.ConfigFile, error) {
 }
 
 // helperOf returns the credential helper of a registry, "" for the file itself.
-func helperOf(file *configfile.ConfigFile, key string) string {
+func helperOf(file *configfile.ConfigFile, key string) logins.Helper {
 	if helper := file.CredentialHelpers[key]; helper != "" {
-		return helper
+		return logins.Helper(helper)
 	}
-	return file.CredentialsStore
+	return logins.Helper(file.CredentialsStore)
+}
+
+// keep stores a login: in the registry's helper, beside which the file has an empty entry as docker writes it, or in the file.
+func keep(ctx context.Context, file *configfile.ConfigFile, account types.AuthConfig) error {
+	if helper := helperOf(file, account.ServerAddress); helper != "" {
+		if err := helper.Store(ctx, account.ServerAddress, account.Username, account.Password); err != nil {
+			return err
+		}
+		account = types.AuthConfig{ServerAddress: account.ServerAddress}
+	}
+	return credentials.NewFileStore(file).Store(account)
+}
+
+// forget removes a login from where keep stores it.
+func forget(ctx context.Context, file *configfile.ConfigFile, key string) error {
+	helper := helperOf(file, key)
+	have := file.AuthConfigs[key] != types.AuthConfig{ServerAddress: key}
+	if _, listed := file.AuthConfigs[key]; !listed {
+		have = false
+	}
+	if helper != "" {
+		kept, err := helper.Has(ctx, key)
+		if err != nil {
+			return err
+		}
+		have = have || kept
+	}
+	if !have {
+		return fmt.Errorf("%s has no login", file.Filename)
+	}
+	if helper != "" {
+		if err := helper.Erase(ctx, key); err != nil {
+			return err
+		}
+	}
+	return credentials.NewFileStore(file).Erase(key)
 }

@@ -132,7 +132,7 @@ func (o *publishOptions) library(ctx context.Context, g *globals, to usage.Addre
 		}
 	}
 	var err error
-	if options.Auth, err = o.keychain(g.In); err != nil {
+	if options.Auth, err = o.keychain(g); err != nil {
 		return options, err
 	}
 	options.Transport, options.PlainHTTP, err = o.transport(ctx, g, to.Repository)

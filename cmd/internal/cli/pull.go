@@ -165,7 +165,7 @@ func (o *pullOptions) library(g *globals, address string) (lib pull.Options, err
 			return lib, err
 		}
 	}
-	if lib.Fetch.Keychain, err = o.keychain(g.In); err != nil {
+	if lib.Fetch.Keychain, err = o.keychain(g); err != nil {
 		return lib, err
 	}
 	if err := o.loginFlags.check(); err != nil {

@@ -146,7 +146,7 @@ func (o *pushOptions) library(ctx context.Context, g *globals) (registry.PushOpt
 	if options.Platforms, err = platformFlags(o.platforms); err != nil {
 		return options, err
 	}
-	if options.Auth, err = o.keychain(g.In); err != nil {
+	if options.Auth, err = o.keychain(g); err != nil {
 		return options, err
 	}
 	options.Transport, options.PlainHTTP, err = o.transport(ctx, g, o.registry)

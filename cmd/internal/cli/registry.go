@@ -19,6 +19,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/fetch"
+	"github.com/kkbundle/kkbundle/logins"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/plain"
 	"github.com/kkbundle/kkbundle/registry"
@@ -264,15 +265,15 @@ func (f *loginFlags) transport(ctx context.Context, g *globals, registryName str
 	return t, true, nil
 }
 
-// keychain returns docker's configuration, or the login of the flags.
-func (f *loginFlags) keychain(stdin io.Reader) (authn.Keychain, error) {
+// keychain returns the logins that this machine keeps, or the login of the flags.
+func (f *loginFlags) keychain(g *globals) (authn.Keychain, error) {
 	if f.username == "" && !f.passwordStdin {
-		return authn.DefaultKeychain, nil
+		return logins.New(g.Logger()), nil
 	}
 	if f.username == "" || !f.passwordStdin {
 		return nil, usage.Errorf("--username and --password-stdin go together; passwords are never taken from the command line")
 	}
-	password, err := readPassword(stdin)
+	password, err := readPassword(g.In)
 	if err != nil {
 		return nil, err
 	}

@@ -45,7 +45,7 @@ func (f *loginFlags) webClient(g *globals, address string) (*download.Client, st
 	if err != nil {
 		return nil, "", err
 	}
-	keys, err := f.keychain(g.In)
+	keys, err := f.keychain(g)
 	if err != nil {
 		return nil, "", err
 	}

@@ -1,0 +1,99 @@
+package fetch
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/plain"
+)
+
+// errForeign means that a layer's licence forbids its redistribution.
+var errForeign = errors.New("images with such layers cannot be bundled")
+
+// A pinnedIndex is an image whose reference has the digest of an index of more platforms than were asked for.
+type pinnedIndex struct {
+	selected, whole int64 // bytes with the platforms that were asked for, and with all; 0 is not known
+	lost            error // why not all platforms can be had
+}
+
+// whole reads an image with all platforms of its index.
+func (r *repository) whole(ctx context.Context, root ocispec.Descriptor, wanted []string) (image, error) {
+	return (&imageWalk{repo: r, wanted: wanted, complete: true}).read(ctx, root)
+}
+
+// completed returns an image with all platforms of its index, and true, if the policy wants that and upstream allows it; else found. Reading
+// the other platforms' manifests costs a few requests, so it is only for images that the policy or the report is about.
+func (i *images) completed(ctx context.Context, repo *repository, found image, ref string, policy manifest.IndexPolicy) (image, bool, error) {
+	pinned := strings.Contains(ref, "@")
+	if !isIndex(found.root.MediaType) || len(found.absent) == 0 || !pinned && policy != manifest.IndexesComplete {
+		return found, false, nil
+	}
+	whole, err := repo.whole(ctx, found.root, found.platforms)
+	lost := err != nil && (errors.Is(err, errForeign) || lacking(err, http.StatusNotFound))
+	if err != nil && !lost {
+		return found, false, err
+	}
+	if pinned {
+		i.record(ref, pinnedIndex{selected: found.size(), whole: whole.size(), lost: err})
+	}
+	if lost || policy == manifest.IndexesSelected {
+		return found, false, nil
+	}
+	return whole, true, nil
+}
+
+// tellIndex says, once in a run, what becomes of an image that is pinned by the digest of an index: registries that check indexes take it with all
+// platforms only, and a reduced index has another digest.
+func (i *images) tellIndex(ctx context.Context, pin manifest.Pin) {
+	i.mu.Lock()
+	x, sized := i.indexes[pin.Ref]
+	i.mu.Unlock()
+	if !sized || !i.registries.network.hosts.first(pin.Ref) {
+		return
+	}
+	about := []any{"item", pin.Ref, "by", cmp.Or(strings.Join(pin.WantedBy, ", "), "the manifest"), "selected", plain.Size(x.selected)}
+	if x.whole > 0 {
+		about = append(about, "all", plain.Size(x.whole))
+	}
+	switch {
+	case x.lost != nil:
+		i.log.WarnContext(ctx, "an image is pinned by the digest of its index, and not all its platforms can be had: registries that check indexes (docker-registry 2.8, Harbor) refuse it",
+			append(about, "error", oneLine(x.lost))...)
+	case pin.Complete:
+		i.log.Log(ctx, LevelNote, "an image is pinned by the digest of its index, and goes with all its platforms: registries that check indexes refuse less (indexes: selected leaves them out)", about...)
+	default:
+		i.log.WarnContext(ctx, "an image is pinned by the digest of its index, and goes without some of its platforms: registries that check indexes (docker-registry 2.8, Harbor) refuse it (indexes: pinned takes all platforms of such images)",
+			about...)
+	}
+}
+
+// sparse records a pinned index of a lock that goes without some platforms.
+func (i *images) sparse(pin manifest.Pin, img image) {
+	if pin.Complete || len(img.absent) == 0 || !strings.Contains(pin.Ref, "@") {
+		return
+	}
+	i.record(pin.Ref, pinnedIndex{selected: img.size()})
+}
+
+func (i *images) record(ref string, x pinnedIndex) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.indexes[ref] = x
+}
+
+// size returns the bytes of an image's manifests and blobs.
+func (i image) size() (sum int64) {
+	for _, d := range i.manifests {
+		sum += max(d.Size, 0)
+	}
+	for _, d := range i.blobs {
+		sum += d.Size
+	}
+	return sum
+}
