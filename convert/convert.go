@@ -112,6 +112,11 @@ func (f *reader) read(data []byte) error {
 	if err != nil || len(documents) == 0 || documents[0].Kind != yaml.MappingNode {
 		return f.list(data)
 	}
+	for _, document := range documents {
+		if below := f.object(document, "").mapping("metadata").take("spec"); below != nil {
+			return fmt.Errorf("line %d: metadata.spec: spec lies below metadata, where it is not read; move it and all below it to the left, beside metadata", below.Line-1)
+		}
+	}
 	site, err := f.sites(documents, data)
 	if err != nil {
 		return err
@@ -334,6 +339,15 @@ func (f *reader) deploy(a manifest.Addon) {
 	f.Bundle.Deploy = append(f.Bundle.Deploy, a)
 }
 
+// repoChart is repoChart for a file whose tool takes the newest version of a chart if none is given.
+func (f *reader) repoChart(n *yaml.Node, name, repo, version string) manifest.Chart {
+	if version == "" {
+		version = "*"
+		f.note(n, "the chart %s has no version: the newest is used, and the lock pins it", shorten(name))
+	}
+	return repoChart(name, repo, version)
+}
+
 // repoChart returns a chart in a repository, whose OCI address may end in the chart's name.
 func repoChart(name, repo, version string) manifest.Chart {
 	if rest, ok := strings.CutPrefix(repo, "oci://"); ok && (name == "" || path.Base(rest) == name) {
@@ -434,6 +448,10 @@ func clusterPaths(c *manifest.Cluster) []*string {
 		c.Addons[i].Values = slices.Clone(c.Addons[i].Values)
 		for k := range c.Addons[i].Values {
 			paths = append(paths, &c.Addons[i].Values[k])
+		}
+		c.Addons[i].Manifests = slices.Clone(c.Addons[i].Manifests)
+		for k := range c.Addons[i].Manifests {
+			paths = append(paths, &c.Addons[i].Manifests[k])
 		}
 	}
 	return paths

@@ -81,12 +81,15 @@ func TestReadRefuses(t *testing.T) {
 		"only comment": {"# nothing\n", "the file is empty"},
 		"prose":        {"Dear reader,\nthis is a letter\n", `line 1: "Dear reader" is not an image reference`},
 		"another kind": {"apiVersion: v1\nkind: Pod\n", `line 1: unknown apiVersion "v1", kind "Pod"`},
-		"broken YAML":  {"apiVersion: v1\nkind: [\n", "parse YAML"},
-		"hauler kind":  {"apiVersion: content.hauler.cattle.io/v1\nkind: Driver\n", `kind "Driver" is none of Hauler's`},
-		"no version":   {"apiVersion: kubekey.kubesphere.io/v1\nkind: Config\nspec: {download: {kubernetes: {kube_version: [v1.34]}}}\n", `line 1: invalid kube_version "v1.34"`},
-		"hosts":        {"apiVersion: kubekey.kubesphere.io/v1\nkind: Inventory\nspec: {hosts: [a]}\n", "f:3:15: spec.hosts: want a mapping"},
-		"long line":    {strings.Repeat("a", maxLine+1), "token too long"},
-		"aliases":      {bomb, "more than 200000 values"},
+		"spec too far right": {
+			"apiVersion: kubekey.kubesphere.io/v1alpha2\nkind: Manifest\nmetadata:\n  name: a\n  spec:\n    arches: [amd64]\n", "metadata.spec: spec lies below metadata",
+		},
+		"broken YAML": {"apiVersion: v1\nkind: [\n", "parse YAML"},
+		"hauler kind": {"apiVersion: content.hauler.cattle.io/v1\nkind: Driver\n", `kind "Driver" is none of Hauler's`},
+		"no version":  {"apiVersion: kubekey.kubesphere.io/v1\nkind: Config\nspec: {download: {kubernetes: {kube_version: [v1.34]}}}\n", `line 1: invalid kube_version "v1.34"`},
+		"hosts":       {"apiVersion: kubekey.kubesphere.io/v1\nkind: Inventory\nspec: {hosts: [a]}\n", "f:3:15: spec.hosts: want a mapping"},
+		"long line":   {strings.Repeat("a", maxLine+1), "token too long"},
+		"aliases":     {bomb, "more than 200000 values"},
 	} {
 		if _, err := Read("f", []byte(tc.text)); err == nil || !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%s: %.300v, want %q", name, err, tc.want)
@@ -294,6 +297,66 @@ spec: {charts: [{name: plain, repoURL: "https://charts.example.com", version: 1.
 	for _, part := range []string{"zarf.yaml:17: the chart web has a further release", "zarf.yaml:21: the chart charts/local is there twice with different values", "zarf.yaml:22: file other is there twice: it is carried once, as tool"} {
 		if !strings.Contains(notes.String(), part) {
 			t.Errorf("%q is not in\n%s", part, notes.String())
+		}
+	}
+}
+
+// TestReadSites converts settings of KubeKey that have an equal, and names the others.
+func TestReadSites(t *testing.T) {
+	const v3 = "apiVersion: kubekey.kubesphere.io/v1alpha2\nkind: Cluster\nmetadata: {name: a}\nspec:\n" +
+		"  hosts:\n  - {name: n1, address: 10.0.0.1, arch: arm64}\n  - {name: n2, address: 10.0.0.2}\n" +
+		"  roleGroups: {etcd: [n1], control-plane: [n1], worker: [n2], registry: [n1]}\n  network: {plugin: flannel}\n"
+	const mirror = "apiVersion: kubekey.kubesphere.io/v1alpha2\nkind: Manifest\nmetadata: {name: a}\nspec:\n  kubernetesDistributions: [{type: kubernetes, version: v1.34.3}]\n  images:\n"
+	for name, tc := range map[string]struct {
+		text string
+		want []string
+	}{
+		"default arch": {v3 + "  kubernetes: {version: v1.34.3}\n", []string{"platforms:\n    - linux/arm64\n    - linux/amd64\n", "default arch amd64 applies to n2"}},
+		"k3s":          {v3 + "  kubernetes: {version: v1.34.3-k3s}\n  etcd: {type: kubeadm}\n", []string{"version: v1.34.3+k3s1", "distribution: k3s", "spec.etcd.type is not carried over: k3s keeps its own etcd"}},
+		"chart without version": {v3 + "  kubernetes: {version: v1.34.3}\n  addons: [{name: a, sources: {chart: {name: web, repo: https://charts.example}}}]\n",
+			[]string{"version: '*'", "f:11: the chart web has no version: the newest is used"}},
+		"addon of YAML": {v3 + "  kubernetes: {version: v1.34.3}\n  addons: [{name: a, sources: {yaml: {path: [a.yaml]}}}]\n", []string{"manifests:\n        - a.yaml"}},
+		"Cilium of a mirror": {mirror + "  - registry.example/kubesphereio/cilium:v1.18.3\n  - registry.example:5000/kubesphereio/operator-generic:v1.18.3\n",
+			[]string{"cni.type cilium was guessed"}},
+		"Calico of a mirror":  {mirror + "  - registry.example/kubesphereio/kube-controllers:v3.31.0\n", []string{"cni.type calico was guessed"}},
+		"Flannel of a mirror": {mirror + "  - registry.example/kubesphereio/flannel-cni-plugin@sha256:" + strings.Repeat("a", 64) + "\n", []string{"cni.type flannel was guessed"}},
+		"Config without a version": {
+			"apiVersion: kubekey.kubesphere.io/v1\nkind: Config\nspec:\n  kubernetes: {cluster_name: x}\n  image_registry: {auth: {registry: r, password: hunter2}}\n  cri: {container_manager: docker}\n  download: {cni: {type: [calico]}}\n",
+			[]string{"no version of Kubernetes is given", "f:4: spec.kubernetes.cluster_name was not carried over", "f:5: spec.image_registry was not carried over", "f:6: spec.cri was not", "f:7: spec.download.cni was not"},
+		},
+	} {
+		r, err := Read("f", []byte(tc.text))
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		got := text(t, r)
+		for _, want := range tc.want {
+			if !strings.Contains(got, want) {
+				t.Errorf("%s: %q is not in\n%s", name, want, got)
+			}
+		}
+		if strings.Contains(got, "hunter2") {
+			t.Errorf("%s: the password is in\n%s", name, got)
+		}
+	}
+}
+
+// TestHaulerLocalCharts reads the ways in which a repoURL names a directory.
+func TestHaulerLocalCharts(t *testing.T) {
+	for chart, want := range map[string]string{
+		"{name: web-1.0.0.tgz, repoURL: .}":                      "web-1.0.0.tgz",
+		"{name: charts/web}":                                     "charts/web",
+		"{name: web-1.0.0.tgz, repoURL: ./charts}":               "charts/web-1.0.0.tgz",
+		"{name: web, repoURL: ../charts/, version: 1.0.0}":       "../charts/web",
+		"{name: web-1.0.0.tgz, repoURL: 'file:///srv/charts'}":   "/srv/charts/web-1.0.0.tgz",
+		"{name: web-1.0.0.tgz, repoURL: 'file://../charts'}":     "../charts/web-1.0.0.tgz",
+		"{name: 'file:///srv/web-1.0.0.tgz'}":                    "/srv/web-1.0.0.tgz",
+		"{name: /srv/charts/web, repoURL: https://charts.other}": "",
+	} {
+		r, err := Read("f", []byte("apiVersion: content.hauler.cattle.io/v1\nkind: Charts\nmetadata: {name: a}\nspec: {charts: ["+chart+"]}\n"))
+		if err != nil || len(r.Bundle.Charts) != 1 || r.Bundle.Charts[0].Path != want {
+			t.Errorf("%s: %+v, %v; want the path %q", chart, r.Bundle.Charts, err, want)
 		}
 	}
 }

@@ -86,17 +86,25 @@ func (f *reader) haulerChart(o *object) {
 	o.skip("keyring")
 	o.drop("exclude-extras", "referrers: none leaves attachments out")
 	o.rest()
-	switch {
-	case repo == "" || repo == ".":
-		f.addChart(o.node, manifest.Chart{Path: name, Values: values}, manifest.Addon{})
+	if dir, local := haulerDirectory(repo); local {
+		chart := strings.TrimPrefix(name, "file://")
+		if !path.IsAbs(chart) {
+			chart = path.Join(dir, chart)
+		}
+		f.addChart(o.node, manifest.Chart{Path: chart, Values: values}, manifest.Addon{})
 		return
-	case version == "":
-		version = "*"
-		f.note(o.node, "the chart %s has no version: the newest is used, and the lock pins it", shorten(name))
 	}
-	chart := repoChart(name, repo, version)
+	chart := f.repoChart(o.node, name, repo, version)
 	chart.Values = values
 	f.addChart(o.node, chart, manifest.Addon{})
+}
+
+// haulerDirectory returns the directory that a repoURL names: none, a path, or a file: URL. Others are repositories.
+func haulerDirectory(repo string) (dir string, ok bool) {
+	if rest, ok := strings.CutPrefix(repo, "file://"); ok {
+		return rest, true
+	}
+	return repo, !strings.Contains(repo, "://")
 }
 
 func (f *reader) haulerFile(o *object) {

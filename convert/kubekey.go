@@ -3,15 +3,19 @@ package convert
 import (
 	"cmp"
 	"maps"
+	"path"
 	"slices"
 	"strings"
 
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/kubekey"
 )
 
 // kubekey reads a Manifest of KubeKey v3 (apis/kubekey/v1alpha2/manifest_types.go).
 func (f *reader) kubekey(o *object) {
-	f.metadata(o.mapping("metadata"))
+	metadata := o.mapping("metadata")
+	f.metadata(metadata)
+	metadata.rest()
 	spec := o.mapping("spec")
 	for _, arch := range spec.texts("arches") {
 		f.platform(arch)
@@ -69,8 +73,8 @@ func (f *reader) kubekeySystems(systems []*object) {
 }
 
 // isoPackages returns a set of all packages in an ISO file.
-func isoPackages(path, distribution, arch, sum string) manifest.PackageSet {
-	set := manifest.PackageSet{Distribution: distribution, ISO: path}
+func isoPackages(file, distribution, arch, sum string) manifest.PackageSet {
+	set := manifest.PackageSet{Distribution: distribution, ISO: file}
 	if arch != "" {
 		set.Platforms = []manifest.Platform{"linux/" + arch}
 	}
@@ -155,8 +159,8 @@ func (f *reader) k3s(base *manifest.Cluster, versions []string) {
 	}
 	base.Etcd.Type = ""
 	for i, version := range versions {
-		if number, _, _ := strings.Cut(strings.TrimSuffix(version, "-k3s"), "+"); !strings.Contains(version, "+") {
-			versions[i] = number + "+k3s1"
+		number := strings.TrimSuffix(version, "-k3s")
+		if versions[i] = kubekey.K3sRelease(number); versions[i] != number {
 			f.noteAt(0, "k3s %s: its first release %s is used", number, versions[i])
 		}
 	}
@@ -180,14 +184,34 @@ func (f *reader) kubekeyRuntimes(components *object) []manifest.CRI {
 // kubekeyNetwork guesses the network from the images: the file does not name it, and KubeKey defaults to calico.
 func (f *reader) kubekeyNetwork(cluster *manifest.Cluster) {
 	for _, image := range f.Bundle.Images {
-		for name, part := range map[manifest.NetworkType]string{manifest.NetworkCilium: "/cilium/", manifest.NetworkFlannel: "/flannel", manifest.NetworkKubeOVN: "kube-ovn", manifest.NetworkHybridnet: "hybridnet", manifest.NetworkCalico: "/calico/", "": ""} {
-			if part != "" && strings.Contains("/"+image.Name, part) && (cluster.CNI.Type == "" || cluster.CNI.Type > name) {
-				cluster.CNI.Type = name
-			}
+		if name := networkOf(image.Name); name != "" && (cluster.CNI.Type == "" || cluster.CNI.Type > name) {
+			cluster.CNI.Type = name
 		}
 	}
 	cluster.CNI.Type = cmp.Or(cluster.CNI.Type, manifest.NetworkCalico)
 	f.noteAt(0, "cni.type %s was guessed from the listed images, since the file does not name the network: check it", cluster.CNI.Type)
+}
+
+// networkOf returns the pod network that an image belongs to, "" for none. Upstream has a namespace for each; KubeKey's
+// mirrors have all images in one, such as kubesphereio/cilium.
+func networkOf(image string) manifest.NetworkType {
+	repository, _, _ := strings.Cut(image, "@")
+	if at := strings.LastIndexByte(repository, ':'); at > strings.LastIndexByte(repository, '/') {
+		repository = repository[:at]
+	}
+	switch base := path.Base(repository); {
+	case strings.Contains("/"+repository, "/cilium/"), base == "cilium", strings.HasPrefix(base, "operator-generic"):
+		return manifest.NetworkCilium
+	case strings.Contains("/"+repository, "/flannel/"), strings.HasPrefix(base, "flannel"):
+		return manifest.NetworkFlannel
+	case strings.Contains(repository, "kube-ovn"):
+		return manifest.NetworkKubeOVN
+	case strings.Contains(repository, "hybridnet"):
+		return manifest.NetworkHybridnet
+	case strings.Contains("/"+repository, "/calico/"), base == "kube-controllers", base == "typha", base == "pod2daemon-flexvol":
+		return manifest.NetworkCalico
+	}
+	return ""
 }
 
 // withV returns a version in kkbundle's format.

@@ -31,7 +31,8 @@ func (s *site) config(o *object) error {
 	kubernetes := download.mapping("kubernetes")
 	versions := plain(s, kubernetes, "kube_version", withV)
 	kubernetes.rest()
-	own := withV(spec.mapping("kubernetes").text("kube_version"))
+	cluster := spec.mapping("kubernetes")
+	own := withV(cluster.text("kube_version"))
 	if strings.Contains(own, "{{") {
 		own = ""
 	}
@@ -39,8 +40,10 @@ func (s *site) config(o *object) error {
 		versions = before(own, versions)
 	}
 	if len(versions) == 0 {
-		s.note(o.node, "no version of Kubernetes is given, so there is no cluster file")
-		download.rest()
+		s.note(o.node, "no version of Kubernetes is given (spec.kubernetes.kube_version), so there is no cluster file")
+		cluster.restBecause("it belongs to a cluster file")
+		spec.restBecause("it belongs to a cluster file")
+		download.restBecause("it belongs to a cluster file")
 		return nil
 	}
 	for _, version := range versions {
@@ -160,9 +163,9 @@ func (s *site) chart4(o *object) {
 	case strings.Contains(address, "{{"):
 		s.note(o.node, "chart %s was left out: templates are not evaluated", shorten(address))
 	case strings.HasPrefix(address, "oci://"):
-		s.addChart(nil, repoChart("", address, version), manifest.Addon{})
+		s.addChart(nil, s.repoChart(o.node, "", address, version), manifest.Addon{})
 	case found && isURL(repo):
-		s.addChart(nil, repoChart(name, repo, version), manifest.Addon{})
+		s.addChart(nil, s.repoChart(o.node, name, repo, version), manifest.Addon{})
 	case isURL(address):
 		s.addChart(nil, manifest.Chart{URL: address}, manifest.Addon{})
 	default:

@@ -117,15 +117,20 @@ func (o *object) drop(key, why string) {
 // skip ignores keys that do not affect a bundle's content.
 func (o *object) skip(keys ...string) { o.taken = append(o.taken, keys...) }
 
+func (o *object) line() int { return lineOf(o.node) }
+
 // rest notes every unread key.
-func (o *object) rest() {
+func (o *object) rest() { o.restBecause("kkbundle has no equivalent, or does not know it") }
+
+// restBecause notes every unread key, with the reason.
+func (o *object) restBecause(why string) {
 	if o.node == nil {
 		return
 	}
 	for i := 0; i+1 < len(o.node.Content); i += 2 {
 		key := o.node.Content[i]
 		if !slices.Contains(o.taken, key.Value) {
-			o.f.note(key, "%s was not carried over: kkbundle has no equivalent, or does not know it", join(o.path, shorten(key.Value)))
+			o.f.note(key, "%s was not carried over: %s", join(o.path, shorten(key.Value)), why)
 		}
 	}
 }

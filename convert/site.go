@@ -97,12 +97,15 @@ func (s *site) inventory(o *object) error {
 	s.hideInventory(inv)
 	s.Inventory = inv
 	spec := o.mapping("spec")
-	s.architectures(spec.mapping("nodes").objects("instances")) // CAPKK
+	instances := spec.mapping("nodes").objects("instances") // CAPKK
+	s.architectures(instances)
+	s.defaultArchitecture(instances)
 	hosts := spec.take("hosts")
 	switch {
 	case hosts == nil:
 	case hosts.Kind == yaml.SequenceNode: // v3
 		s.architectures(spec.objects("hosts"))
+		s.defaultArchitecture(spec.objects("hosts"))
 	case hosts.Kind == yaml.MappingNode: // v4
 		for i := 1; i < len(hosts.Content); i += 2 {
 			s.architectures([]*object{s.object(hosts.Content[i], "spec.hosts")})
@@ -115,6 +118,20 @@ func (s *site) inventory(o *object) error {
 func (s *site) architectures(hosts []*object) {
 	for _, host := range hosts {
 		s.platform(host.text("arch"))
+	}
+}
+
+// defaultArchitecture adds amd64 for hosts that name none: the default of KubeKey v3 and of CAPKK. v4 asks the hosts.
+func (s *site) defaultArchitecture(hosts []*object) {
+	var without []string
+	for _, host := range hosts {
+		if host.text("arch") == "" {
+			without = append(without, or(host.text("name"), host.text("address")))
+		}
+	}
+	if len(without) > 0 {
+		s.platform("amd64")
+		s.noteAt(hosts[0].line(), "KubeKey's default arch amd64 applies to %s", shorten(strings.Join(without, ", ")))
 	}
 }
 
@@ -142,7 +159,7 @@ func (s *site) addons(spec *object) {
 			s.addChart(nil, manifest.Chart{Path: path.Value}, manifest.Addon{})
 			s.taken[placeOf(path)] = true
 		case name != nil && repo != "":
-			s.addChart(nil, repoChart(name.Value, repo, chart.text("version")), manifest.Addon{})
+			s.addChart(nil, s.repoChart(chart.node, name.Value, repo, chart.text("version")), manifest.Addon{})
 			s.taken[placeOf(name)] = true
 		}
 	}

@@ -108,7 +108,7 @@ func (f *reader) zarfChart(o *object) {
 	case url == "":
 		f.note(o.node, "the chart %s was left out: it has neither url nor localPath", shorten(name))
 	case strings.HasPrefix(url, "oci://"):
-		chart := repoChart("", url, version)
+		chart := f.repoChart(o.node, "", url, version)
 		chart.Values = values
 		f.addChart(o.node, chart, release)
 	default:

@@ -154,6 +154,24 @@ func kindsOf(version string) []string {
 	return nil
 }
 
+// spec returns the spec of a document, and notes what else lies beside it. A spec that was indented too far lies below
+// metadata, where nothing reads it.
+func (r *reader) spec(top *object) *object {
+	top.ignore("apiVersion", "kind", "status")
+	spec, meta := top.sub("spec"), top.sub("metadata")
+	top.done()
+	switch {
+	case meta.take("spec") != nil:
+		r.problem(meta.keys["spec"], "metadata.spec: spec lies below metadata, where it is not read; move it and all below it to the left, beside metadata")
+	case top.take("spec") == nil:
+		r.problem(top.node, "spec is missing")
+	}
+	meta.ignore("name", "namespace", "labels", "annotations", "creationTimestamp", "generation", "resourceVersion", "uid", "managedFields",
+		"finalizers", "ownerReferences", "selfLink", "generateName", "deletionTimestamp")
+	meta.done()
+	return spec
+}
+
 // v3 returns the file's Cluster if it is KubeKey's and not Cluster API's.
 func (r *documents) v3() manifest.Document {
 	d := r.kinds["Cluster"]

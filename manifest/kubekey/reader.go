@@ -1,6 +1,7 @@
 package kubekey
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -230,10 +231,46 @@ func (o *object) secretOf(name string) *yaml.Node {
 	return placed(n, "!!str", n.Value)
 }
 
-// drop notes keys that are understood but cannot be carried over, with the reason.
+// nothing reports whether a value says no more than a missing key: an empty list or mapping, or one of such values.
+func nothing(n *yaml.Node, depth int) bool {
+	const deepest = 8 // of KubeKey's own mappings
+	n = resolved(n)
+	switch {
+	case n.Tag == "!!null":
+		return true
+	case n.Kind == yaml.ScalarNode:
+		return n.Value == ""
+	case n.Kind == yaml.SequenceNode || depth > deepest:
+		return len(n.Content) == 0
+	}
+	for i := 1; i < len(n.Content); i += 2 {
+		if !nothing(n.Content[i], depth+1) {
+			return false
+		}
+	}
+	return true
+}
+
+// off reports whether a value turns something off that is off unless a file turns it on.
+func off(n *yaml.Node) bool {
+	n = resolved(n)
+	if n.Kind != yaml.MappingNode {
+		return n.Value == "false" || nothing(n, 0)
+	}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		v := resolved(n.Content[i+1])
+		if !nothing(v, 1) && (n.Content[i].Value != "enabled" || v.Value != "false") {
+			return false
+		}
+	}
+	return true
+}
+
+// drop notes keys that are understood but cannot be carried over, with the reason. A key that turns something off has
+// none.
 func (o *object) drop(why string, names ...string) {
 	for _, name := range names {
-		if o.take(name) != nil {
+		if n := o.take(name); n != nil && !off(n) {
 			o.r.note(o.keys[name], "%s is not carried over: %s", o.at(name), why)
 		}
 	}
@@ -256,7 +293,7 @@ func (o *object) ignore(names ...string) {
 // done notes unread keys.
 func (o *object) done() {
 	for _, name := range o.names {
-		if !o.taken[name] && o.value[name].Tag != "!!null" {
+		if !o.taken[name] && !nothing(o.value[name], 0) {
 			o.r.note(o.keys[name], "%s is not carried over: kkbundle has no equivalent", o.at(name))
 		}
 	}
@@ -380,6 +417,8 @@ func (r *reader) defaults(t tree, at *yaml.Node, values [][2]string) {
 		tag := "!!str"
 		if value == "true" {
 			tag = "!!bool"
+		} else if _, err := strconv.Atoi(value); err == nil {
+			tag = "!!int"
 		}
 		t.set(path, placed(at, tag, value))
 		said = append(said, path+": "+value)
@@ -397,4 +436,33 @@ func (t tree) has(path string) bool {
 		}
 	}
 	return true
+}
+
+// fitPods lowers the number of pods on a node where a file gives nodes a smaller network than the default needs: KubeKey
+// lets pods wait for an address there.
+func (r *reader) fitPods(t tree) {
+	const byDefault = 110 // KubeKey's and kkbundle's
+	if t.has("kubernetes.maxPods") {
+		return
+	}
+	pods := cmp.Or(t.text("kubernetes", "podCIDR"), "10.233.64.0/18")
+	most, at := byDefault, (*yaml.Node)(nil)
+	for _, one := range []struct {
+		sign, key string
+		bits      int
+	}{{".", "ipv4MaskSize", 32}, {":", "ipv6MaskSize", 128}} {
+		size, err := strconv.Atoi(t.text("cni", one.key))
+		spare := one.bits - size
+		if err != nil || spare < 2 || spare > 7 || !strings.Contains(pods, one.sign) {
+			continue
+		}
+		if holds := 1<<spare - 2; holds < most {
+			most, at = holds, find(find(t.root, "cni"), one.key)
+		}
+	}
+	if at == nil {
+		return
+	}
+	t.set("kubernetes.maxPods", placed(at, "!!int", strconv.Itoa(most)))
+	r.note(at, "a node's network holds %d addresses, fewer than KubeKey's default of %d pods on a node: kubernetes.maxPods is %d", most, byDefault, most)
 }

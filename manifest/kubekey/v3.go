@@ -1,10 +1,13 @@
 package kubekey
 
 import (
+	"fmt"
 	"net/netip"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/kkbundle/kkbundle/manifest"
 )
 
 // v3Reader reads kubekey.kubesphere.io/v1alpha2 Cluster.
@@ -12,7 +15,7 @@ type v3Reader struct{ *reader }
 
 // inventory reads the hosts.
 func (r v3Reader) inventory(root *yaml.Node, t tree) {
-	spec := r.object("", root).sub("spec")
+	spec := r.spec(r.object("", root))
 	hosts := mapping(spec.node)
 	for _, n := range spec.entries("hosts") {
 		o := r.object("spec.hosts", n)
@@ -89,15 +92,14 @@ func (r v3Reader) roles(o *object, t tree) {
 // cluster reads everything except hosts.
 func (r v3Reader) cluster(root *yaml.Node, t tree) {
 	top := r.object("", root)
-	top.ignore("apiVersion", "kind", "status")
 	t.set("metadata.name", top.sub("metadata").scalar("name"))
-	spec := top.sub("spec")
-	top.done()
+	spec := r.spec(top)
 	spec.ignore("hosts")
 	r.kubernetes(spec.sub("kubernetes"), t)
+	k3s := t.hasK3s()
 	r.network(spec.sub("network"), t)
 	r.endpoint(spec.sub("controlPlaneEndpoint"), t)
-	r.etcd(spec.sub("etcd"), t)
+	r.etcd(spec.sub("etcd"), k3s, t)
 	r.registry(spec.sub("registry"), len(spec.sub("roleGroups").entries("registry")) > 0, t)
 	r.addons(spec, t)
 	system := spec.sub("system")
@@ -108,37 +110,60 @@ func (r v3Reader) cluster(root *yaml.Node, t tree) {
 	spec.drop("CoreDNS has kubeadm's defaults", "dns")
 	spec.done()
 	// https://github.com/kubesphere/kubekey, branch release-3.x, cmd/kk/apis/kubekey/v1alpha2/default.go
-	r.defaults(t, spec.node, [][2]string{
-		{"kubernetes.proxyMode", "ipvs"},
-		{"cni.type", "calico"},
-		{"cri.type", "docker"},
-		{"etcd.type", "external"},
-		{"dns.nodeLocal", "true"},
-	})
+	defaults := [][2]string{{"kubernetes.proxyMode", "ipvs"}, {"cni.type", "calico"}, {"dns.nodeLocal", "true"}}
+	if !k3s { // it brings runtime and etcd itself, in KubeKey's hands, too
+		defaults = append(defaults, [2]string{"cri.type", "docker"}, [2]string{"etcd.type", "external"})
+	}
+	if strings.Contains(t.text("kubernetes", "podCIDR"), ":") {
+		defaults = append(defaults, [2]string{"cni.ipv6MaskSize", "120"})
+	}
+	r.defaults(t, spec.node, defaults)
+	r.fitPods(t)
+}
+
+func (t tree) hasK3s() bool {
+	return t.text("kubernetes", "distribution") == string(manifest.DistributionK3s)
+}
+
+// K3sRelease returns the first release of K3s for a version of Kubernetes that names none: KubeKey leaves it out.
+func K3sRelease(version string) string {
+	if version == "" || strings.Contains(version, "+") {
+		return version
+	}
+	return version + "+k3s1"
 }
 
 func (r v3Reader) kubernetes(o *object, t tree) {
 	kind := o.scalar("type")
 	if version := o.version("version"); version != nil {
 		number, suffix, has := strings.Cut(version.Value, "-")
-		t.set("kubernetes.version", text(version, number))
 		if has {
 			kind = text(version, suffix)
 		}
+		if kind != nil && kind.Value == string(manifest.DistributionK3s) && K3sRelease(number) != number {
+			r.note(version, "k3s %s: its first release %s is used", shown(number), shown(K3sRelease(number)))
+			number = K3sRelease(number)
+		}
+		t.set("kubernetes.version", text(version, number))
 	}
 	t.set("kubernetes.distribution", kind)
 	t.set("kubernetes.kubelet", o.whole("kubeletConfiguration"))
 	t.set("kubernetes.kubeProxy", o.whole("kubeProxyConfiguration"))
 	t.set("kubernetes.maxPods", o.number("maxPods"))
 	t.set("kubernetes.kubelet.podPidsLimit", o.number("podPidsLimit"))
-	t.set("kubernetes.kubelet.featureGates", o.whole("featureGates"))
+	r.featureGates(o, t)
 	t.set("kubernetes.proxyMode", o.scalar("proxyMode"))
 	if n := o.scalar("masqueradeAll"); n != nil && n.Value == "true" {
 		t.set("kubernetes.kubeProxy.iptables.masqueradeAll", n)
 	}
 	t.set("kubernetes.kubeadm.apiServer.certSANs", o.whole("apiserverCertExtraSans"))
 	t.set("cni.ipv4MaskSize", o.number("nodeCidrMaskSize"))
-	t.set("cri.type", o.scalar("containerManager"))
+	t.set("cni.ipv6MaskSize", o.number("nodeCidrMaskSizeIPv6"))
+	if manager := o.scalar("containerManager"); manager != nil && t.hasK3s() {
+		r.note(manager, "%s is not carried over: k3s brings its own containerd", o.at("containerManager"))
+	} else {
+		t.set("cri.type", manager)
+	}
 	t.set("dns.nodeLocal", o.scalar("nodelocaldns"))
 	t.set("dns.domain", o.scalar("dnsDomain"))
 	o.dropUnless("cluster.local", "kkbundle names the cluster by metadata.name", "clusterName")
@@ -147,11 +172,15 @@ func (r v3Reader) kubernetes(o *object, t tree) {
 	}
 	o.ignore("imageRepo")
 	o.drop("the runtime has its own default", "containerRuntimeEndpoint")
-	o.drop("write it under kubernetes.kubeadm, as ClusterConfiguration has it", "apiserverArgs", "controllerManagerArgs", "schedulerArgs", "audit")
+	o.drop("write cri.runtimeClasses", "nvidiaRuntime")
+	o.drop("write it under kubernetes.kubeadm, as ClusterConfiguration has it", "apiserverArgs", "controllerManagerArgs", "schedulerArgs")
 	o.drop("write it under kubernetes.kubelet, as KubeletConfiguration has it", "kubeletArgs")
 	o.drop("write it under kubernetes.kubeProxy, as KubeProxyConfiguration has it", "kubeProxyArgs")
 	if renew := o.scalar("autoRenewCerts"); renew != nil && !o.is("autoRenewCerts", true) {
 		t.set("certificates.renew", text(renew, "manual"))
+	}
+	if audit := o.sub("audit"); audit.is("enabled", false) {
+		r.note(o.keys["audit"], "%s is not carried over: write the API server's audit arguments under kubernetes.kubeadm, as ClusterConfiguration has them", o.at("audit"))
 	}
 	for _, name := range []string{"kata", "nodeFeatureDiscovery"} {
 		feature := o.sub(name)
@@ -160,6 +189,26 @@ func (r v3Reader) kubernetes(o *object, t tree) {
 		}
 	}
 	o.done()
+}
+
+// featureGates sets gates where KubeKey does: in the kubelets and in the three programs of the control plane.
+func (r v3Reader) featureGates(o *object, t tree) {
+	gates := o.whole("featureGates")
+	if gates == nil || gates.Kind != yaml.MappingNode {
+		t.set("kubernetes.kubelet.featureGates", gates)
+		return
+	}
+	t.set("kubernetes.kubelet.featureGates", gates)
+	if t.hasK3s() {
+		return // it has no kubeadm; install refuses the kubelet's
+	}
+	var all []string
+	for i := 0; i+1 < len(gates.Content); i += 2 {
+		all = append(all, gates.Content[i].Value+"="+resolved(gates.Content[i+1]).Value)
+	}
+	for _, program := range []string{"apiServer", "controllerManager", "scheduler"} {
+		t.set("kubernetes.kubeadm."+program+".extraArgs.feature-gates", text(gates, strings.Join(all, ",")))
+	}
 }
 
 func (r v3Reader) network(o *object, t tree) {
@@ -206,8 +255,22 @@ func (r v3Reader) endpoint(o *object, t tree) {
 		r.note(vip.keys["mode"], "%s is not carried over: kube-vip announces its address with ARP", vip.at("mode"))
 	}
 	vip.done()
-	o.ignore("port", "externalDNS")
+	if port := o.scalar("port"); port != nil && port.Value != "6443" && !strings.HasSuffix(t.text("controlPlaneEndpoint", "address"), ":"+port.Value) {
+		r.note(port, "%s is not carried over: the API server listens on 6443", o.at("port"))
+	}
+	o.ignore("externalDNS")
 	o.done()
+}
+
+// text returns the scalar below keys, "" if there is none.
+func (t tree) text(keys ...string) string {
+	n := t.root
+	for _, name := range keys {
+		if n = find(n, name); n == nil {
+			return ""
+		}
+	}
+	return n.Value
 }
 
 // withPort appends a non-default port.
@@ -221,8 +284,12 @@ func withPort(address, port *yaml.Node) *yaml.Node {
 	return text(address, address.Value+":"+port.Value)
 }
 
-func (r v3Reader) etcd(o *object, t tree) {
+func (r v3Reader) etcd(o *object, k3s bool, t tree) {
 	external, kind := o.sub("external"), o.scalar("type")
+	if k3s && (kind == nil || kind.Value != "external") {
+		o.drop("k3s keeps its own etcd, and saves it by itself", o.names...)
+		return
+	}
 	if kind != nil {
 		switch kind.Value {
 		case "kubekey":
@@ -261,7 +328,16 @@ func (r v3Reader) registry(o *object, installed bool, t tree) {
 	address := o.scalar("privateRegistry")
 	auths := o.sub("auths")
 	kind := o.scalar("type")
-	t.set("imageRegistry.type", kind)
+	switch {
+	case kind == nil:
+	case kind.Value == "harbor-ha":
+		t.set("imageRegistry.type", text(kind, string(manifest.RegistryHarbor)))
+		r.note(kind, "%s: two hosts of the group image_registry share an address; write it in imageRegistry.vip", o.at("type"))
+	case kind.Value == "docker-registry":
+		t.set("imageRegistry.type", text(kind, string(manifest.RegistryPlain)))
+	default:
+		t.set("imageRegistry.type", kind)
+	}
 	switch {
 	case kind != nil, installed:
 		if address != nil {
@@ -282,32 +358,20 @@ func (r v3Reader) registry(o *object, installed bool, t tree) {
 	o.done()
 }
 
-// addons reads charts, which are in the bundle under their own names.
+// addons reads charts, which are in the bundle under their own names, and YAML, which comes with the cluster file.
 func (r v3Reader) addons(spec *object, t tree) {
 	var addons []*yaml.Node
-	for _, n := range spec.entries("addons") {
-		o := r.object("spec.addons", n)
+	for i, n := range spec.entries("addons") {
+		o := r.object(fmt.Sprintf("spec.addons[%d]", i), n)
 		sources := o.sub("sources")
-		chart := sources.sub("chart")
-		sources.drop("list it under manifests in the bundle's manifest, and apply it yourself", "yaml")
+		if a := r.chartAddon(o, sources.sub("chart")); a != nil {
+			addons = append(addons, a)
+		}
+		if a := r.yamlAddon(o, sources.sub("yaml"), find(sources.node, "chart") != nil); a != nil {
+			addons = append(addons, a)
+		}
 		sources.done()
-		if name := first(chart.scalar("name"), chart.scalar("path")); name != nil {
-			a := mapping(n)
-			a.set("chart", text(name, name.Value[strings.LastIndexByte(name.Value, '/')+1:]))
-			a.set("namespace", o.scalar("namespace"))
-			a.set("release", o.scalar("name"))
-			if f := chart.scalar("valuesFile"); f != nil {
-				a.set("values", list(f, []*yaml.Node{f}))
-			}
-			addons = append(addons, a.root)
-			r.note(name, "the bundle's manifest must list this chart, with its repository and version")
-		}
-		chart.ignore("repo", "path", "version")
-		if v := chart.take("values"); v != nil && len(v.Content) > 0 {
-			r.note(v, "%s is not carried over: write the values into a file and name it in valuesFile", chart.at("values"))
-		}
-		chart.ignore("wait")
-		chart.done()
+		o.drop(leftToYou, "preInstall", "postInstall")
 		o.ignore("name", "namespace", "retries", "delay", "timeout")
 		o.done()
 	}
@@ -315,3 +379,57 @@ func (r v3Reader) addons(spec *object, t tree) {
 		t.set("addons", list(spec.value["addons"], addons))
 	}
 }
+
+func (r v3Reader) chartAddon(o, chart *object) *yaml.Node {
+	var addon *yaml.Node
+	if name := first(chart.scalar("name"), chart.scalar("path")); name != nil {
+		a := mapping(o.node)
+		a.set("chart", text(name, name.Value[strings.LastIndexByte(name.Value, '/')+1:]))
+		a.set("namespace", o.scalar("namespace"))
+		a.set("release", o.scalar("name"))
+		switch f := chart.scalar("valuesFile"); {
+		case f == nil:
+		case isURL(f.Value):
+			r.note(f, "%s is not carried over: download it, and name the file under values", chart.at("valuesFile"))
+		default:
+			a.set("values", list(f, []*yaml.Node{f}))
+		}
+		addon = a.root
+		r.note(name, "the bundle's manifest must list this chart, with its repository and version")
+	}
+	chart.ignore("repo", "path", "version", "valuesFile")
+	if v := chart.take("values"); v != nil && len(v.Content) > 0 {
+		r.note(v, "%s is not carried over: write the values into a file and name it in valuesFile", chart.at("values"))
+	}
+	chart.ignore("wait")
+	chart.done()
+	return addon
+}
+
+// yamlAddon reads files of Kubernetes YAML. Beside a chart they are a release of their own.
+func (r v3Reader) yamlAddon(o, files *object, beside bool) *yaml.Node {
+	var local []*yaml.Node
+	for _, n := range files.entries("path") {
+		if isURL(n.Value) {
+			r.note(n, "%s: %s is not carried over: download it, and name the file under addons[].manifests", files.at("path"), shown(n.Value))
+			continue
+		}
+		local = append(local, n)
+	}
+	files.drop("the files are applied as they are", "values")
+	files.done()
+	if local == nil {
+		return nil
+	}
+	a := mapping(o.node)
+	a.set("manifests", list(files.value["path"], local))
+	a.set("namespace", o.scalar("namespace"))
+	name := o.scalar("name")
+	if name != nil && beside {
+		name = text(name, name.Value+"-yaml")
+	}
+	a.set("release", name)
+	return a.root
+}
+
+func isURL(s string) bool { return strings.HasPrefix(s, "https://") || strings.HasPrefix(s, "http://") }

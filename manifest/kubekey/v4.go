@@ -18,9 +18,7 @@ type v4Reader struct{ *reader }
 // both.
 func (r v4Reader) inventory(root *yaml.Node, t tree) {
 	top := r.object("", root)
-	top.ignore("apiVersion", "kind", "metadata", "status")
-	spec := top.sub("spec")
-	top.done()
+	spec := r.spec(top)
 	vars := spec.sub("vars")
 	r.vars(vars, t, "vars")
 	hosts := spec.sub("hosts")

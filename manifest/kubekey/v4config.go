@@ -4,6 +4,8 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/kkbundle/kkbundle/manifest"
 )
 
 const (
@@ -15,9 +17,7 @@ const (
 // cluster reads kubekey.kubesphere.io/v1 Config.
 func (r v4Reader) cluster(root *yaml.Node, t tree) {
 	top := r.object("", root)
-	top.ignore("apiVersion", "kind", "metadata", "status")
-	spec := top.sub("spec")
-	top.done()
+	spec := r.spec(top)
 	r.kubernetes(spec.sub("kubernetes"), t)
 	r.network(spec.sub("cni"), t)
 	r.runtime(spec.sub("cri"), t)
@@ -32,7 +32,9 @@ func (r v4Reader) cluster(root *yaml.Node, t tree) {
 		{"cni.type", "calico"},
 		{"etcd.type", "external"},
 		{"storage.local", "true"},
+		{"dns.nodeLocal", "true"},
 	})
+	r.fitPods(t)
 }
 
 func (r v4Reader) kubernetes(o *object, t tree) {
@@ -69,6 +71,15 @@ func (r v4Reader) kubernetes(o *object, t tree) {
 	o.drop("write it under kubernetes.kubeadm, as ClusterConfiguration has it", "controller_manager", "scheduler")
 	o.drop("images keep their own names in the bundle", "image_repository", "sandbox_image")
 	o.drop(fromCatalog, "helm_version")
+	certs := o.sub("certs")
+	if renew := certs.scalar("renew"); renew != nil && !certs.is("renew", true) {
+		t.set("certificates.renew", text(renew, string(manifest.RenewManual)))
+	}
+	certs.drop("write certificates.ca {cert, key}", "ca_cert", "ca_key")
+	certs.drop("write certificates.frontProxyCA {cert, key}", "front_proxy_cert", "front_proxy_key")
+	certs.done()
+	o.drop("write the files' names under kubernetes.patches", "patches")
+	o.drop("kkbundle saves the cluster's keys and etcd, see etcd.backup", "backup")
 	o.done()
 }
 
@@ -98,6 +109,9 @@ func (r v4Reader) endpoint(o *object, t tree) {
 
 func (r v4Reader) network(o *object, t tree) {
 	plugin := o.text("type")
+	if n := o.scalar("multi_cni"); n != nil && n.Value != "multus" && n.Value != "none" {
+		r.note(n, "%s: %s is not carried over: kkbundle installs multus", o.at("multi_cni"), shown(n.Value))
+	}
 	multus := o.sub("multus")
 	meta := o.text("multi_cni") == "multus" || multus.is("enabled", false)
 	if n := r.plugin(o.scalar("type"), o.at("type")); meta {
@@ -161,17 +175,38 @@ func (r v4Reader) etcd(o *object, t tree) {
 	t.set("etcd.type", o.scalar("deployment_type"))
 	env := o.sub("env")
 	t.set("etcd.dataDir", env.scalar("data_dir"))
+	if quota := env.scalar("quota_backend_bytes"); quota != nil && quota.Value != "0" {
+		t.set("etcd.quota", quota)
+	}
+	env.drop("etcd has its own defaults", "election_timeout", "heartbeat_interval", "compaction_retention", "snapshot_count", "token")
 	env.done()
+	backup := o.sub("backup")
+	if keep, at := backup.number("keep_backup_number"), backup.scalar("on_calendar"); keep != nil || at != nil {
+		const calendar = "*-*-* *:00/30:00" // KubeKey's default; it keeps five copies
+		if at == nil || at.Value == calendar {
+			t.set("etcd.backup.every", text(first(at, keep), "30m"))
+		} else {
+			r.note(at, "%s is not carried over: write the time between copies in etcd.backup.every", backup.at("on_calendar"))
+		}
+		t.set("etcd.backup.keep", first(keep, placed(first(at, keep), "!!int", "5")))
+	}
+	backup.drop("copies are kept where kkbundle keeps them", "backup_dir", "etcd_backup_script")
+	backup.done()
 	o.drop(fromCatalog, "etcd_version", "image")
-	o.drop("write etcd.backup {every, keep}", "backup")
+	o.dropUnless("2379", "etcd has its own defaults", "port")
+	o.dropUnless("2380", "etcd has its own defaults", "peer_port")
+	o.drop("etcd has its own defaults", "performance", "traffic_priority")
 	o.drop("kkbundle makes the certificates", "ca_file", "cert_file", "key_file")
 	o.done()
 }
 
 func (r v4Reader) registry(o *object, t tree) {
 	auth := o.sub("auth")
-	address := auth.scalar("registry")
-	switch kind := o.scalar("type"); {
+	address, kind := auth.scalar("registry"), o.scalar("type")
+	if kind != nil {
+		auth.drop("the registry that kkbundle installs has a name and logins of its own", "registry", "username", "password", "ca_file")
+	}
+	switch {
 	case kind != nil && kind.Value == "docker-registry":
 		t.set("imageRegistry.type", text(kind, "registry"))
 	case kind != nil:
@@ -213,7 +248,13 @@ func (r v4Reader) rest(spec *object, t tree) {
 		if n := class.scalar("enabled"); n != nil {
 			t.set("storage."+name, n)
 		}
-		class.drop("the storage class has its own defaults", "default", "path", "server")
+		if name == "nfs" {
+			t.set("storage.nfsPath", class.scalar("path"))
+			class.ignore("path")
+		} else {
+			class.drop("the storage class has its own defaults", "path")
+		}
+		class.drop("the storage class has its own defaults", "default", "server")
 		class.done()
 	}
 	storage.drop(fromCatalog, "localpv_provisioner_version", "nfs_provisioner_version")
@@ -249,8 +290,10 @@ func (r v4Reader) rest(spec *object, t tree) {
 	}
 	ntp.ignore("servers")
 	ntp.done()
-	native.drop(leftToYou, "timezone", "nfs", "set_hostname", "localDNS")
+	native.dropUnless("false", "kkbundle leaves host names alone; nodes have the names of the inventory", "set_hostname")
+	native.drop(leftToYou, "timezone", "nfs", "localDNS")
 	native.done()
+	spec.drop("write the API server's audit arguments under kubernetes.kubeadm, as ClusterConfiguration has them", "audit")
 	spec.drop(leftToYou, "scripts_dir", "pre_install_groups", "post_install_groups")
 	spec.drop("kkbundle makes the certificates", "certs")
 	spec.drop("it is about removing: see kkbundle reset", "delete")

@@ -5,7 +5,9 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -67,8 +69,9 @@ type convertResult struct {
 
 func runConvert(g *globals, files []string, o convertOptions) error {
 	var r convert.Result
+	copies := copiedManifests{dir: o.dir, from: map[string]string{}}
 	for _, file := range files {
-		if err := addConverted(&r, file, o.dir); err != nil {
+		if err := addConverted(&r, &copies, file, o.dir); err != nil {
 			return err
 		}
 	}
@@ -83,6 +86,7 @@ func runConvert(g *globals, files []string, o convertOptions) error {
 	if err != nil {
 		return err
 	}
+	out = append(out, copies.files...)
 	result := convertResult{Version: 1, Formats: r.Formats, Notes: r.Notes}
 	if err := writeConverted(out, o); err != nil {
 		return err
@@ -102,7 +106,7 @@ func runConvert(g *globals, files []string, o convertOptions) error {
 }
 
 // addConverted reads a file. Its relative paths become relative to dir.
-func addConverted(r *convert.Result, file, dir string) error {
+func addConverted(r *convert.Result, copies *copiedManifests, file, dir string) error {
 	data, err := build.ReadFile(file)
 	if err != nil {
 		return err
@@ -116,8 +120,91 @@ func addConverted(r *convert.Result, file, dir string) error {
 	}); err != nil {
 		return err
 	}
+	if err := copies.take(&one, filepath.ToSlash(file)); err != nil {
+		return err
+	}
 	r.Join(one)
 	return nil
+}
+
+// copiedManifests are files that lie outside of the written manifest's directory, where its manifests have no place: they
+// are copied into it. Charts, values and other files are named where they are.
+type copiedManifests struct {
+	dir   string
+	from  map[string]string // source by destination, both as paths
+	files []converted
+}
+
+// take replaces the patterns of a result that lead out of the directory, each by its copies' place.
+func (c *copiedManifests) take(r *convert.Result, file string) error {
+	list := r.Bundle.Manifests
+	for i, pattern := range list {
+		if !path.IsAbs(pattern) && !strings.HasPrefix(pattern, "..") {
+			continue
+		}
+		source := filepath.Join(c.dir, filepath.FromSlash(pattern))
+		if path.IsAbs(pattern) {
+			source = filepath.FromSlash(pattern)
+		}
+		beside, err := relative(c.dir, source)
+		if err != nil {
+			return err
+		}
+		found, err := filepath.Glob(source)
+		if err != nil {
+			continue // the manifest's check names it
+		}
+		if list[i] = c.place(beside); len(found) == 0 {
+			r.Notes = append(r.Notes, convert.Note{File: file, Text: fmt.Sprintf("%s is not there: put it into %s", source, filepath.Join(c.dir, list[i]))})
+		}
+		for _, name := range found {
+			if err := c.add(r, file, name); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// place returns the path of a copy below the directory, apart from the files that convert writes.
+func (c *copiedManifests) place(name string) string {
+	name = path.Clean("/" + name)[1:]
+	if name == "manifests" || strings.HasPrefix(name, "manifests/") {
+		return name
+	}
+	return path.Join("manifests", name)
+}
+
+// add copies a file, or the files of a directory. Links and the written directory itself are left out.
+func (c *copiedManifests) add(r *convert.Result, file, root string) error {
+	return filepath.WalkDir(root, func(name string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if entry.IsDir() {
+			if filepath.Clean(name) == filepath.Clean(c.dir) {
+				return fs.SkipDir
+			}
+			return nil
+		}
+		beside, err := relative(c.dir, name)
+		if err != nil {
+			return err
+		}
+		to := c.place(beside)
+		switch from, twice := c.from[to]; {
+		case !entry.Type().IsRegular():
+			r.Notes = append(r.Notes, convert.Note{File: file, Text: name + " is not a regular file and was not copied"})
+			return nil
+		case twice && from == name:
+			return nil
+		case twice:
+			return &build.InputError{Err: fmt.Errorf("%s and %s would both be copied to %s: convert their files into directories of their own", from, name, filepath.Join(c.dir, to))}
+		}
+		c.from[to] = name
+		c.files = append(c.files, converted{path: filepath.Join(c.dir, filepath.FromSlash(to)), from: name})
+		return nil
+	})
 }
 
 // relative returns path relative to dir.
@@ -215,10 +302,26 @@ func together(r *convert.Result, file string) {
 	}
 }
 
-// A converted file is to be written.
+// A converted file is to be written: data, or a copy of the file from.
 type converted struct {
 	path string
 	data []byte
+	from string
+}
+
+func (c converted) write() error {
+	if c.from == "" {
+		return disk.WriteFile(c.path, 0o644, bytes.NewReader(c.data))
+	}
+	f, err := os.Open(c.from)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := os.MkdirAll(filepath.Dir(c.path), 0o755); err != nil {
+		return err
+	}
+	return disk.WriteFile(c.path, 0o644, f)
 }
 
 // convertedFiles returns the files to write. It parses each, so that no invalid file is written.
@@ -238,7 +341,7 @@ func convertedFiles(r convert.Result, dir string) ([]converted, error) {
 		if err != nil {
 			return nil, refusedConversion(err)
 		}
-		out = append(out, converted{filepath.Join(dir, name), data})
+		out = append(out, converted{path: filepath.Join(dir, name), data: data})
 	}
 	if r.Inventory != nil {
 		data, err := written(r.Inventory, r.Formats)
@@ -248,7 +351,7 @@ func convertedFiles(r convert.Result, dir string) ([]converted, error) {
 		if err != nil {
 			return nil, refusedConversion(err)
 		}
-		out = append(out, converted{filepath.Join(dir, "inventory.yaml"), data})
+		out = append(out, converted{path: filepath.Join(dir, "inventory.yaml"), data: data})
 		if empty(&r.Bundle) {
 			return out, nil
 		}
@@ -260,7 +363,7 @@ func convertedFiles(r convert.Result, dir string) ([]converted, error) {
 	if err != nil {
 		return nil, refusedConversion(err)
 	}
-	return append(out, converted{filepath.Join(dir, "manifest.yaml"), data}), nil
+	return append(out, converted{path: filepath.Join(dir, "manifest.yaml"), data: data}), nil
 }
 
 // empty reports whether a manifest would have no items.
@@ -315,7 +418,7 @@ func writeConverted(files []converted, o convertOptions) error {
 		return err
 	}
 	for _, f := range files {
-		if err := disk.WriteFile(f.path, 0o644, bytes.NewReader(f.data)); err != nil {
+		if err := f.write(); err != nil {
 			return err
 		}
 	}
