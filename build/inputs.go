@@ -306,6 +306,13 @@ func CheckFiles(file string, b *manifest.Bundle) error {
 			check(fmt.Sprintf("sources[%d].%s", i, one[0]), one[1])
 		}
 	}
+	for i, set := range b.Packages {
+		check(fmt.Sprintf("packages[%d].iso", i), set.ISO)
+		check(fmt.Sprintf("packages[%d].keyring", i), set.Keyring)
+		for j, r := range set.Repositories {
+			check(fmt.Sprintf("packages[%d].repositories[%d].keyring", i, j), r.Keyring)
+		}
+	}
 	check("trust.root", b.Trust.Root)
 	for i, a := range b.Deploy {
 		for j, name := range a.Values {

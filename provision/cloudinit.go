@@ -13,8 +13,8 @@ import (
 // https://github.com/canonical/cloud-init/blob/main/config/cloud.cfg.tmpl
 type cloudReader struct {
 	*reader
-	boot, files, disks, filesystems, mounts, name, groups, users, members, time, zone, run, late []Step
-	keepName                                                                                     bool
+	boot, files, disks, filesystems, mounts, name, full, groups, users, members, time, zone, run, late []Step
+	keepName                                                                                           bool
 }
 
 func (r *cloudReader) program(n *yaml.Node) *Program {
@@ -28,6 +28,7 @@ func (r *cloudReader) program(n *yaml.Node) *Program {
 		"fs_setup":          r.steps("fs_setup", &r.filesystems, r.filesystem),
 		"mounts":            r.steps("mounts", &r.mounts, r.mount),
 		"hostname":          step(&r.name, r.hostname),
+		"fqdn":              step(&r.full, r.fqdn),
 		"preserve_hostname": r.truth(&r.keepName),
 		"groups":            r.list("groups", r.group),
 		"users":             r.steps("users", &r.users, r.user),
@@ -35,6 +36,9 @@ func (r *cloudReader) program(n *yaml.Node) *Program {
 		"timezone":          step(&r.zone, r.timezone),
 		"runcmd":            r.steps("runcmd", &r.run, func(n *yaml.Node) Step { return r.command(n, false) }),
 	})
+	if r.name == nil {
+		r.name = r.full
+	}
 	if r.keepName {
 		r.name = nil
 	}
@@ -244,6 +248,7 @@ func (r *cloudReader) user(n *yaml.Node) Step {
 	if n.Kind == yaml.ScalarNode && n.Value == "default" {
 		return nil // the distribution's image has this user
 	}
+	underscored(n)
 	u := User{Lock: true} // https://docs.cloud-init.io/en/latest/reference/modules.html#users-and-groups
 	r.mapping(n, "a user", map[string]func(*yaml.Node){
 		"name":                r.account(&u.Name),
@@ -261,12 +266,21 @@ func (r *cloudReader) user(n *yaml.Node) Step {
 		"hashed_passwd":       r.text(&u.PasswordHash),
 		"ssh_authorized_keys": r.texts(&u.Keys),
 		"sudo":                r.sudo(&u.Sudo),
+		"no_log_init":         ignored,
+		"inactive":            r.never("inactive of a user"),
 	})
 	if u.Name == "" {
 		r.fail(n, "a user must have a name")
 	}
 	r.checkUser(n, u)
 	return u
+}
+
+// underscored writes the keys of a user with underscores, as cloud-init does: older documents have hyphens.
+func underscored(n *yaml.Node) {
+	for i := 0; n.Kind == yaml.MappingNode && i+1 < len(n.Content); i += 2 {
+		n.Content[i].Value = strings.ReplaceAll(n.Content[i].Value, "-", "_")
+	}
 }
 
 // sudo reads a rule, a list of rules, or false for none.
@@ -308,6 +322,16 @@ func (r *cloudReader) hostname(n *yaml.Node) Step {
 		r.fail(n, "invalid host name %q", h.Name)
 	}
 	return h
+}
+
+// fqdn reads a full name, whose first part is the host's name if there is no other.
+func (r *cloudReader) fqdn(n *yaml.Node) Step {
+	s := r.hostname(n)
+	if h, ok := s.(Hostname); ok {
+		h.Name, _, _ = strings.Cut(h.Name, ".")
+		return h
+	}
+	return s
 }
 
 func (r *cloudReader) timezone(n *yaml.Node) Step {

@@ -27,11 +27,22 @@ func (r *ignitionReader) program(n *yaml.Node) *Program {
 		return nil
 	}
 	version := ""
+	if v := valueOf(valueOf(n, "ignition"), "version"); v != nil {
+		r.text(&version)(v)
+	}
+	if strings.HasPrefix(version, "2.") {
+		r.upgrade(n)
+	}
 	r.mapping(n, "Ignition", map[string]func(*yaml.Node){
 		"ignition": func(n *yaml.Node) {
-			r.mapping(n, "ignition", map[string]func(*yaml.Node){"version": r.text(&version)})
+			r.mapping(n, "ignition", map[string]func(*yaml.Node){
+				"version": ignored, "config": r.empty("config of ignition: other configurations"),
+				"security": ignored, "timeouts": ignored, "proxy": ignored, // of downloads, and there are none
+			})
 		},
-		"storage": r.storage,
+		"networkd":        r.empty("networkd"),
+		"kernelArguments": r.empty("kernelArguments"),
+		"storage":         r.storage,
 		"systemd": func(n *yaml.Node) {
 			r.mapping(n, "systemd", map[string]func(*yaml.Node){"units": r.steps("units", &r.units, r.unit)})
 		},
@@ -41,8 +52,8 @@ func (r *ignitionReader) program(n *yaml.Node) *Program {
 			})
 		},
 	})
-	if !regexp.MustCompile(`^3\.[0-5]\.0$`).MatchString(version) {
-		r.fail(n, "ignition.version is %q; 3.0.0 to 3.5.0 are supported", version)
+	if !regexp.MustCompile(`^(3\.[0-5]|2\.[0-3])\.0$`).MatchString(version) {
+		r.fail(n, "ignition.version is %q; 3.0.0 to 3.5.0, and 2.0.0 to 2.3.0, which Cluster API's kubeadm provider writes, are supported", version)
 	}
 	return &Program{Format: "ignition", Steps: slices.Concat(
 		r.disks, r.filesystems, r.mounts, r.groups, r.users, r.dirs, r.files, r.links, r.units,
@@ -52,6 +63,8 @@ func (r *ignitionReader) program(n *yaml.Node) *Program {
 func (r *ignitionReader) storage(n *yaml.Node) {
 	r.mapping(n, "storage", map[string]func(*yaml.Node){
 		"disks":       r.steps("disks", &r.disks, r.disk),
+		"raid":        r.empty("raid of storage"),
+		"luks":        r.empty("luks of storage"),
 		"filesystems": r.list("filesystems", r.filesystem),
 		"directories": r.steps("directories", &r.dirs, r.directory),
 		"files":       r.list("files", r.file),
@@ -90,8 +103,32 @@ func (r *ignitionReader) directory(n *yaml.Node) Step {
 	return d
 }
 
+// empty accepts an unsupported setting only without content, as Go's encoder writes it.
+func (r *reader) empty(what string) func(*yaml.Node) {
+	return func(n *yaml.Node) {
+		if !saysNothing(n) {
+			r.fail(n, "%s: not supported", what)
+		}
+	}
+}
+
+func saysNothing(n *yaml.Node) bool {
+	switch n.Kind {
+	case yaml.MappingNode:
+		for i := 1; i < len(n.Content); i += 2 {
+			if !saysNothing(n.Content[i]) {
+				return false
+			}
+		}
+		return true
+	case yaml.SequenceNode:
+		return len(n.Content) == 0
+	}
+	return n.Kind == yaml.ScalarNode && (n.Tag == "!!null" || n.Value == "")
+}
+
 // never accepts an unsupported setting only as false.
-func (r *ignitionReader) never(what string) func(*yaml.Node) {
+func (r *reader) never(what string) func(*yaml.Node) {
 	return func(n *yaml.Node) {
 		var yes bool
 		if r.truth(&yes)(n); yes {

@@ -186,7 +186,7 @@ func TestIgnition(t *testing.T) {
 // TestProblems holds that what is not understood is said, with its line.
 func TestProblems(t *testing.T) {
 	t.Parallel()
-	const cloud, ign = "#cloud-config\n", `{"ignition": {"version": "3.3.0"}, `
+	const cloud, ign, ign2 = "#cloud-config\n", `{"ignition": {"version": "3.3.0"}, `, `{"ignition": {"version": "2.3.0"}, `
 	for doc, want := range map[string]string{
 		"":                                       "begins neither",
 		"#!/bin/sh\necho":                        "begins neither",
@@ -215,11 +215,16 @@ func TestProblems(t *testing.T) {
 		cloud + "disk_setup: {/dev/sdb: {layout: [200]}}\n":                "in percent",
 		"## template: jinja\n" + cloud + "runcmd:\n - '{% if x %}'\n":      "f:4:1: of jinja",
 		`{}`:                                 "ignition.version",
-		`{"ignition": {"version": "2.3.0"}}`: `"2.3.0"`,
-		`{"ignition": {"version": "3.0.0", "config": {}}}`:                                     "config of ignition",
-		ign + `"storage": {"raid": []}}`:                                                       "raid of storage",
-		ign + `"kernelArguments": {}}`:                                                         "kernelArguments of Ignition",
-		ign + `"storage": {"files": [{"path": "/a", "contents": {"source": "https://x/y"}}]}}`: "contents from https",
+		`{"ignition": {"version": "2.4.0"}}`: `"2.4.0"`,
+		`{"ignition": {"version": "3.0.0", "config": {"merge": [{"source": "data:,x"}]}}}`:                                        "config of ignition",
+		ign + `"storage": {"raid": [{"name": "a"}]}}`:                                                                             "raid of storage",
+		ign + `"kernelArguments": {"shouldExist": ["a"]}}`:                                                                        "kernelArguments: not supported",
+		ign + `"storage": {"files": [{"filesystem": "root", "path": "/a"}]}}`:                                                     "filesystem of a file",
+		ign2 + `"storage": {"files": [{"filesystem": "data", "path": "/a"}]}}`:                                                    `filesystem "data"`,
+		ign2 + `"storage": {"filesystems": [{"name": "data", "path": "/sysroot"}]}}`:                                              "must have a device",
+		ign2 + `"networkd": {"units": [{"name": "a.network"}]}}`:                                                                  "networkd: not supported",
+		cloud + "users: [{name: a, inactive: true}]\n":                                                                            "inactive of a user is not supported",
+		ign + `"storage": {"files": [{"path": "/a", "contents": {"source": "https://x/y"}}]}}`:                                    "contents from https",
 		ign + `"storage": {"files": [{"path": "/a", "contents": {"source": "data:,x", "verification": {"hash": "sha256-00"}}}]}}`: ", want 00",
 		ign + `"storage": {"disks": [{"device": "/dev/sdb", "partitions": [{"number": 1, "shouldExist": false}]}]}}`:              "f:1:125: removing a partition (shouldExist: false) is not supported",
 		ign + `"systemd": {"units": [{"name": "../x.service"}]}}`:                                                                 "invalid unit name",
@@ -229,6 +234,82 @@ func TestProblems(t *testing.T) {
 		if !errors.As(err, &problems) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: want %q, got %v", doc, want, err)
 		}
+	}
+}
+
+// TestIgnition2 reads spec 2.3, in the form in which Cluster API's kubeadm provider has it written: with empty parts, and
+// with everything that a KubeadmConfig can ask for.
+// https://github.com/kubernetes-sigs/cluster-api/blob/main/bootstrap/kubeadm/pkg/ignition/clc/clc.go
+func TestIgnition2(t *testing.T) {
+	t.Parallel()
+	const doc = `{"ignition": {"config": {}, "security": {"tls": {}}, "timeouts": {}, "version": "2.3.0"}, "networkd": {},
+  "passwd": {"users": [{"name": "core", "groups": ["wheel"], "homeDir": "/home/core", "sshAuthorizedKeys": ["ssh-ed25519 AAAA"]}]},
+  "storage": {
+    "disks": [{"device": "/dev/sdb", "wipeTable": true, "partitions": [{}]}],
+    "filesystems": [{"mount": {"device": "/dev/sdb1", "format": "ext4", "label": "etcd_disk", "options": ["-E", "lazy"], "wipeFilesystem": true}, "name": "etcd_disk"}],
+    "directories": [{"filesystem": "root", "path": "/opt/a"}],
+    "links": [{"filesystem": "root", "path": "/etc/l", "target": "/etc/x"}],
+    "files": [
+      {"filesystem": "root", "path": "/etc/sudoers.d/core", "contents": {"source": "data:,core%20ALL%0A", "verification": {}}, "mode": 384},
+      {"filesystem": "root", "path": "/etc/bin", "contents": {"source": "data:;base64,aGVsbG8=", "verification": {}}, "group": {"name": "root"}, "user": {"name": "root"}},
+      {"append": true, "filesystem": "root", "path": "/etc/more", "contents": {"source": "data:,more", "verification": {}}},
+      {"filesystem": "root", "path": "/etc/kept", "overwrite": false, "contents": {"source": "", "verification": {}}}
+    ]},
+  "systemd": {"units": [
+    {"contents": "[Unit]\n", "enabled": true, "name": "kubeadm.service"}, {"enabled": true, "name": "ntpd.service"},
+    {"enable": true, "name": "old.service"}, {"contents": "[Mount]\n", "enabled": true, "name": "var-lib-etcd.mount"}]}}`
+	p, err := Parse("f.ign", []byte(doc), "h")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []Step{
+		Disk{Device: "/dev/sdb", Table: "gpt", Overwrite: true, Parts: []Partition{{}}},
+		Filesystem{Device: "/dev/sdb1", Type: "ext4", Label: "etcd_disk", Overwrite: true, Options: []string{"-E", "lazy"}},
+		User{Name: "core", Home: "/home/core", Keys: []string{"ssh-ed25519 AAAA"}, Groups: []string{"wheel"}},
+		Directory{Path: "/opt/a", Mode: 0o755},
+		File{Path: "/etc/sudoers.d/core", Mode: 0o600, Data: []byte("core ALL\n")},
+		File{Path: "/etc/bin", Mode: 0o644, Data: []byte("hello"), Owner: Owner{"root", "root"}},
+		File{Path: "/etc/more", Mode: 0o644, Append: true, Data: []byte("more")},
+		File{Path: "/etc/kept", Mode: 0o644, Keep: true},
+		Link{Path: "/etc/l", Target: "/etc/x"},
+		Unit{Name: "kubeadm.service", Enable: true, Contents: []byte("[Unit]\n")},
+		Unit{Name: "ntpd.service", Enable: true},
+		Unit{Name: "old.service", Enable: true},
+		Unit{Name: "var-lib-etcd.mount", Enable: true, Contents: []byte("[Mount]\n")},
+	}
+	if diff := cmp.Diff(want, p.Steps); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
+// TestIgnitionEmptyParts reads spec 3 with the parts that Go's encoder writes empty.
+func TestIgnitionEmptyParts(t *testing.T) {
+	t.Parallel()
+	const doc = `{"ignition": {"config": {"replace": {"verification": {}}}, "proxy": {}, "security": {"tls": {}}, "timeouts": {}, "version": "3.2.0"},
+		"kernelArguments": {}, "passwd": {}, "storage": {"luks": [], "raid": []}, "systemd": {}}`
+	if p, err := Parse("f", []byte(doc), "h"); err != nil || len(p.Steps) != 0 {
+		t.Errorf("%+v, %v", p, err)
+	}
+}
+
+// TestCloudInitNames reads the names that cloud-init takes for one thing.
+func TestCloudInitNames(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{
+		"ds.meta_data.local_hostname", "ds.meta_data.hostname", "v1.local_hostname", "local_hostname", "instance_id", "ds.meta_data['local-hostname']", `v1["instance_id"]`,
+	} {
+		p, err := Parse("f", []byte("## template: jinja\n#cloud-config\nruncmd:\n- echo {{ "+name+" }}\n"), "node1")
+		if err != nil || !cmp.Equal(p.Steps, []Step{Command{Args: []string{"/bin/sh", "-c", "echo node1"}}}) {
+			t.Errorf("%s: %+v, %v", name, p, err)
+		}
+	}
+	p, err := Parse("f", []byte("#cloud-config\nfqdn: a.example.org\nusers:\n- {name: u, primary-group: g, no-log-init: true, ssh-authorized-keys: [k], inactive: false}\n"), "h")
+	want := []Step{Hostname{Name: "a"}, User{Name: "u", PrimaryGroup: "g", Keys: []string{"k"}, Lock: true}}
+	if err != nil || !cmp.Equal(p.Steps, want) {
+		t.Errorf("%+v, %v", p, err)
+	}
+	if p, err = Parse("f", []byte("#cloud-config\nfqdn: a.example.org\nhostname: b\n"), "h"); err != nil || !cmp.Equal(p.Steps, []Step{Hostname{Name: "b"}}) {
+		t.Errorf("%+v, %v", p, err)
 	}
 }
 
@@ -265,6 +346,7 @@ func TestIgnitionShouldExist(t *testing.T) {
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(capi))
 	f.Add([]byte(strings.ReplaceAll(ignitionConfig, "%s", "")))
+	f.Add([]byte(`{"ignition": {"version": "2.3.0"}, "storage": {"files": [{"path": "/a", "append": true, "contents": {"source": "data:,x"}}], "filesystems": [{"mount": {}}]}}`))
 	f.Add([]byte("#cloud-config\nruncmd: [[a], b]\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		p, err := Parse("f", data, "h")

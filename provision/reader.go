@@ -65,6 +65,11 @@ func (r *reader) fail(n *yaml.Node, format string, args ...any) {
 
 const jinjaHeader = "## template: jinja"
 
+// hostNames are the ways in which templates write the host's name: of the metadata, of the standard keys, which have no
+// prefix either, with a hyphen only in brackets.
+var hostNames = regexp.MustCompile(`{{-?\s*((ds\.meta_data|v1)\.)?(local_hostname|hostname|instance_id)\s*-?}}|` +
+	`{{-?\s*(ds\.meta_data|v1)\[\s*["'](local[_-]hostname|hostname|instance[_-]id)["']\s*\]\s*-?}}`)
+
 // rendered fills in the host name, which Cluster API leaves to the host. The first line marks a template.
 // https://docs.cloud-init.io/en/latest/explanation/instancedata.html
 func (r *reader) rendered(text, hostname string) string {
@@ -76,7 +81,7 @@ func (r *reader) rendered(text, hostname string) string {
 	line := 1
 	for one := range strings.Lines(rest) {
 		line++
-		one = regexp.MustCompile(`{{-?\s*(ds\.meta_data|v1)\.(local_hostname|hostname|instance_id)\s*-?}}`).ReplaceAllLiteralString(one, hostname)
+		one = hostNames.ReplaceAllLiteralString(one, hostname)
 		if strings.Contains(one, "{{") || strings.Contains(one, "{%") {
 			r.fail(&yaml.Node{Line: line, Column: 1}, "of jinja, only ds.meta_data.local_hostname, hostname and instance_id are supported")
 		}

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,10 +30,10 @@ func newCheckCmd(g *globals) *cobra.Command {
 		Short: "Check manifests, cluster files and inventories together, without network",
 		Long: `Checks all files of kkbundle and KubeKey in a directory, the current one by default, or the named files: each by itself, and all
 together. The catalog must know the clusters' versions, hosts must fit the cluster, named files must exist, and a lock must match its
-manifest. Connects to nothing, and lists all errors. Other YAML files are skipped.`,
+manifest. Connects to nothing, and lists all errors. Other YAML files are named and skipped.`,
 		Example: "  kkbundle check\n  kkbundle check site\n  kkbundle check manifest.yaml inventory.yaml",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			files, err := filesToCheck(args)
+			files, skipped, err := filesToCheck(args)
 			if err != nil {
 				return err
 			}
@@ -41,7 +42,10 @@ manifest. Connects to nothing, and lists all errors. Other YAML files are skippe
 				return err
 			}
 			if g.JSON {
-				return g.PrintJSON(filesResult{Version: 1, Files: list})
+				return g.PrintJSON(filesResult{Version: 1, Files: list, Skipped: skipped})
+			}
+			if len(skipped) > 0 {
+				g.Note("note: not checked, for their apiVersion and kind are not kkbundle's: %s", plain.Line(strings.Join(skipped, ", ")))
 			}
 			for _, f := range list {
 				g.Note("%s: %s", f.File, f.Kind)
@@ -60,6 +64,8 @@ manifest. Connects to nothing, and lists all errors. Other YAML files are skippe
 type filesResult struct {
 	Version int           `json:"version"` // 1
 	Files   []checkedFile `json:"files"`
+	// Skipped are other YAML files in named directories.
+	Skipped []string `json:"skipped,omitempty"`
 }
 
 // A checkedFile is a file and its kind; files of KubeKey have theirs.
@@ -67,7 +73,8 @@ type checkedFile struct {
 	File string `json:"file"`
 	Kind string `json:"kind"`
 
-	api string
+	api   string
+	meant string // the kind of kkbundle's that a file without its apiVersion looks like, "" for none
 }
 
 var (
@@ -75,31 +82,56 @@ var (
 	kindGrammar = regexp.MustCompile(`(?m)^kind:[ \t]*["']?([^\s"'#]+)`)
 )
 
-// filesToCheck returns named files, and the files of kkbundle and KubeKey in named directories.
-func filesToCheck(args []string) ([]string, error) {
+// filesToCheck returns named files, and of named directories the files of kkbundle and KubeKey, with those that may be meant
+// to be one. skipped are the other YAML files there.
+func filesToCheck(args []string) (files, skipped []string, err error) {
 	if len(args) == 0 {
 		args = []string{"."}
 	}
-	var files []string
 	for _, arg := range args {
 		if info, err := os.Stat(arg); err != nil || !info.IsDir() {
 			files = append(files, arg)
 			continue
 		}
-		ours, err := ourFiles(arg, "")
+		ours, others, err := yamlFiles(arg)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		if len(ours) == 0 {
-			return nil, &build.InputError{Err: fmt.Errorf("%s has no file of kkbundle: write some with kkbundle init", arg)}
+			return nil, nil, &build.InputError{Err: fmt.Errorf("%s has no file of kkbundle: write some with kkbundle init", arg)}
 		}
-		files = append(files, ours...)
+		files, skipped = append(files, ours...), append(skipped, others...)
 	}
-	return files, nil
+	return files, skipped, nil
 }
 
-// ourFiles returns the files of kkbundle and KubeKey in a directory: those of one kind, or all if kind is "".
+// yamlFiles returns the YAML files in a directory: those of kkbundle and KubeKey, with those that may be meant to be one,
+// and the others.
+func yamlFiles(dir string) (ours, others []string, err error) {
+	all, err := readYAML(dir)
+	for _, f := range all {
+		if f.Kind != "" || f.meant != "" || strings.HasPrefix(f.api, "kkbundle.io/") {
+			ours = append(ours, f.File)
+		} else {
+			others = append(others, f.File)
+		}
+	}
+	return ours, others, err
+}
+
+// ourFiles returns the files of kkbundle and KubeKey of one kind in a directory.
 func ourFiles(dir, kind string) (files []string, err error) {
+	all, err := readYAML(dir)
+	for _, f := range all {
+		if f.Kind == kind {
+			files = append(files, f.File)
+		}
+	}
+	return files, err
+}
+
+// readYAML returns the YAML files in a directory.
+func readYAML(dir string) (files []checkedFile, err error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, err
@@ -113,9 +145,7 @@ func ourFiles(dir, kind string) (files []string, err error) {
 		if err != nil {
 			continue
 		}
-		if k := fileKind(path, data).Kind; k != "" && (kind == "" || k == kind) {
-			files = append(files, path)
-		}
+		files = append(files, fileKind(path, data))
 	}
 	return files, nil
 }
@@ -126,13 +156,40 @@ func fileKind(path string, data []byte) checkedFile {
 	if m := apiGrammar.FindSubmatch(data); m != nil {
 		f.api = string(m[1])
 	}
-	if !strings.HasPrefix(f.api, "kkbundle.io/") && !strings.HasPrefix(f.api, "kubekey.kubesphere.io/") && !bytes.Contains(data, []byte("kind: KKCluster")) {
+	kind := ""
+	if m := kindGrammar.FindSubmatch(data); m != nil {
+		kind = string(m[1])
+	}
+	if strings.HasPrefix(f.api, "kkbundle.io/") || strings.HasPrefix(f.api, "kubekey.kubesphere.io/") || bytes.Contains(data, []byte("kind: KKCluster")) {
+		f.Kind = kind
 		return f
 	}
-	if m := kindGrammar.FindSubmatch(data); m != nil {
-		f.Kind = string(m[1])
-	}
+	f.meant = meantKind(f.api, kind, data)
 	return f
+}
+
+var (
+	inventoryGrammar = regexp.MustCompile(`(?m)^hosts:(?s:.*)^groups:|^groups:(?s:.*)^hosts:`)
+	bundleGrammar    = regexp.MustCompile(`(?m)^platforms:(?s:.*)^(images|charts|files|cluster|packages):`)
+)
+
+// meantKind returns the kind that a file without kkbundle's apiVersion may be meant to have: by its own word, with no
+// apiVersion or a misspelled one, or by its keys.
+func meantKind(api, kind string, data []byte) string {
+	const typos = 4
+	switch misspelled := plain.Distance(api, manifest.APIVersion, typos) < typos; {
+	case api != "" && !misspelled:
+		return ""
+	case slices.Contains(manifest.Kinds(), kind):
+		return kind
+	case kind != "" && !misspelled:
+		return ""
+	case inventoryGrammar.Match(data):
+		return manifest.KindInventory
+	case bundleGrammar.Match(data):
+		return manifest.KindBundle
+	}
+	return ""
 }
 
 // A fileChecker collects the problems of files that belong together.
@@ -221,6 +278,9 @@ func (c *fileChecker) file(f checkedFile, data []byte) {
 		err = c.cluster(f.File)
 		c.add(err)
 		c.inventories[f.File], err = site.ReadInventory(c.g.Console, f.File)
+	case f.meant != "":
+		err = &build.InputError{Err: fmt.Errorf("%s was not read: it looks like kkbundle's %s, and its apiVersion is %s; write apiVersion: %s and kind: %s",
+			f.File, f.meant, cmp.Or(f.api, "missing"), manifest.APIVersion, f.meant)}
 	default:
 		if program := manifest.Convertible(data); program != "" {
 			err = &build.InputError{Err: fmt.Errorf("%s is a file of %s: kkbundle convert %s makes files of kkbundle from it", f.File, program, f.File)}

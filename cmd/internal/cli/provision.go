@@ -28,7 +28,7 @@ func newProvisionCmd(g *globals) *cobra.Command {
 		Use:   "provision -i INVENTORY HOST FILE [BUNDLE]",
 		Short: "Apply a cloud-init or Ignition document to one host",
 		Long: `Runs the steps of a bootstrap document on one host of the inventory, over SSH: #cloud-config of Cluster API's kubeadm provider, or
-Ignition (spec 3). - reads it from standard input.
+Ignition (spec 3 or 2). - reads it from standard input.
 
 Of #cloud-config: bootcmd, write_files, disk_setup, fs_setup, mounts, hostname, groups, users, ntp, timezone, runcmd; of Ignition: storage, passwd,
 systemd. Anything else is an error with its line. Each step runs once for a document (bootcmd in every run); the next run repeats a failed
