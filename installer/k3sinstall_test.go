@@ -198,8 +198,8 @@ func TestK3sVariants(t *testing.T) {
 		"a balancer's endpoint":      {"controlPlaneEndpoint: {type: external, address: 'api.example:8443'}", "tls-san:\n- api.example\n", "10.0.0.4"},
 		"no registry":                {"imageRegistry: {type: none}", "cluster-init: true", "registries"},
 		"parts of the pods' network": {"cni: {ipv4MaskSize: 25}", "kube-controller-manager-arg:\n- node-cidr-mask-size-ipv4=25\n", "ipv6"},
-		"a DNS cache":                {"dns: {nodeLocal: true}", "- max-pods=110\nnode-ip", kube.NodeDNSAddress},
-		"a DNS cache of pods":        {"dns: {nodeLocal: true}\nkubernetes: {distribution: k3s, version: v1.34.3+k3s1, proxyMode: ipvs}", "- cluster-dns=" + kube.NodeDNSAddress + "\n", "iptables"},
+		"a DNS cache":                {"dns: {nodeLocal: true}", "- max-pods=110\nnode-ip", manifest.NodeDNSAddress},
+		"a DNS cache of pods":        {"dns: {nodeLocal: true}\nkubernetes: {distribution: k3s, version: v1.34.3+k3s1, proxyMode: ipvs}", "- cluster-dns=" + manifest.NodeDNSAddress + "\n", "iptables"},
 		"a network below multus":     {"cni: {type: multus, with: flannel}", "flannel-backend: none\n", "flannel-iface"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/netip"
 	"slices"
 	"strings"
 
@@ -116,7 +115,7 @@ func CheckNameservers(ctx context.Context, t *task.Host, fresh []*task.Host) err
 		}
 		if !has {
 			return plain.Advise(fmt.Errorf("%s: no nameserver that pods can reach: CoreDNS can run on the host and would forward no name outside the cluster any more", h.Name),
-				"name the site's nameserver in /etc/resolv.conf of "+h.Name+" (a loopback address does not count), or give the host a taint that keeps CoreDNS away")
+				"name the site's nameserver in /etc/resolv.conf of "+h.Name+" (addresses of the host and of the cluster do not count), or give the host a taint that keeps CoreDNS away")
 		}
 	}
 	return nil
@@ -128,11 +127,11 @@ func Forwards(ctx context.Context, t *task.Host) (bool, error) {
 	return forwardsToHost(config.Data["Corefile"]), err
 }
 
-// HasNameserver reports whether the host has an external name server that CoreDNS can ask. A loopback address does not
-// count: CoreDNS would ask itself, and ends when it detects the loop (https://coredns.io/plugins/loop/).
+// HasNameserver reports whether the host has an external name server that CoreDNS can ask. An address of the host or of the cluster
+// does not count: CoreDNS would ask itself, and ends when it detects the loop (https://coredns.io/plugins/loop/).
 func HasNameserver(ctx context.Context, t *task.Host) (bool, error) {
 	list, err := nameservers(ctx, t)
-	return len(list) > 0 && !slices.ContainsFunc(list, isOnHost), err
+	return len(list) > 0 && !slices.ContainsFunc(list, t.Site.Cluster.AsksItself), err
 }
 
 // nameservers reads the resolv.conf that the kubelet passes to CoreDNS: kubeadm selects that of systemd-resolved if it
@@ -158,11 +157,6 @@ func nameservers(ctx context.Context, t *task.Host) ([]string, error) {
 		}
 	}
 	return list, err
-}
-
-func isOnHost(nameserver string) bool {
-	a, err := netip.ParseAddr(nameserver)
-	return err == nil && a.Unmap().IsLoopback()
 }
 
 // A removed line of a Corefile stays as a comment that begins with this.

@@ -90,7 +90,7 @@ func NodeDNSManifest(c *manifest.Cluster, forwards bool) ([]byte, error) {
 }
 
 func nodeDNSPod(c *manifest.Cluster, image string) corev1.PodSpec {
-	live := kube.HTTPProbe(kube.NodeDNSAddress, "/health", nodeDNSHealth)
+	live := kube.HTTPProbe(manifest.NodeDNSAddress, "/health", nodeDNSHealth)
 	live.InitialDelaySeconds, live.TimeoutSeconds = 60, 5
 	port := func(name string, number int32, protocol corev1.Protocol) corev1.ContainerPort {
 		return corev1.ContainerPort{ContainerPort: number, Name: name, Protocol: protocol}
@@ -115,7 +115,7 @@ func nodeDNSPod(c *manifest.Cluster, image string) corev1.PodSpec {
 				port("dns", 53, corev1.ProtocolUDP), port("dns-tcp", 53, corev1.ProtocolTCP), port("metrics", nodeDNSMetrics, corev1.ProtocolTCP),
 			},
 			LivenessProbe:  live,
-			ReadinessProbe: kube.HTTPProbe(kube.NodeDNSAddress, "/health", nodeDNSHealth),
+			ReadinessProbe: kube.HTTPProbe(manifest.NodeDNSAddress, "/health", nodeDNSHealth),
 			VolumeMounts: []corev1.VolumeMount{
 				{Name: "xtables-lock", MountPath: "/run/xtables.lock"}, {Name: "config", MountPath: "/etc/coredns"}, {Name: "kube-dns-config", MountPath: "/etc/kube-dns"},
 			},
@@ -134,9 +134,9 @@ func nodeDNSPod(c *manifest.Cluster, image string) corev1.PodSpec {
 // nodeDNSAddresses returns the cache's listen addresses.
 func nodeDNSAddresses(c *manifest.Cluster) []string {
 	if task.TakesServiceAddress(c) {
-		return []string{kube.NodeDNSAddress, task.NthAddress(c.Kubernetes.ServiceCIDR[0], kube.DNSServiceIndex).String()}
+		return []string{manifest.NodeDNSAddress, task.NthAddress(c.Kubernetes.ServiceCIDR[0], kube.DNSServiceIndex).String()}
 	}
-	return []string{kube.NodeDNSAddress}
+	return []string{manifest.NodeDNSAddress}
 }
 
 func nodeCorefile(c *manifest.Cluster, forwards bool) string {
@@ -155,7 +155,7 @@ func nodeCorefile(c *manifest.Cluster, forwards bool) string {
 	if !forwards {
 		outside = cluster // CoreDNS forwards where it can, and else answers at once
 	}
-	health := "    health " + kube.NodeDNSAddress + ":" + strconv.Itoa(nodeDNSHealth) + "\n"
+	health := "    health " + manifest.NodeDNSAddress + ":" + strconv.Itoa(nodeDNSHealth) + "\n"
 	return zone(c.DNS.Domain, cached, cluster, health) + zone("in-addr.arpa", short, cluster, "") + zone("ip6.arpa", short, cluster, "") +
 		zone(".", short, outside, "")
 }

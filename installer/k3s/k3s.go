@@ -208,7 +208,7 @@ func kubeletFlags(c *manifest.Cluster) []any {
 	flags := []any{"max-pods=" + strconv.Itoa(c.Kubernetes.MaxPods)}
 	if c.DNS.NodeLocal && !task.TakesServiceAddress(c) {
 		// By default k3s sets cluster-dns to the address of CoreDNS.
-		flags = append(flags, "cluster-dns="+kube.NodeDNSAddress)
+		flags = append(flags, "cluster-dns="+manifest.NodeDNSAddress)
 	}
 	return flags
 }

@@ -24,8 +24,6 @@ const (
 	ControlPlaneLabel = "node-role.kubernetes.io/control-plane"
 	// DNSServiceIndex is the position of the DNS service's address in the service CIDR.
 	DNSServiceIndex = 10
-	// NodeDNSAddress is the link-local address of the DNS cache on nodes, the same as KubeKey's and Kubespray's.
-	NodeDNSAddress = "169.254.25.10"
 	// NodeDNSLink is the network interface of the DNS cache.
 	NodeDNSLink = "nodelocaldns"
 	// FieldManager owns the labels and annotations of the inventory. Server-side apply removes those that it no longer

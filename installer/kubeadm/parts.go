@@ -72,7 +72,7 @@ func NodeDNSPart(c *manifest.Cluster) task.KubeadmPart {
 	if !c.DNS.NodeLocal || task.TakesServiceAddress(c) {
 		return task.KubeadmPart{}
 	}
-	return task.KubeadmPart{Kubelet: kube.Document{"clusterDNS": []any{kube.NodeDNSAddress}}}
+	return task.KubeadmPart{Kubelet: kube.Document{"clusterDNS": []any{manifest.NodeDNSAddress}}}
 }
 
 // shutdownPart makes a stopping API server refuse new requests with 429, which clients repeat, and end two seconds after the last answer. By

@@ -72,7 +72,7 @@ func (s *survey) collect(ctx context.Context) (Facts, error) {
 	machine, kernel, network, software, storage := machineCollector{s}, kernelCollector{s}, networkCollector{s}, softwareCollector{s}, &storageCollector{survey: s}
 	for _, collect := range []func(){
 		machine.machine, machine.osRelease, machine.memory, machine.limits, storage.mounts, storage.disks, machine.cgroups, kernel.kernel,
-		network.network, network.names, machine.security, machine.environment, software.files, machine.users,
+		network.network, network.names, machine.security, machine.environment, machine.unitProxies, software.files, machine.users,
 	} {
 		collect()
 	}
@@ -400,7 +400,7 @@ func put[V any](m *map[string]V, key string, value V) {
 // environment finds the proxies that programs here would use.
 func (c machineCollector) environment() {
 	values := shellValues(c.text("/etc/environment"))
-	for _, name := range []string{"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY"} {
+	for _, name := range proxyNames() {
 		for _, n := range []string{name, strings.ToLower(name)} {
 			value := os.Getenv(n)
 			value = cmp.Or(value, values[n])

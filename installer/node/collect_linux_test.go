@@ -305,3 +305,55 @@ func TestReadProbe(t *testing.T) {
 		t.Error("malformed: no error")
 	}
 }
+
+// TestForbiddenModules reads modprobe.d as modprobe does, and the kernel's command line.
+func TestForbiddenModules(t *testing.T) {
+	t.Parallel()
+	root := makeRoot(t, map[string]string{
+		"/lib/modules/6.1.0/modules.dep": "kernel/a/overlay.ko.xz:\nkernel/b/br_netfilter.ko:\nkernel/c/vxlan.ko:\nkernel/d/ip-vs.ko:\nkernel/e/xt_nat.ko:\n",
+		"/etc/modprobe.d/cis.conf":       "# CIS\ninstall overlay /bin/false\nblacklist overlay\nblacklist vxlan\n",
+		"/etc/modprobe.d/own.conf":       "install ip_vs /sbin/modprobe --ignore-install ip_vs\n",
+		"/usr/lib/modprobe.d/own.conf":   "install vxlan /bin/true\n", // replaced
+		"/usr/lib/modprobe.d/net.conf":   "install br-netfilter \\\n  /bin/true\n",
+		"/etc/modprobe.d/net.txt":        "install xt_nat /bin/true\n",
+		"/proc/cmdline":                  "quiet module_blacklist=xt-nat,nothing\n",
+	})
+	c := &survey{system: system{root: root}, probe: Probe{Modules: []string{"overlay", "br_netfilter", "vxlan", "ip_vs", "xt_nat", "dummy"}}}
+	c.facts.Kernel = "6.1.0"
+	kernelCollector{c}.kernel()
+	want := map[string]Module{
+		"overlay": ModuleForbidden, "br_netfilter": ModuleForbidden, "xt_nat": ModuleForbidden,
+		"vxlan": ModuleAvailable, "ip_vs": ModuleAvailable, "dummy": ModuleMissing,
+	}
+	if diff := cmp.Diff(want, c.facts.Modules); diff != "" {
+		t.Error(diff)
+	}
+	places := map[string]string{"overlay": "/etc/modprobe.d/cis.conf", "br_netfilter": "/usr/lib/modprobe.d/net.conf", "xt_nat": "module_blacklist"}
+	if diff := cmp.Diff(places, c.facts.Forbids); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// TestUnitProxies reads drop-ins as systemd does.
+func TestUnitProxies(t *testing.T) {
+	t.Parallel()
+	root := makeRoot(t, map[string]string{
+		"/etc/systemd/system.conf.d/p.conf":                        "[Manager]\nDefaultEnvironment=ALL_PROXY=http://all:1\n",
+		"/etc/systemd/system/containerd.service.d/http-proxy.conf": "[Service]\nEnvironment=\"HTTP_PROXY=http://u:p@proxy:3128\" 'NO_PROXY=localhost,10.0.0.1' X=1\n",
+		"/etc/systemd/system/docker.service.d/a.conf":              "[Service]\nEnvironment=HTTPS_PROXY=http://old:1\n",
+		"/etc/systemd/system/docker.service.d/b.conf":              "[Service]\nEnvironment=\n",
+		"/etc/systemd/system/crio.service.d/env.conf":              "[Service]\nEnvironmentFile=-/etc/sysconfig/proxy\n",
+		"/etc/sysconfig/proxy":                                     "https_proxy=http://proxy:3129\n",
+		"/etc/systemd/system/kubelet.service.d/x.txt":              "[Service]\nEnvironment=HTTP_PROXY=http://none:1\n",
+	})
+	c := &survey{system: system{root: root}}
+	machineCollector{c}.unitProxies()
+	want := []UnitProxy{
+		{"all units", "/etc/systemd/system.conf.d/p.conf", map[string]string{"ALL_PROXY": "http://all:1"}},
+		{"containerd.service", "/etc/systemd/system/containerd.service.d/http-proxy.conf", map[string]string{"HTTP_PROXY": "http://proxy:3128", "NO_PROXY": "localhost,10.0.0.1"}},
+		{"crio.service", "/etc/sysconfig/proxy", map[string]string{"HTTPS_PROXY": "http://proxy:3129"}},
+	}
+	if diff := cmp.Diff(want, c.facts.UnitProxies); diff != "" {
+		t.Error(diff)
+	}
+}

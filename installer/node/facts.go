@@ -82,6 +82,8 @@ type Facts struct {
 	// KernelConfig has "y", "m", a value, or "n" if not set; it is nil if the configuration is not available.
 	KernelConfig map[string]string `json:"kernelConfig,omitempty"`
 	Modules      map[string]Module `json:"modules,omitempty"`
+	// Forbids is where a module is forbidden: a file, or "module_blacklist" of the kernel's command line.
+	Forbids map[string]string `json:"forbids,omitempty"`
 	// InstalledKernels are the releases whose modules are installed (/lib/modules), sorted, at most 100. The running one is missing
 	// after an upgrade without a restart, and where its modules are all built in.
 	InstalledKernels []string `json:"installedKernels,omitempty"`
@@ -137,6 +139,8 @@ type Facts struct {
 	// Proxies has the proxy variables of the environment and of /etc/environment by their upper case names, without
 	// user and password.
 	Proxies map[string]string `json:"proxies,omitempty"`
+	// UnitProxies are those of container runtimes' and Kubernetes' units, from drop-ins and from systemd's own configuration.
+	UnitProxies []UnitProxy `json:"unitProxies,omitempty"`
 	// TimeSync is systemd's view of clock synchronisation: "yes", "no", or "" if unknown.
 	TimeSync string `json:"timeSync,omitempty"`
 	// Time describes clock synchronization.
@@ -216,6 +220,13 @@ type Cgroups struct {
 	Controllers []string `json:"controllers,omitempty"`
 }
 
+// UnitProxy are the proxies of a unit, with the names of Proxies.
+type UnitProxy struct {
+	Unit    string            `json:"unit"`
+	File    string            `json:"file"` // the last one that sets a proxy
+	Proxies map[string]string `json:"proxies"`
+}
+
 // Module is the availability of a kernel module.
 type Module string
 
@@ -224,13 +235,18 @@ const (
 	ModuleLoaded    Module = "loaded"
 	ModuleBuiltIn   Module = "built in"
 	ModuleAvailable Module = "available" // modprobe can load it
+	ModuleForbidden Module = "forbidden" // installed, but a line of modprobe.d or of the kernel's command line keeps modprobe from it
 	ModuleMissing   Module = "missing"
 )
 
 // Usable reports whether the module is active or can be loaded.
 func (m Module) Usable() bool { return m == ModuleLoaded || m == ModuleBuiltIn || m == ModuleAvailable }
 
-// Interface is a network interface other than loopback.
+// LoopbackKind is the Kind of the loopback interface.
+const LoopbackKind = "loopback"
+
+// Interface is a network interface. That of loopback is one only if it has an address that others can reach, as hosts have that
+// announce their address on several links; its loopback addresses are left out.
 type Interface struct {
 	Name      string         `json:"name"`
 	MAC       string         `json:"mac,omitempty"`

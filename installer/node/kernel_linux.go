@@ -151,15 +151,61 @@ func (c kernelCollector) modules() {
 	})
 	dir := "/lib/modules/" + c.facts.Kernel
 	c.scan(dir+"/modules.builtin", func(line string) { mark(moduleName(line), ModuleBuiltIn) })
+	forbids := c.forbiddenModules()
 	c.scan(dir+"/modules.dep", func(line string) {
 		file, _, _ := strings.Cut(line, ":")
-		mark(moduleName(file), ModuleAvailable)
+		name := moduleName(file)
+		if forbids[underscored(name)] == "" {
+			mark(name, ModuleAvailable)
+			return
+		}
+		mark(name, ModuleForbidden)
 	})
 	for _, m := range c.probe.Modules {
 		if c.facts.KernelConfig[moduleOption(m)] == "y" {
 			mark(m, ModuleBuiltIn)
 		}
+		if where := forbids[underscored(m)]; states[m] == ModuleForbidden {
+			put(&c.facts.Forbids, m, where)
+		}
 	}
+}
+
+// underscored returns the kernel's spelling of a module's name.
+func underscored(name string) string { return strings.ReplaceAll(name, "-", "_") }
+
+// forbiddenModules returns where modules are forbidden, by name: the lines "install NAME /bin/false" and "/bin/true" of modprobe.d(5),
+// as hardening guides have them, and module_blacklist of the kernel's command line. A line "blacklist NAME" alone ignores aliases, and
+// modprobe NAME loads the module all the same. A file in an earlier directory replaces those of its name in later ones.
+func (c kernelCollector) forbiddenModules() map[string]string {
+	forbids, seen := map[string]string{}, map[string]bool{}
+	for _, dir := range []string{"/etc/modprobe.d", "/run/modprobe.d", "/usr/local/lib/modprobe.d", "/usr/lib/modprobe.d", "/lib/modprobe.d"} {
+		for _, name := range c.list(dir) {
+			if seen[name] || path.Ext(name) != ".conf" {
+				continue
+			}
+			seen[name] = true
+			file := path.Join(dir, name)
+			for line := range strings.Lines(strings.ReplaceAll(c.text(file), "\\\n", " ")) {
+				if f := strings.Fields(line); len(f) > 2 && f[0] == "install" && loadsNothing(f[2]) {
+					forbids[underscored(f[1])] = file
+				}
+			}
+		}
+	}
+	for _, option := range strings.Fields(c.text("/proc/cmdline")) {
+		if list, ok := strings.CutPrefix(option, "module_blacklist="); ok {
+			for name := range strings.SplitSeq(list, ",") {
+				forbids[underscored(name)] = "module_blacklist"
+			}
+		}
+	}
+	return forbids
+}
+
+// loadsNothing reports whether a command in place of loading a module does nothing.
+func loadsNothing(command string) bool {
+	return slices.Contains([]string{"false", "true", ":"}, path.Base(strings.TrimSuffix(command, ";")))
 }
 
 // installedKernels returns the releases in /lib/modules with a list of modules. An upgrade may leave files of an earlier kernel there.

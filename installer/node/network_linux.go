@@ -23,15 +23,19 @@ func (c networkCollector) network() {
 	kinds, err := interfaceKinds()
 	c.problem("kinds of interfaces", err)
 	for _, i := range interfaces {
-		if i.Flags&net.FlagLoopback != 0 {
-			continue
-		}
 		one := Interface{Name: i.Name, MAC: i.HardwareAddr.String(), MTU: i.MTU, Up: i.Flags&net.FlagUp != 0, Kind: kinds[i.Index]}
 		addresses, err := i.Addrs()
 		c.problem(i.Name, err)
 		for _, a := range addresses {
 			if p, err := netip.ParsePrefix(a.String()); err == nil {
 				one.Addresses = append(one.Addresses, p)
+			}
+		}
+		if i.Flags&net.FlagLoopback != 0 {
+			one.Kind = LoopbackKind
+			one.Addresses = slices.DeleteFunc(one.Addresses, func(p netip.Prefix) bool { return p.Addr().IsLoopback() })
+			if len(one.Addresses) == 0 {
+				continue
 			}
 		}
 		// The kernel refuses to read both while the interface is down.

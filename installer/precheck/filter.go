@@ -1,6 +1,7 @@
 package precheck
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -14,7 +15,7 @@ func filterChecks() []Check {
 		{
 			ID: "proxy", Groups: []string{GroupNetwork}, Level: Warn, Title: "no proxy stands between the hosts", Rule: hasNoProxy,
 			Why:     "programs would ask the proxy for the registry, the API server, services and pods",
-			Fix:     "remove the proxy from /etc/environment and the login scripts, or name the hosts' addresses and the networks of pods and services in NO_PROXY",
+			Fix:     "remove the proxy from /etc/environment, the login scripts and the drop-ins of units that the finding names, or name the hosts' addresses and the networks of pods and services in NO_PROXY",
 			Source:  "kubeadm HTTPProxy, HTTPProxyCIDR",
 			Kubeadm: []string{"HTTPProxy", "HTTPProxyCIDR"},
 		},
@@ -41,22 +42,38 @@ func filterChecks() []Check {
 	}
 }
 
-// hasNoProxy finds the cluster traffic that would go to a proxy: everything missing from NO_PROXY.
+// hasNoProxy finds the cluster traffic that would go to a proxy: everything missing from NO_PROXY. Programs have the proxies of the
+// login, services those of their units.
 func hasNoProxy(s *Subject) Finding {
-	var found []string
-	for _, name := range []string{"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"} {
-		if v := s.Facts.Proxies[name]; v != "" {
-			found = append(found, name+"="+v)
+	var exempted, wrong []string
+	look := func(where string, proxies map[string]string) {
+		var found []string
+		for _, name := range []string{"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"} {
+			if v := proxies[name]; v != "" {
+				found = append(found, name+"="+v+where)
+			}
 		}
+		if len(found) == 0 {
+			return
+		}
+		through := s.proxied(strings.FieldsFunc(proxies["NO_PROXY"], func(r rune) bool { return r == ',' || r == ' ' }))
+		if len(through) == 0 {
+			exempted = append(exempted, found...)
+			return
+		}
+		wrong = append(wrong, strings.Join(found, ", ")+"; NO_PROXY lacks "+some(through))
 	}
-	if len(found) == 0 {
-		return pass("none")
+	look("", s.Facts.Proxies)
+	for _, u := range s.Facts.UnitProxies {
+		look(fmt.Sprintf(" (%s, %s)", u.Unit, u.File), u.Proxies)
 	}
-	through := s.proxied(strings.FieldsFunc(s.Facts.Proxies["NO_PROXY"], func(r rune) bool { return r == ',' || r == ' ' }))
-	if len(through) == 0 {
-		return pass(strings.Join(found, ", ") + "; NO_PROXY exempts the cluster")
+	switch {
+	case len(wrong) > 0:
+		return fail(strings.Join(wrong, "; "))
+	case len(exempted) > 0:
+		return pass(strings.Join(exempted, ", ") + "; NO_PROXY exempts the cluster")
 	}
-	return fail(strings.Join(found, ", ") + "; NO_PROXY lacks " + some(through))
+	return pass("none")
 }
 
 // proxied lists the cluster's addresses that a NO_PROXY does not exempt: the host itself, and the networks, represented

@@ -78,7 +78,7 @@ func newFleet(in *Input, c *manifest.Cluster) *fleet {
 		}
 		f.identify(h)
 		f.begun = f.begun || slices.ContainsFunc(h.Facts.Path(MarkerDir).Entries, func(name string) bool { return name == "member" || name == "etcd-member" })
-		if i, _, ok := interfaceOf(h.Facts, address); ok && h.Is(manifest.RoleCluster) {
+		if i, _, ok := interfaceOf(h.Facts, address); ok && i.Kind != node.LoopbackKind && h.Is(manifest.RoleCluster) {
 			mtus[i.MTU]++
 		}
 		if low, high, known := h.offset(); known {

@@ -51,6 +51,9 @@ func leftoverPaths(c *manifest.Cluster) []string {
 	}
 }
 
+// lostAndFound is in the root of each ext file system: a directory may be a disk of its own.
+const lostAndFound = "lost+found"
+
 func hasNoLeftovers(s *Subject) Finding {
 	if s.Ours() {
 		return pass("kkbundle has installed here before")
@@ -61,12 +64,13 @@ func hasNoLeftovers(s *Subject) Finding {
 		// etcd's data is an obstacle only if etcd will run here.
 		elsewhere := name == s.Cluster.Etcd.DataDir && !hasEtcd(s.Cluster, s.Host.Host)
 		// The pods' volumes outlive a reset.
-		volumes := name == "/var/lib/rancher/k3s" && slices.Equal(p.Entries, []string{"storage"})
-		if p.Type == "" || (p.Type == "dir" && len(p.Entries) == 0) || elsewhere || volumes {
+		entries := slices.DeleteFunc(slices.Clone(p.Entries), func(name string) bool { return name == lostAndFound })
+		volumes := name == "/var/lib/rancher/k3s" && slices.Equal(entries, []string{"storage"})
+		if p.Type == "" || (p.Type == "dir" && len(entries) == 0) || elsewhere || volumes {
 			continue
 		}
 		if p.Type == "dir" {
-			name = fmt.Sprintf("%s (%s)", name, some(p.Entries))
+			name = fmt.Sprintf("%s (%s)", name, some(entries))
 		}
 		found = append(found, name)
 	}

@@ -16,7 +16,7 @@ func moduleChecks() []Check {
 		{
 			ID: "modules", Groups: []string{GroupOS, GroupNetwork}, Level: Block, Title: "the kernel has the modules", Rule: hasModules, Roles: cluster(),
 			Why: "containers need overlay, kube-proxy and pod networks the modules of iptables, nftables or IPVS, and pod networks connect hosts with vxlan, IPIP, geneve or Open vSwitch",
-			Fix: "install the package that the finding names; if the package manager brings a newer kernel with it, restart the host",
+			Fix: "install the package that the finding names, or take out the line of modprobe.d that it names; if the package manager brings a newer kernel with it, restart the host",
 			Source: "Kubernetes: container runtimes; the rules that kube-proxy writes in each mode; kubeadm's IPVS check, which it has dropped; " +
 				"backends of the pod networks; the packages of the distributions' kernels",
 		},
@@ -83,6 +83,9 @@ func Modules(c *manifest.Cluster) []string {
 }
 
 func hasModules(s *Subject) Finding {
+	if found := forbidden(s.Facts, s.Cluster); len(found) > 0 {
+		return fail("forbidden: " + strings.Join(found, ", ") + "; take the lines out there, and restart the host if it is the kernel's command line")
+	}
 	missing, untold := lacking(s.Facts, s.Cluster)
 	if len(missing) == 0 && len(untold) > 0 {
 		return unknown("no information from the host about " + strings.Join(untold, ", "))
@@ -93,12 +96,28 @@ func hasModules(s *Subject) Finding {
 	return fail("missing: " + strings.Join(missing, ", ") + "; " + modulePackage(s.Facts))
 }
 
+// forbidden returns the needed modules that the host's configuration keeps from being loaded, with the places.
+func forbidden(f *node.Facts, c *manifest.Cluster) []string {
+	var found []string
+	for _, need := range moduleNeeds(c) {
+		if slices.ContainsFunc(need, func(name string) bool { return f.Modules[name].Usable() }) {
+			continue
+		}
+		for _, name := range need {
+			if f.Modules[name] == node.ModuleForbidden {
+				found = append(found, name+" by "+cmp.Or(f.Forbids[name], "modprobe.d"))
+			}
+		}
+	}
+	return found
+}
+
 // lacking returns the needs that the host's kernel does not meet, and those that the host told nothing about.
 func lacking(f *node.Facts, c *manifest.Cluster) (missing, untold []string) {
 	for _, need := range moduleNeeds(c) {
 		told := false
 		usable := slices.ContainsFunc(need, func(name string) bool {
-			told = told || f.Modules[name] == node.ModuleMissing
+			told = told || f.Modules[name] == node.ModuleMissing || f.Modules[name] == node.ModuleForbidden
 			return f.Modules[name].Usable()
 		})
 		switch {

@@ -63,6 +63,14 @@ func machineMutations() []mutation {
 	}
 }
 
+// unitProxy returns the proxy of a drop-in.
+func unitProxy(exempt string) []node.UnitProxy {
+	return []node.UnitProxy{{
+		Unit: "containerd.service", File: "/etc/systemd/system/containerd.service.d/http-proxy.conf",
+		Proxies: map[string]string{"HTTP_PROXY": "http://proxy:3128", "NO_PROXY": exempt},
+	}}
+}
+
 // settled is good with settings for one host.
 func settled(own string) func(*testing.T) input {
 	return func(t *testing.T) input {
@@ -109,6 +117,10 @@ func kernelMutations() []mutation {
 		{"Cilium on UOS 20", withCluster(rich, iptables), w(kernelIs("4.19.0-91.77.139.uelc20.x86_64")), each("kernel-network", "w1")},
 		{"Cilium on openEuler 22.03", withCluster(rich, iptables), w(kernelIs("5.10.0-60.18.0.50.oe2203.x86_64")), nil},
 		{"nftables on RHEL 8", rich, w(kernelIs("4.18.0-553.el8_10.x86_64")), each("kernel-network", "w1")},
+		{"overlay is forbidden", good, w(func(f *node.Facts) {
+			f.Modules["overlay"], f.Forbids = node.ModuleForbidden, map[string]string{"overlay": "/etc/modprobe.d/cis.conf"}
+		}), each("modules", "w1")},
+		{"one way of iptables is forbidden", good, w(func(f *node.Facts) { f.Modules["ip_tables"] = node.ModuleForbidden }), nil},
 		{"no vxlan", good, w(func(f *node.Facts) { f.Modules["vxlan"] = node.ModuleMissing }), each("modules", "w1")},
 		{"no vxlan, no overlay network", good, func(in *input) {
 			in.Hosts[1].Facts.Modules["vxlan"] = node.ModuleMissing
@@ -313,8 +325,18 @@ func networkMutations() []mutation {
 			in.Cluster.ImageRegistry.Type = "none"
 		}, nil},
 		{"port of Cilium", rich, w(func(f *node.Facts) { busy(f, 4240, "") }), each("ports", "w1")},
+		{"an address on lo", good, w(func(f *node.Facts) {
+			eth := &f.Interfaces[0]
+			f.Interfaces = append(f.Interfaces, node.Interface{
+				Name: "lo", MTU: 65536, Up: true, Kind: node.LoopbackKind,
+				Addresses: []netip.Prefix{netip.PrefixFrom(eth.Addresses[0].Addr(), eth.Addresses[0].Addr().BitLen())},
+			})
+			eth.Addresses = nil
+		}), nil},
 		{"no nameserver", good, w(func(f *node.Facts) { f.DNS.Nameservers = nil }), each("dns", "w1")},
 		{"nameserver on the host", good, w(func(f *node.Facts) { f.DNS.Nameservers = []string{"127.0.0.1"} }), each("dns", "w1")},
+		{"the cluster's own DNS cache", good, w(func(f *node.Facts) { f.DNS.Nameservers = []string{"169.254.25.10"} }), each("dns", "w1")},
+		{"the cluster's own DNS service", good, w(func(f *node.Facts) { f.DNS.Nameservers = []string{"10.0.0.2", "10.233.0.10"} }), each("dns", "w1")},
 		{"nobody behind systemd-resolved", good, cp(func(f *node.Facts) { f.DNS.Upstream = nil }), each("dns", "cp1")},
 		{"systemd-resolved asks the host", good, cp(func(f *node.Facts) { f.DNS.Upstream = []string{"::1"} }), each("dns", "cp1")},
 		{"many nameservers", good, w(func(f *node.Facts) { f.DNS.Nameservers = []string{"10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5"} }), each("resolv-conf", "w1")},
@@ -329,6 +351,8 @@ func networkMutations() []mutation {
 		}), nil},
 		{"own name", rich, w(func(f *node.Facts) { f.HostnameAddresses, f.Hosts = nil, nil }), each("hostname-resolves", "w1")},
 		{"proxy", good, w(proxy), each("proxy", "w1")},
+		{"proxy of a unit", good, w(func(f *node.Facts) { f.UnitProxies = unitProxy("localhost") }), each("proxy", "w1")},
+		{"proxy of a unit with NO_PROXY", good, w(func(f *node.Facts) { f.UnitProxies = unitProxy("10.0.0.0/24,10.233.0.0/16") }), nil},
 		{"proxy without some", good, w(func(f *node.Facts) {
 			proxy(f)
 			f.Proxies["NO_PROXY"] = "10.0.0.0/24,10.233.0.0/18"
@@ -478,6 +502,12 @@ func installedMutations() []mutation {
 		{"empty directory of manifests", good, cp(func(f *node.Facts) { setPath(f, node.Path{Path: "/etc/kubernetes/manifests", Type: "dir"}) }), nil},
 		{"data of an old etcd", good, cp(func(f *node.Facts) {
 			setPath(f, node.Path{Path: "/var/lib/etcd", Type: "dir", Entries: []string{"member"}})
+		}), each("leftovers", "cp1")},
+		{"a disk for etcd", good, cp(func(f *node.Facts) {
+			setPath(f, node.Path{Path: "/var/lib/etcd", Type: "dir", Entries: []string{"lost+found"}})
+		}), nil},
+		{"data of an old etcd on its disk", good, cp(func(f *node.Facts) {
+			setPath(f, node.Path{Path: "/var/lib/etcd", Type: "dir", Entries: []string{"lost+found", "member"}})
 		}), each("leftovers", "cp1")},
 		{"data of an old etcd where none will run", good, w(func(f *node.Facts) {
 			setPath(f, node.Path{Path: "/var/lib/etcd", Type: "dir", Entries: []string{"member"}})

@@ -56,8 +56,11 @@ func hasNameserver(s *Subject) Finding {
 		return fail("none")
 	}
 	for _, n := range list {
-		if a, err := netip.ParseAddr(n); err == nil && a.IsLoopback() {
+		if a, err := netip.ParseAddr(n); err == nil && a.Unmap().IsLoopback() {
 			return fail(n + " is the host itself")
+		}
+		if s.Cluster.AsksItself(n) {
+			return fail(n + " is the cluster's own DNS, which would ask itself")
 		}
 	}
 	return pass(some(list))

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/kkbundle/kkbundle/installer/node"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -199,7 +200,7 @@ func hasDefaultRoute(s *Subject) Finding {
 func hasCommonMTU(s *Subject) Finding {
 	i, _, ok := interfaceOf(s.Facts, s.address)
 	switch {
-	case !ok || i.MTU == 0:
+	case !ok || i.MTU == 0 || i.Kind == node.LoopbackKind:
 		return skip() // reported by address
 	case i.MTU != s.fleet.mtu:
 		return failf("%d bytes on %s, most hosts have %d", i.MTU, i.Name, s.fleet.mtu)
