@@ -47,22 +47,25 @@ func (p *Project) matches() (files, dirs []string, err error) {
 	var errs []error
 	for i, pattern := range p.Manifest.Manifests {
 		names, err := fs.Glob(root.FS(), path.Clean(pattern))
-		if err == nil && len(names) == 0 {
-			err = errors.New("no file and no directory matches")
+		refuse := func(err error) {
+			errs = append(errs, p.Manifest.Problem(fmt.Sprintf("manifests[%d]", i), pattern+": "+err.Error()))
+		}
+		switch {
+		case err != nil:
+			refuse(err)
+		case len(names) == 0:
+			refuse(errors.New("no file and no directory matches"))
 		}
 		for _, name := range names {
 			isDir, refused := isKustomization(root, name)
 			switch {
 			case refused != nil:
-				err = errors.Join(err, refused)
+				refuse(refused)
 			case isDir:
 				dirs = append(dirs, name)
 			case !p.ownFile(name):
 				files = append(files, name)
 			}
-		}
-		if err != nil {
-			errs = append(errs, fmt.Errorf("%s: manifests[%d]: %s: %w", p.File, i, pattern, err))
 		}
 	}
 	if len(files)+len(dirs) > maxMatches {
@@ -322,15 +325,8 @@ func CheckFiles(file string, b *manifest.Bundle) error {
 			check(fmt.Sprintf("deploy[%d].manifests[%d]", i, j), name)
 		}
 	}
-	for i, pattern := range b.Manifests {
-		if found, err := filepath.Glob(p.beside(path.Clean(pattern))); err == nil && len(found) == 0 {
-			var list manifest.Problems
-			if errors.As(b.Problem(fmt.Sprintf("manifests[%d]", i), pattern+": no file and no directory matches"), &list) {
-				problems = append(problems, list...)
-			}
-		}
-	}
-	errs := []error{problems.Err()}
+	_, _, err := p.matches()
+	errs := []error{problems.Err(), err}
 	for _, name := range b.ClusterFiles() {
 		_, err := p.clusterFile(name)
 		errs = append(errs, err)

@@ -112,7 +112,26 @@ func yamlError(err error, data []byte) (position, string) {
 			at = position{line: bytes.Count(before, []byte("\n")) + 1, column: i - bytes.LastIndexByte(before, '\n')}
 		}
 	}
+	at, message = indentation(at, message, data)
 	return at, "not valid YAML: " + shorten(message)
+}
+
+// indentation says it if a wrong indentation of the line is the likely cause of the YAML library's message.
+func indentation(at position, message string, data []byte) (position, string) {
+	switch message {
+	case "found character that cannot start any token":
+		lines := bytes.Split(data, []byte("\n"))
+		if at.line > len(lines) {
+			return at, message
+		}
+		line := lines[at.line-1]
+		if i := bytes.IndexByte(line, '\t'); i >= 0 && len(bytes.TrimLeft(line[:i], " ")) == 0 {
+			return position{line: at.line, column: i + 1}, "the line is indented with a tab: indent it with blanks"
+		}
+	case "did not find expected '-' indicator", "did not find expected key":
+		return at, message + ": check that the line is indented as its neighbours are"
+	}
+	return at, message
 }
 
 func parserErrors() []string {

@@ -250,12 +250,14 @@ func (a *authentication) explain(err error) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	failed := a.failed
-	// x/crypto/ssh has no types for these.
+	// x/crypto/ssh has no types for these. The second is SSH_MSG_USERAUTH_FAILURE (RFC 4252, section 6) before the first question of
+	// keyboard-interactive: sshd with UsePAM no refuses that method in this way, after it refused the password.
 	tooMany := strings.Contains(strings.ToLower(err.Error()), "too many authentication failures")
+	asksNothing := strings.Contains(err.Error(), "unexpected message type 51 ")
 	if tooMany {
 		failed = append(failed, errors.New("the host allows no more attempts: name the right key in the inventory"))
 	}
-	if tooMany || strings.Contains(err.Error(), "unable to authenticate") || len(failed) > 0 {
+	if tooMany || asksNothing || strings.Contains(err.Error(), "unable to authenticate") || len(failed) > 0 {
 		return &AuthError{User: a.options.User, Tried: a.tried, Err: errors.Join(failed...)}
 	}
 	return fmt.Errorf("SSH handshake: %w", err)

@@ -422,6 +422,19 @@ func TestSSHDPassword(t *testing.T) {
 	}
 }
 
+// TestSSHDWrongPasswordWithoutPAM wants a refused login named as one by a server that answers keyboard-interactive without a question.
+func TestSSHDWrongPasswordWithoutPAM(t *testing.T) {
+	t.Parallel()
+	s := hosttest.StartSSHD(t, hosttest.SSHDOptions{Config: "UsePAM no\nKbdInteractiveAuthentication yes\nPasswordAuthentication yes\n"})
+	_, err := host.Dial(t.Context(), host.SSHOptions{
+		Address: s.Host, Port: s.Port, User: hosttest.UserSudoPassword, KnownHosts: []string{s.KnownHosts}, Password: secret("wr0ng-passw0rd"),
+	})
+	var refused *host.AuthError
+	if !errors.As(err, &refused) || !strings.Contains(refused.Error(), "refused (tried password") {
+		t.Errorf("got %v, want an AuthError", err)
+	}
+}
+
 func TestUnreachable(t *testing.T) {
 	t.Parallel()
 	needRoot(t)

@@ -95,6 +95,9 @@ func (g *globals) loadProject(file string, f projectFlags) (*build.Project, erro
 		load = build.LoadAssuming
 	}
 	p, err := load(file)
+	if err == nil {
+		err = build.CheckFiles(p.File, p.Manifest)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -111,13 +110,13 @@ func runRegistryServe(ctx context.Context, g *globals, o registryServeOptions) e
 func (g *globals) runRegistry(ctx context.Context, r *embedded.Registry, c *certificates, o registryServeOptions) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	l, err := new(net.ListenConfig).Listen(ctx, "tcp", o.listen)
+	l, err := listen(ctx, "--listen", o.listen)
 	if err != nil {
 		return err
 	}
 	runs := []func() error{func() error { return r.Run(ctx, l, c.current()) }}
 	if o.metrics != "" {
-		m, err := new(net.ListenConfig).Listen(ctx, "tcp", o.metrics)
+		m, err := listen(ctx, "--metrics", o.metrics)
 		if err != nil {
 			return errors.Join(err, l.Close())
 		}

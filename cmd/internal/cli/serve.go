@@ -110,7 +110,7 @@ func runServe(ctx context.Context, g *globals, paths []string, o serveOptions) e
 			return err
 		}
 	}
-	l, err := new(net.ListenConfig).Listen(ctx, "tcp", o.listen)
+	l, err := listen(ctx, "--listen", o.listen)
 	if err != nil {
 		return err
 	}
