@@ -69,26 +69,73 @@ type admission struct {
 
 func policyName(bundle string) string { return "kkbundle.deploy." + bundle }
 
+// redirectedBefore returns the namespaces in the binding of an earlier run's policy, nil without one. The record alone is not believed: the
+// namespaces get a login, and who may write in the namespace of records may not make a binding.
+func (r *run) redirectedBefore(ctx context.Context) ([]string, error) {
+	o := Object{APIVersion: admissionv1.SchemeGroupVersion.String(), Kind: "MutatingAdmissionPolicyBinding", Name: policyName(r.report.Name)}
+	client, err := r.resource(o.unstructured(), "")
+	if err != nil {
+		return nil, &ObjectError{o.String(), err}
+	}
+	live, err := client.Get(ctx, o.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) || err == nil && live.GetLabels()[NameLabel] != r.report.Name {
+		return nil, nil
+	}
+	binding := &admissionv1.MutatingAdmissionPolicyBinding{}
+	if err == nil {
+		err = runtime.DefaultUnstructuredConverter.FromUnstructured(live.Object, binding)
+	}
+	if err != nil {
+		return nil, &ObjectError{o.String(), err}
+	}
+	var list []string
+	if where := binding.Spec.MatchResources; where != nil && where.NamespaceSelector != nil {
+		for _, one := range where.NamespaceSelector.MatchExpressions {
+			if one.Key == corev1.LabelMetadataName && one.Operator == metav1.LabelSelectorOpIn {
+				list = append(list, one.Values...)
+			}
+		}
+	}
+	return list, nil
+}
+
 // wantsRedirect decides about the policy, and returns an error if the API server has none.
-func (r *run) wantsRedirect() error {
-	switch r.Redirect {
-	case RedirectNothing:
+func (r *run) wantsRedirect(ctx context.Context) error {
+	if r.Redirect == RedirectNothing || r.Redirect == RedirectAsBefore && r.record.Redirect == nil {
 		return nil
-	case RedirectAsBefore:
-		if r.record.Redirect == nil {
-			return nil
-		}
-		if r.RedirectNamespaces == nil {
-			r.RedirectNamespaces = r.record.Redirect.Namespaces
-		}
-		r.Redirect = RedirectPods
 	}
 	kind := schema.GroupKind{Group: admissionv1.GroupName, Kind: "MutatingAdmissionPolicy"}
 	_, err := r.mapper.RESTMapping(kind, admissionv1.SchemeGroupVersion.Version)
-	if !meta.IsNoMatchError(err) {
+	if meta.IsNoMatchError(err) {
+		return r.redirectError("has no MutatingAdmissionPolicy in admissionregistration.k8s.io/v1", "")
+	}
+	if err != nil || r.Redirect == RedirectPods {
 		return err
 	}
-	return r.redirectError("has no MutatingAdmissionPolicy in admissionregistration.k8s.io/v1", "")
+	known, err := r.redirectedBefore(ctx)
+	if err != nil {
+		return err
+	}
+	if known == nil {
+		r.warn("", "the record names an admission policy that the cluster does not have: pods of operators are not led to the registry; use --redirect-pods")
+		return nil
+	}
+	if r.RedirectNamespaces == nil {
+		r.keepNamespaces(known)
+	}
+	r.Redirect = RedirectPods
+	return nil
+}
+
+// keepNamespaces keeps the namespaces of the record that the policy's binding has.
+func (r *run) keepNamespaces(known []string) {
+	for _, name := range r.record.Redirect.Namespaces {
+		if slices.Contains(known, name) {
+			r.RedirectNamespaces = append(r.RedirectNamespaces, name)
+		} else {
+			r.warn("", "namespace "+name+" is in the record, and not in the admission policy: it gets no login; use --redirect-namespace "+name)
+		}
+	}
 }
 
 func (r *run) redirectError(reason, remedy string) error {
@@ -293,7 +340,7 @@ func (c *cluster) removePolicy(ctx context.Context, bundle string) error {
 // spellings returns the destinations of all images by each name that pods can have for them.
 func (m *images) spellings() map[string]string {
 	all := map[string]string{}
-	for _, table := range []map[string]string{m.byRef, m.byDigest} {
+	for _, table := range []map[string]string{m.byRef, m.byDigest, m.byPull} {
 		for ref, to := range table {
 			for _, text := range spellings(ref) {
 				if !m.excluded(ref) {

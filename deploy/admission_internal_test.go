@@ -3,12 +3,17 @@ package deploy
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	dynamicfake "k8s.io/client-go/dynamic/fake"
 
 	"github.com/kkbundle/kkbundle/manifest"
 )
@@ -74,7 +79,7 @@ func TestPodPolicySize(t *testing.T) {
 	}
 }
 
-// olderMapper is a stand-in for an API server without policies.
+// olderMapper has the kinds that it is made with, or, as an older API server, no policies.
 type olderMapper struct{ meta.RESTMapper }
 
 func (olderMapper) Reset() {}
@@ -93,13 +98,59 @@ func TestRedirectNeedsAPI(t *testing.T) {
 		{RedirectPods, Record{}, true},
 	} {
 		r := &run{Options: Options{Redirect: c.redirect}, cluster: older, record: &c.record}
-		err := r.wantsRedirect()
+		err := r.wantsRedirect(t.Context())
 		var missing *RedirectError
 		if errors.As(err, &missing) != c.refused || !c.refused && err != nil {
 			t.Errorf("%d, %+v: %v", c.redirect, c.record, err)
 		}
 		if c.refused && (!strings.Contains(err.Error(), "API server v1.34.3 has no MutatingAdmissionPolicy") || !strings.Contains(missing.Hint(), "v1.36")) {
 			t.Errorf("%v; %s", err, missing.Hint())
+		}
+	}
+}
+
+// TestForgedRecordChoosesNoNamespace: the pull secret goes into the namespaces of a redirection. Who may write in the namespace of records
+// must not choose them.
+func TestForgedRecordChoosesNoNamespace(t *testing.T) {
+	t.Parallel()
+	binding := podBinding("site", []string{Namespace, "shop", "operators"})
+	foreign := podBinding("site", []string{Namespace, "victim"})
+	foreign.Labels = nil
+	for name, one := range map[string]struct {
+		live *admissionv1.MutatingAdmissionPolicyBinding
+		want []string
+		is   Redirecting
+	}{
+		"with the policy":      {binding, []string{"operators"}, RedirectPods},
+		"without a policy":     {nil, nil, RedirectAsBefore},
+		"a policy of somebody": {foreign, nil, RedirectAsBefore},
+	} {
+		mapper := meta.NewDefaultRESTMapper(nil)
+		for _, kind := range []string{"MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"} {
+			mapper.AddSpecific(admissionv1.SchemeGroupVersion.WithKind(kind), admissionv1.SchemeGroupVersion.WithResource(strings.ToLower(kind[:len(kind)-1])+map[byte]string{'y': "ies", 'g': "gs"}[kind[len(kind)-1]]),
+				admissionv1.SchemeGroupVersion.WithResource(strings.ToLower(kind)), meta.RESTScopeRoot)
+		}
+		var objects []runtime.Object
+		if one.live != nil {
+			content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(one.live)
+			if err != nil {
+				t.Fatal(err)
+			}
+			objects = append(objects, &unstructured.Unstructured{Object: content})
+		}
+		scheme := runtime.NewScheme()
+		if err := admissionv1.AddToScheme(scheme); err != nil {
+			t.Fatal(err)
+		}
+		r := &run{
+			cluster: &cluster{any: dynamicfake.NewSimpleDynamicClient(scheme, objects...), mapper: olderMapper{mapper}},
+			record:  &Record{Name: "site", Redirect: &Redirect{Namespaces: []string{"operators", "victim"}}}, report: &Report{Name: "site"},
+		}
+		if err := r.wantsRedirect(t.Context()); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if r.Redirect != one.is || !slices.Equal(r.RedirectNamespaces, one.want) || len(r.report.Warnings) != 1 {
+			t.Errorf("%s: %v, namespaces %v, warnings %q", name, r.Redirect, r.RedirectNamespaces, r.report.Warnings)
 		}
 	}
 }

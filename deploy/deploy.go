@@ -190,7 +190,7 @@ func (r *run) prepare(ctx context.Context) error {
 	if err := r.readRecords(ctx); err != nil {
 		return err
 	}
-	if err := r.wantsRedirect(); err != nil {
+	if err := r.wantsRedirect(ctx); err != nil {
 		return err
 	}
 	if err := r.renderAll(ctx); err != nil {
@@ -292,6 +292,9 @@ func (r *run) renderAll(ctx context.Context) error {
 func (r *run) warnOf(part string, f findings) {
 	for _, one := range f.unclear {
 		r.warn(part, "undecided: "+one+": deploy leaves it alone; list a needed image under images of the manifest, and name another text under excludeImages")
+	}
+	for _, one := range f.loose {
+		r.warn(part, "image "+one+" is in the registry and not in the bundle: its tag decides what runs; name its digest in the values")
 	}
 	if r.Redirect == RedirectPods {
 		return

@@ -25,6 +25,7 @@ type images struct {
 	pull     string            // HOST[/PREFIX]/ of all destinations
 	byRef    map[string]string // fully qualified reference: destination with digest
 	byDigest map[string]string // REPOSITORY@DIGEST and REPOSITORY:TAG@DIGEST: the same
+	byPull   map[string]string // the destination without its digest, as values of the site may name it: the same
 	secret   string            // name of the pull secret that pods get; "" for none
 
 	finder   *discover.Finder
@@ -35,7 +36,7 @@ type images struct {
 // newImages returns the images of a bundle. digests has the digests in the registry, where they differ from the
 // bundle's.
 func newImages(items []bundle.Item, b *manifest.Bundle, at Endpoint, digests map[string]digest.Digest) (*images, error) {
-	m := &images{pull: strings.TrimSuffix(at.Pull, "/") + "/", byRef: map[string]string{}, byDigest: map[string]string{}, excluded: b.ExcludesImage}
+	m := &images{pull: strings.TrimSuffix(at.Pull, "/") + "/", byRef: map[string]string{}, byDigest: map[string]string{}, byPull: map[string]string{}, excluded: b.ExcludesImage}
 	var err error
 	if m.finder, err = discover.NewFinder(b.ImageRules); err != nil {
 		return nil, err
@@ -59,6 +60,7 @@ func newImages(items []bundle.Item, b *manifest.Bundle, at Endpoint, digests map
 		where := to.Name()
 		if _, tagged := to.(name.Tag); tagged {
 			where += "@" + at.String()
+			m.byPull[to.Name()] = where
 		}
 		m.byRef[it.Ref] = where
 		m.byDigest[withoutTag(repository)+"@"+it.Descriptor.Digest.String()] = where
@@ -69,14 +71,18 @@ func newImages(items []bundle.Item, b *manifest.Bundle, at Endpoint, digests map
 	return m, nil
 }
 
-// destination returns where nodes pull an image from. ok is false if the bundle lacks the image.
+// destination returns where nodes pull an image from. ok is false if the bundle lacks the image. Images that the site has put into the
+// registry itself stay as they are.
 func (m *images) destination(text string) (to string, ok bool) {
-	if strings.HasPrefix(text, m.pull) {
-		return text, true
-	}
 	ref, err := manifest.ImageName(text)
 	if err != nil {
 		return "", false
+	}
+	if to, ok = m.byPull[ref]; ok {
+		return to, true
+	}
+	if strings.HasPrefix(text, m.pull) {
+		return text, true
 	}
 	if to, ok = m.byRef[ref]; ok {
 		return to, true
@@ -256,6 +262,7 @@ type findings struct {
 	lacking []string // images that the bundle lacks
 	left    []string // images of the bundle that keep upstream's name: nothing says that their place may be changed
 	unclear []string // texts that look like images, and that the bundle lacks
+	loose   []string // images of the registry that the bundle lacks, without a digest
 }
 
 // unled searches rewritten YAML for images that do not lead to the registry: environment variables, arguments, custom resources
@@ -266,7 +273,13 @@ func (m *images) unled(text []byte) (f findings, err error) {
 		return f, err
 	}
 	for _, image := range found.Images {
-		if strings.HasPrefix(image.Ref, m.pull) || m.excluded(image.Ref) {
+		if m.excluded(image.Ref) {
+			continue
+		}
+		if strings.HasPrefix(image.Ref, m.pull) {
+			if to, _ := m.destination(image.Ref); to == image.Ref && !strings.Contains(to, "@") {
+				f.loose = append(f.loose, image.Ref+" in "+image.Place.String())
+			}
 			continue
 		}
 		if _, ok := m.destination(image.Ref); ok {

@@ -2,6 +2,7 @@ package deploy
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -46,10 +47,14 @@ func TestDestination(t *testing.T) {
 		"registry.lab:5000/team/tool:2":            "harbor.site/mirror/registry.lab_5000/team/tool:2@" + digestB.String(),
 		"quay.io/pinned/app:7@" + digestC.String(): "harbor.site/mirror/quay.io/pinned/app@" + digestC.String(),
 		"harbor.site/mirror/own:1":                 "harbor.site/mirror/own:1",
-		"nginx:1.29@" + digestB.String():           "",
-		"nginx":                                    "",
-		"harbor.site/other/own:1":                  "",
-		"Not An Image":                             "",
+		// as the values of a site may have it
+		"harbor.site/mirror/docker.io/library/nginx:1.29":                "harbor.site/mirror/docker.io/library/nginx:1.29@" + digestA.String(),
+		"harbor.site/mirror/registry.lab_5000/team/tool:2":               "harbor.site/mirror/registry.lab_5000/team/tool:2@" + digestB.String(),
+		"harbor.site/mirror/docker.io/library/nginx@" + digestB.String(): "harbor.site/mirror/docker.io/library/nginx@" + digestB.String(),
+		"nginx:1.29@" + digestB.String():                                 "",
+		"nginx":                                                          "",
+		"harbor.site/other/own:1":                                        "",
+		"Not An Image":                                                   "",
 	} {
 		if got, ok := m.destination(text); got != want || ok != (want != "") {
 			t.Errorf("%s: got %q, %v", text, got, ok)
@@ -231,5 +236,23 @@ func TestUnnamed(t *testing.T) {
 	}, map[string]bool{to: true})
 	if diff := cmp.Diff(got, []string{"registry.lab:5000/team/tool:2"}); diff != "" {
 		t.Errorf("(-got +want):\n%s", diff)
+	}
+}
+
+// TestLooseImages: an image of the registry that the bundle lacks runs by its tag, which is said.
+func TestLooseImages(t *testing.T) {
+	t.Parallel()
+	m := testImages(t, &manifest.Bundle{})
+	pod := "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: ["
+	for i, image := range []string{"own:1", "own:2@" + digestB.String(), "docker.io/library/nginx:1.29"} {
+		pod += "{name: c" + string(rune('0'+i)) + ", image: \"harbor.site/mirror/" + image + "\"},"
+	}
+	got, err := m.rewrite([]byte(pod + "]}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := m.unled(got.text)
+	if err != nil || len(f.loose) != 1 || !strings.HasPrefix(f.loose[0], "harbor.site/mirror/own:1 in ") || len(f.lacking) > 0 || len(f.left) > 0 {
+		t.Errorf("%+v, %v", f, err)
 	}
 }
