@@ -17,45 +17,27 @@ import (
 // A scrubber removes secrets from data that leaves the site: known secrets, texts that look like one, and values with the name of one.
 // It removes too much rather than too little.
 type scrubber struct {
-	mask     *task.Masker
-	values   bool // values of variables and of config maps stay, as far as they do not look like secrets
-	key      *regexp.Regexp
-	block    *regexp.Regexp
-	patterns []*regexp.Regexp
+	mask   *task.Masker
+	values bool // values of variables and of config maps stay, as far as they do not look like secrets
+	key    *regexp.Regexp
+	block  *regexp.Regexp
+	forms  []secretForm
 }
-
-// secretName matches the end of secrets' names.
-const secretName = `(?:pass(?:word|wd|phrase|code)?|pwd|token|secret|credentials?|htpasswd|auth|authorization|cookie|salt|dsn|` +
-	`connection[-_]?string|webhook(?:[-_]?(?:ur[il]|address))?|client-key-data|client-certificate-data|` +
-	`(?:secret|sign(?:ing)?|encrypt(?:ion)?|account|shared|master|storage|access|api|private|licen[sc]e|hmac|certificate|service)[-_]?key)`
-
-// hookURL matches addresses whose path is the secret, up to the path: incoming webhooks of chats and of automation.
-const hookURL = `(https?://[^\s/"']*(?:hook|discord|slack|telegram)[^\s/"']*/|https?://[^\s"']*/(?:web)?hooks?/)`
 
 func newScrubber(mask *task.Masker) *scrubber {
 	return &scrubber{
 		mask:  mask,
 		key:   regexp.MustCompile(`(?i)` + secretName + `$`),
 		block: regexp.MustCompile(`(?i)^(\s*)(?:- )?["']?[\w./-]*` + secretName + `["']?\s*:\s*(?:[|>][-+0-9]*)?\s*$`),
-		patterns: []*regexp.Regexp{
-			// key: value, key = "value", "key":"value", --key=value and --key value, to the end of the value
-			regexp.MustCompile(`(?i)(["']?[\w./-]*` + secretName + `["']?\s*(?:=>|[:=])\s*)(?:\[[^\]\n]*\]|"(?:[^"\\\n]|\\.)*"|'[^'\n]*'|[^\n,;}]+)`),
-			regexp.MustCompile(`(?i)(--?[\w-]*` + secretName + ` )\S+`),
-			regexp.MustCompile(`(?im)^([ \t]*[\w-]*(?:pass|pwd|password|secret|masterauth)[ \t]+)[^\s:=].*$`), // requirepass value
-			regexp.MustCompile(`(?i)` + hookURL + `[^\s"']+`),
-			regexp.MustCompile(`(?i)\b((?:basic|bearer) )[A-Za-z0-9+/=._~-]{6,}`),
-			regexp.MustCompile(`([a-z][a-z0-9+.-]*://[^/\s:@"']*:)[^@\s/"']+@`),
-			regexp.MustCompile(`()\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*)?`),
-			regexp.MustCompile(`()\$(?:2[abxy]?|5|6|y|apr1)\$[./A-Za-z0-9$]{8,}`),
-		},
+		forms: secretForms(),
 	}
 }
 
 // text returns text without secrets and without terminal control characters.
 func (s *scrubber) text(text string) string {
 	text = s.blocks(s.mask.MaskKnown(text)) // before keys match as separate lines
-	for _, p := range s.patterns {
-		text = p.ReplaceAllString(text, "${1}"+task.Masked)
+	for _, f := range s.forms {
+		text = f.replace(text, task.Masked)
 	}
 	return plain.Lines(s.mask.Mask(text))
 }

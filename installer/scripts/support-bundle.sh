@@ -51,16 +51,28 @@ each() {
 		echo
 	done
 }
-# Configuration, and nothing that is a key: names of files decide first, the scrubber afterwards.
+# Configuration files that are known to hold settings. All others stay on the host, whatever their name: keys, kubeconfigs, logins.
 configuration() {
-	find /etc/kubernetes /var/lib/kubelet/config.yaml /var/lib/kubelet/kubeadm-flags.env /var/lib/kubelet/instance-config.yaml /etc/containerd /etc/kkbundle /etc/docker/daemon.json \
-		/etc/crio /etc/rancher /etc/cni/net.d /etc/default/kubelet /etc/sysconfig/kubelet /etc/sysctl.d/99-zz-kkbundle.conf /etc/modules-load.d/kkbundle.conf /etc/systemd/system /etc/chrony /etc/chrony.conf -xdev -type f -size -256k \
-		! -name '*.key' ! -name '*.pem' ! -name '*.crt' ! -name '*.p12' ! -name 'htpasswd*' ! -name '*password*' ! -name '*secret*' ! -name '*token*' | sort | head -n 500 |
-		while IFS= read -r f; do
-			echo "==> $f <=="
-			cat "$f"
-			echo
-		done
+	for f in /etc/kubernetes/manifests/*.yaml /etc/kubernetes/security/admission.yaml /etc/kubernetes/security/audit-policy.yaml \
+		/var/lib/kubelet/config.yaml /var/lib/kubelet/kubeadm-flags.env /var/lib/kubelet/instance-config.yaml /etc/default/kubelet /etc/sysconfig/kubelet \
+		/etc/containerd/config.toml /etc/containerd/conf.d/*.toml /etc/containerd/certs.d/*/hosts.toml /etc/docker/daemon.json \
+		/etc/crio/crio.conf /etc/crio/crio.conf.d/*.conf /etc/rancher/k3s/config.yaml /etc/rancher/k3s/config.yaml.d/*.yaml \
+		/etc/cni/net.d/*.conf /etc/cni/net.d/*.conflist /etc/kkbundle/haproxy.cfg \
+		/etc/sysctl.d/99-zz-kkbundle.conf /etc/modules-load.d/kkbundle.conf \
+		/etc/systemd/system/kubelet.service /etc/systemd/system/containerd.service /etc/systemd/system/docker.service \
+		/etc/systemd/system/cri-docker.service /etc/systemd/system/crio.service /etc/systemd/system/k3s.service /etc/systemd/system/k3s-agent.service \
+		/etc/systemd/system/etcd.service /etc/systemd/system/harbor.service /etc/systemd/system/docker-containerd.service /etc/systemd/system/kkbundle-* \
+		/etc/systemd/system/kubelet.service.d/*.conf /etc/systemd/system/containerd.service.d/*.conf /etc/systemd/system/docker.service.d/*.conf \
+		/etc/systemd/system/crio.service.d/*.conf /etc/systemd/system/k3s.service.d/*.conf /etc/systemd/system/etcd.service.d/*.conf \
+		/etc/chrony.conf /etc/chrony/chrony.conf /etc/chrony/conf.d/*.conf /etc/chrony/sources.d/*.sources; do
+		[ -f "$f" ] && [ ! -h "$f" ] || continue
+		echo "==> $f <=="
+		case $f in
+		*/hosts.toml) grep -E '^ *(server|capabilities|skip_verify|override_path|ca) *=|^ *\[host\.[^]]*\]$' "$f" ;; # its headers are logins
+		*) head -c 262144 "$f" ;;
+		esac
+		echo
+	done
 }
 bytes=$1
 shift
