@@ -283,8 +283,8 @@ func (f fixture) damage(t *testing.T) {
 		for name, data := range map[string][]byte{"flipped": flipped, "cut": whole[:at], "longer": append(bytes.Clone(whole), whole[:at+1]...)} {
 			bad, out := filepath.Join(t.TempDir(), "bad.kkd"), filepath.Join(t.TempDir(), "new.kkb")
 			check(t, os.WriteFile(bad, data, 0o600))
-			if _, err := delta.Apply(t.Context(), bad, delta.Options{Old: from(old), Output: out}); err == nil {
-				t.Fatalf("%s at %d: no error", name, at)
+			if _, err := delta.Apply(t.Context(), bad, delta.Options{Old: from(old), Output: out}); !errors.Is(err, bundle.ErrDamaged) {
+				t.Fatalf("%s at %d: error %v", name, at, err)
 			}
 			nothing(t, filepath.Dir(out))
 		}

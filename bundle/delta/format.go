@@ -66,6 +66,18 @@ func (*damageError) Hint() string { return "copy the delta again from where it w
 // Is makes the exit code that of a damaged bundle.
 func (*damageError) Is(target error) bool { return target == bundle.ErrDamaged }
 
+// A notDeltaError means that a file does not begin as a delta does. It matches bundle.ErrDamaged, as a file without the beginning of
+// a bundle does: either may have been damaged there.
+type notDeltaError struct{}
+
+// Error names the remedy.
+func (*notDeltaError) Error() string {
+	return "not a delta of kkbundle: name the file that kkbundle delta or pack wrote; if this is it, its first bytes are damaged"
+}
+
+// Is makes the exit code that of a damaged bundle.
+func (*notDeltaError) Is(target error) bool { return target == bundle.ErrDamaged }
+
 func damaged(format string, args ...any) error { return &damageError{fmt.Sprintf(format, args...)} }
 
 // An EncoderError means that another version of kkbundle compressed a bundle, so that its bytes cannot be made again here.
@@ -194,7 +206,7 @@ func parse(src io.ReaderAt, size int64) (*file, error) {
 		return nil, err
 	}
 	if !bytes.HasPrefix(fixed, []byte(magic)) {
-		return nil, errors.New("not a delta of kkbundle: name the file that kkbundle delta or pack wrote")
+		return nil, &notDeltaError{}
 	}
 	n := int64(binary.LittleEndian.Uint32(fixed[len(magic):]))
 	f := &file{src: src, start: int64(len(fixed)) + n}

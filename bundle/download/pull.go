@@ -122,7 +122,7 @@ func (p *puller) open() (err error) {
 		return err
 	}
 	if err := unix.Flock(int(p.held.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return fmt.Errorf("another run pulls to %s: wait for its end", p.local(""))
+		return &BusyError{p.local("")}
 	}
 	entries, err := p.entries()
 	for _, e := range entries {
@@ -131,6 +131,14 @@ func (p *puller) open() (err error) {
 		}
 	}
 	return err
+}
+
+// A BusyError means that another run pulls the same bundle to the same place.
+type BusyError struct{ Path string }
+
+// Error names the place and the remedy.
+func (e *BusyError) Error() string {
+	return fmt.Sprintf("another run pulls to %s: wait for its end", e.Path)
 }
 
 // close unlocks and closes what open opened.

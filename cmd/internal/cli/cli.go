@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -39,14 +40,15 @@ func Main(ctx context.Context, args []string, streams terminal.Streams) int {
 	switch {
 	case err != nil && !g.started:
 		err = &usage.Error{Err: err}
-	case err != nil && ctx.Err() != nil:
-		err = interrupted(ctx, err, g.downloaded.Load())
+	case err != nil:
+		err = ended(ctx, err, g.downloaded.Load())
 	}
 	if other, ok := errors.AsType[*delta.EncoderError](err); ok {
 		g.Logger().Debug("encoders", "bundle", other.Bundle, "this kkbundle", other.Own)
 	}
 	switch {
 	case errors.Is(err, errDiffers): // the differences were printed
+	case endedBy(err, syscall.SIGPIPE): // nobody reads
 	case err != nil && g.JSON:
 		g.failed(err)
 	case err != nil:

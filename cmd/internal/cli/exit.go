@@ -8,6 +8,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/kkbundle/kkbundle/build"
 	"github.com/kkbundle/kkbundle/bundle"
@@ -27,6 +28,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/plain"
+	"github.com/kkbundle/kkbundle/registry/embedded"
 )
 
 var errInterrupted = errors.New("interrupted; run the same command again to continue")
@@ -86,6 +88,8 @@ type exitClass struct {
 // exitClasses returns the table. The first matching class counts.
 func exitClasses() []exitClass {
 	return []exitClass{
+		{129, "interrupted by SIGHUP: the session ended", func(err error) bool { return endedBy(err, syscall.SIGHUP) }},
+		{141, "interrupted by SIGPIPE: nobody reads the output", func(err error) bool { return endedBy(err, syscall.SIGPIPE) }},
 		{130, "interrupted", func(err error) bool { return errors.Is(err, errInterrupted) }},
 		{64, "wrong command line", func(err error) bool {
 			return asError[*usage.Error](err) || asError[*engine.SelectionError](err) || asError[*engine.LimitError](err) || asError[*deploy.ValueError](err)
@@ -115,7 +119,8 @@ func exitClasses() []exitClass {
 				asError[*download.ServerError](err) || asError[*deploy.RegistryError](err)
 		}},
 		{17, "another run is at work there", func(err error) bool {
-			return asError[*task.LockedError](err) || asError[*deploy.LockedError](err) || asError[*deploy.BusyError](err)
+			return asError[*task.LockedError](err) || asError[*deploy.LockedError](err) || asError[*deploy.BusyError](err) ||
+				asError[*embedded.LockedError](err) || asError[*download.BusyError](err)
 		}},
 		{23, "the cluster is not healthy", asError[*health.UnhealthyError]},
 		{18, "a chart or YAML could not be searched for images or has an invalid one, or --strict found something undecided", func(err error) bool {

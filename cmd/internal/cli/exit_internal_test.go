@@ -5,16 +5,19 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/kkbundle/kkbundle/build"
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/download"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/fetch"
 	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/precheck"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/registry/embedded"
 )
 
 // TestExitCodes holds the numbers: scripts depend on them.
@@ -43,6 +46,11 @@ func TestExitCodes(t *testing.T) {
 		{&engine.TaskError{Err: some}, 16},
 		{&engine.TaskError{Err: &host.UnreachableError{Err: some}}, 13},
 		{errors.Join(errInterrupted, &fetch.Errors{}), 130},
+		{&signalError{syscall.SIGHUP, errInterrupted}, 129},
+		{&signalError{syscall.SIGPIPE, some}, 141},
+		{&signalError{syscall.SIGTERM, errInterrupted}, 130},
+		{fmt.Errorf("registry directory /srv: %w", &embedded.LockedError{Dir: "/srv", PID: 7}), 17},
+		{&download.BusyError{Path: "x.kkb"}, 17},
 	} {
 		if got := exitCode(c.err); got != c.want {
 			t.Errorf("%T: got %d, want %d", c.err, got, c.want)

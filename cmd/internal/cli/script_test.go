@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"reflect"
 	"regexp"
@@ -33,7 +32,7 @@ import (
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
 		"kkbundle": func() {
-			ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+			ctx, stop := cli.WithSignals(context.Background())
 			defer stop()
 			os.Exit(cli.Main(ctx, os.Args[1:], terminal.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}))
 		},
@@ -68,6 +67,7 @@ func TestScripts(t *testing.T) {
 			"forget":       forget,
 			"stalled":      stalled,
 			"halfway":      halfway,
+			"signal":       sendSignal,
 			"rendering":    rendering,
 			"rendered":     rendered,
 			"empty":        emptyDir,
@@ -182,6 +182,15 @@ func halfway(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Fatalf("usage: halfway")
 	}
 	untilStalled(ts)
+}
+
+// sendSignal sends a signal to the process that halfway saw.
+func sendSignal(ts *testscript.TestScript, neg bool, args []string) {
+	signals := map[string]syscall.Signal{"HUP": syscall.SIGHUP, "TERM": syscall.SIGTERM}
+	if neg || len(args) != 1 || signals[args[0]] == 0 {
+		ts.Fatalf("usage: signal HUP|TERM")
+	}
+	ts.Check(of(ts).kept.Process.Signal(signals[args[0]]))
 }
 
 func untilStalled(ts *testscript.TestScript) {

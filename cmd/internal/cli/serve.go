@@ -150,6 +150,7 @@ type reloader interface {
 // onHangup reloads on SIGHUP until ctx ends or stop is called.
 func (g *globals) onHangup(ctx context.Context, s reloader, c *certificates) (stop func()) {
 	signals := make(chan os.Signal, 1)
+	signal.Reset(syscall.SIGHUP) // it ends a command until then
 	signal.Notify(signals, syscall.SIGHUP)
 	ctx, cancel := context.WithCancel(ctx)
 	go func() {
