@@ -2,6 +2,7 @@ package fetch_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -16,6 +17,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/opencontainers/go-digest"
 
 	"github.com/kkbundle/kkbundle/fetch"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -84,6 +86,71 @@ func TestImageTooManyParts(t *testing.T) {
 	host := strings.TrimPrefix(srv.URL, "http://")
 	_, err := fetch.Resolve(t.Context(), images([]string{"linux/amd64"}, host+"/app:1"), options(newStore(t), &site{host: host}))
 	wantError(t, err, "more than 20000 layers")
+}
+
+// TestImageTwoSizes: an image that has two sizes for one digest is an error of this image when its manifest is read. No bundle could
+// have it, and others need not wait for its blobs to learn that.
+func TestImageTwoSizes(t *testing.T) {
+	t.Parallel()
+	const imageType, indexType = "application/vnd.oci.image.manifest.v1+json", "application/vnd.oci.image.index.v1+json"
+	descriptor := func(mediaType string, content string, size int, platform string) string {
+		d := digest.FromString(content)
+		return fmt.Sprintf(`{"mediaType":%q,"digest":%q,"size":%d%s}`, mediaType, d, size, platform)
+	}
+	image := func(config, layers string) string {
+		return fmt.Sprintf(`{"schemaVersion":2,"mediaType":%q,"config":%s,"layers":[%s]}`, imageType, config, layers)
+	}
+	const config, layer, amd64 = `{"os":"linux","architecture":"amd64"}`, "a layer", `,"platform":{"os":"linux","architecture":"amd64"}`
+	const configType, layerType = "application/vnd.oci.image.config.v1+json", "application/vnd.oci.image.layer.v1.tar"
+	goodConfig, goodLayer := descriptor(configType, config, len(config), ""), descriptor(layerType, layer, len(layer), "")
+	good := image(goodConfig, goodLayer)
+	other := image(goodConfig, descriptor(layerType, layer, 5, ""))
+	index := func(children ...string) string {
+		return fmt.Sprintf(`{"schemaVersion":2,"mediaType":%q,"manifests":[%s]}`, indexType, strings.Join(children, ","))
+	}
+	for name, c := range map[string]struct{ root, twice string }{
+		"layers":             {image(goodConfig, goodLayer+","+descriptor(layerType, layer, 5, "")), layer},
+		"config and layer":   {image(goodConfig, descriptor(layerType, config, 5, "")), config},
+		"children":           {index(descriptor(imageType, good, len(good), amd64), descriptor(imageType, good, 5, amd64)), good},
+		"layers of children": {index(descriptor(imageType, good, len(good), amd64), descriptor(imageType, other, len(other), amd64)), layer},
+	} {
+		content := map[string]string{"/v2/good/manifests/1": good, "/v2/bad/manifests/1": c.root}
+		for _, m := range []string{good, other, c.root} {
+			content["/v2/good/manifests/"+digest.FromString(m).String()] = m
+			content["/v2/bad/manifests/"+digest.FromString(m).String()] = m
+		}
+		var layers atomic.Int32
+		registry := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			switch m, ok := content[r.URL.Path]; {
+			case ok && strings.Contains(m, `"manifests"`):
+				w.Header().Set("Content-Type", indexType)
+				_, _ = io.WriteString(w, m)
+			case ok:
+				w.Header().Set("Content-Type", imageType)
+				_, _ = io.WriteString(w, m)
+			case strings.HasSuffix(r.URL.Path, "/blobs/"+digest.FromString(config).String()):
+				_, _ = io.WriteString(w, config)
+			default:
+				if strings.Contains(r.URL.Path, "/blobs/") {
+					layers.Add(1)
+				}
+				if r.URL.Path != "/v2/" {
+					http.NotFound(w, r)
+				}
+			}
+		}))
+		host := strings.TrimPrefix(registry.URL, "http://")
+		b := images([]string{"linux/amd64"}, host+"/good:1", host+"/bad:1")
+		l, err := fetch.Resolve(t.Context(), b, options(newStore(t), &site{host: host}))
+		registry.Close()
+		wantError(t, err, "image "+host+"/bad:1", digest.FromString(c.twice).String(), "elsewhere in the image")
+		if failed, ok := errors.AsType[*fetch.Errors](err); !ok || len(failed.Failed) != 1 {
+			t.Errorf("%s: %v, %v", name, l, err)
+		}
+		if n := layers.Load(); n != 0 {
+			t.Errorf("%s: %d requests for layers", name, n)
+		}
+	}
 }
 
 // TestLockIsTheSameAgain resolves what a server tells no size of, before and after the cache has it.

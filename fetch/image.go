@@ -222,12 +222,13 @@ type imageWalk struct {
 	image    image
 	seen     map[digest.Digest]bool // manifests
 	taken    map[digest.Digest]bool // blobs
+	sizes    map[digest.Digest]int64
 	parts    int
 }
 
 func (w *imageWalk) read(ctx context.Context, root ocispec.Descriptor) (image, error) {
 	w.image = image{root: root, children: map[digest.Digest][]digest.Digest{}}
-	w.seen, w.taken = map[digest.Digest]bool{}, map[digest.Digest]bool{}
+	w.seen, w.taken, w.sizes = map[digest.Digest]bool{}, map[digest.Digest]bool{}, map[digest.Digest]int64{}
 	if err := w.manifest(ctx, root, 0); err != nil {
 		return image{}, err
 	}
@@ -248,6 +249,14 @@ type manifestDoc struct {
 	Config       *ocispec.Descriptor  `json:"config"`
 	Layers       []ocispec.Descriptor `json:"layers"`
 	Manifests    []ocispec.Descriptor `json:"manifests"`
+}
+
+// blobs returns the layers and the config.
+func (d manifestDoc) blobs() []ocispec.Descriptor {
+	if d.Config == nil {
+		return d.Layers
+	}
+	return append(slices.Clone(d.Layers), *d.Config)
 }
 
 func parseManifest(desc ocispec.Descriptor, data []byte) (manifestDoc, error) {
@@ -294,11 +303,26 @@ func (w *imageWalk) manifest(ctx context.Context, desc ocispec.Descriptor, depth
 	if w.parts += len(doc.Layers) + len(doc.Manifests); w.parts > maxParts {
 		return fmt.Errorf("image %s has more than %d layers and manifests", w.image.root.Digest, maxParts)
 	}
+	if err := w.agree(desc.Digest, doc); err != nil {
+		return err
+	}
 	w.image.manifests = append(w.image.manifests, desc)
 	if !isIndex(desc.MediaType) {
 		return w.leaf(ctx, doc, depth == 0)
 	}
 	return w.index(ctx, desc.Digest, doc.Manifests, depth)
+}
+
+// agree returns an error if the image has two sizes for one digest. One of them is wrong, and no bundle could have such an image.
+func (w *imageWalk) agree(parent digest.Digest, doc manifestDoc) error {
+	for _, d := range slices.Concat(doc.blobs(), doc.Manifests) {
+		if size, known := w.sizes[d.Digest]; known && size != d.Size {
+			return fmt.Errorf("manifest %s has a size of %d bytes for %s, which has %d bytes elsewhere in the image: ask its publisher to push it again",
+				parent, d.Size, d.Digest, size)
+		}
+		w.sizes[d.Digest] = d.Size
+	}
+	return nil
 }
 
 // index selects children of an index.
@@ -398,11 +422,7 @@ func (w *imageWalk) configPlatform(ctx context.Context, desc ocispec.Descriptor)
 
 // leaf adds the blobs of a manifest. If no index has the platform, the config must have it.
 func (w *imageWalk) leaf(ctx context.Context, doc manifestDoc, alone bool) error {
-	blobs := slices.Clone(doc.Layers)
-	if doc.Config != nil {
-		blobs = append(blobs, *doc.Config)
-	}
-	for _, b := range blobs {
+	for _, b := range doc.blobs() {
 		if isForeign(b.MediaType) {
 			return fmt.Errorf("layer %s (%s) may not be redistributed by its licence, and is not in the registry: %w", b.Digest, b.MediaType, errForeign)
 		}
