@@ -109,7 +109,7 @@ func TestPartsAreTheSameBytes(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if _, err := parts.Verify(t.Context(), base+".002", 0, nil); err != nil {
+	if _, err := parts.Verify(t.Context(), base+".002", 0, nil, nil); err != nil {
 		t.Error(err)
 	}
 }
@@ -129,7 +129,7 @@ func TestPartsAgain(t *testing.T) {
 	if got, want := names(t, filepath.Dir(base)), []string{"x.kkb.001", "x.kkb.002", "x.kkb.parts.json"}; !slices.Equal(got, want) {
 		t.Errorf("there is %q, want %q", got, want)
 	}
-	if _, err := parts.Verify(t.Context(), base, 0, nil); err != nil {
+	if _, err := parts.Verify(t.Context(), base, 0, nil, nil); err != nil {
 		t.Error(err)
 	}
 	if _, err := Create(t.Context(), base, c, x, WriteOptions{}); err == nil || !strings.Contains(err.Error(), "exists in parts (x.kkb.001 and others)") {
@@ -225,7 +225,7 @@ func TestPartsDamage(t *testing.T) {
 					t.Error(err)
 				}
 			}
-			_, err = parts.Verify(t.Context(), base, 0, nil)
+			_, err = parts.Verify(t.Context(), base, 0, nil, nil)
 			expect(t, "parts verify", err, tt.parts)
 		})
 	}

@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/opencontainers/go-digest"
+
 	"github.com/kkbundle/kkbundle/bundle/format"
 )
 
@@ -24,10 +26,11 @@ const (
 
 // An Error names a missing or damaged file of a bundle in parts. It matches format.ErrDamaged.
 type Error struct {
-	Part   string // the file's path
-	Reason string // the problem, as a phrase
-	Err    error  // the cause, or nil
-	absent bool   // the file does not exist
+	Part   string        // the file's path
+	Reason string        // the problem, as a phrase
+	Err    error         // the cause, or nil
+	absent bool          // the file does not exist
+	got    digest.Digest // the content's, if it is not that in parts.json
 }
 
 // Error names the file and the reason.

@@ -265,7 +265,7 @@ func TestVerify(t *testing.T) {
 	}
 	base := cut(t, []byte("0123456789"), 4, 4, 2)
 	var done, total int64
-	reports, err := Verify(t.Context(), base, 1, func(d, all int64) { done, total = d, all })
+	reports, err := Verify(t.Context(), base, 1, func(d, all int64) { done, total = d, all }, nil)
 	if err != nil || !slices.Equal(states(reports), []State{Good, Good, Good}) || done != 10 || total != 10 {
 		t.Errorf("%v, %v; %d of %d bytes", reports, err, done, total)
 	}
@@ -276,7 +276,7 @@ func TestVerify(t *testing.T) {
 	write(t, Name(base, 2), []byte("45"))
 	remove(t, Name(base, 3))
 	write(t, Name(base, 5), nil)
-	reports, err = Verify(t.Context(), base, 0, nil)
+	reports, err = Verify(t.Context(), base, 0, nil, nil)
 	if !slices.Equal(states(reports), []State{Bad, Bad, Missing, Surplus}) || err == nil {
 		t.Errorf("%v, %v", reports, err)
 	}
@@ -290,17 +290,55 @@ func TestVerify(t *testing.T) {
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := Verify(ended, base, 0, nil); !errors.Is(err, context.Canceled) {
+	if _, err := Verify(ended, base, 0, nil, nil); !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: %v", err)
 	}
 	remove(t, base+ListSuffix)
-	if _, err := Verify(t.Context(), base, 0, nil); err == nil || !strings.Contains(err.Error(), "x.kkb.parts.json: missing") {
+	if _, err := Verify(t.Context(), base, 0, nil, nil); err == nil || !strings.Contains(err.Error(), "x.kkb.parts.json: missing") {
 		t.Errorf("without parts.json: %v", err)
 	}
 	if surplus, err := SurplusParts(base); len(surplus) != 0 || err != nil {
 		t.Errorf("surplus without parts.json: %v, %v", surplus, err)
 	}
-	if _, err := Verify(t.Context(), filepath.Join(t.TempDir(), "y.kkb"), 0, nil); err == nil || !strings.Contains(err.Error(), "is not in parts") {
+	if _, err := Verify(t.Context(), filepath.Join(t.TempDir(), "y.kkb"), 0, nil, nil); err == nil || !strings.Contains(err.Error(), "is not in parts") {
 		t.Errorf("one file: %v", err)
+	}
+}
+
+// TestWrongSum: a sum that differs is the part's fault or that of parts.json. The bundle itself tells which.
+func TestWrongSum(t *testing.T) {
+	t.Parallel()
+	base := cut(t, []byte("0123456789"), 4, 4, 2)
+	list, err := readPartList(base)
+	if err != nil {
+		t.Fatal(err)
+	}
+	right := list[1].Sum.Digest()
+	list[1].Sum[0] ^= 1
+	write(t, base+ListSuffix, list.Marshal())
+	asked := 0
+	whole := func(is bool) func(context.Context) bool {
+		return func(context.Context) bool { asked++; return is }
+	}
+	states := func(reports []Report) (all []State) {
+		for _, r := range reports {
+			all = append(all, r.State)
+		}
+		return all
+	}
+	reports, err := Verify(t.Context(), base, 0, nil, whole(true))
+	if !slices.Equal(states(reports), []State{Good, Good, Good, Bad}) || reports[1].Digest != right || reports[3].Path != base+ListSuffix || asked != 1 {
+		t.Errorf("the bundle is whole: asked %d times, %+v", asked, reports)
+	}
+	if !errors.Is(err, format.ErrDamaged) || !strings.Contains(err.Error(), "x.kkb.parts.json: has a wrong sha256 of x.kkb.002;") || strings.Contains(err.Error(), "differs") {
+		t.Errorf("the bundle is whole: %v", err)
+	}
+	reports, err = Verify(t.Context(), base, 0, nil, whole(false))
+	if !slices.Equal(states(reports), []State{Good, Bad, Good}) || err == nil || !strings.Contains(err.Error(), "x.kkb.002: content differs from parts.json") || asked != 2 {
+		t.Errorf("the bundle is damaged: asked %d times, %+v, %v", asked, reports, err)
+	}
+	write(t, Name(base, 4), nil)
+	if reports, err := Verify(t.Context(), base, 0, nil, whole(true)); !slices.Equal(states(reports), []State{Good, Bad, Good, Surplus}) || err == nil || asked != 2 {
+		t.Errorf("something else is wrong, too: asked %d times, %+v, %v", asked, reports, err)
 	}
 }

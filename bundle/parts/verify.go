@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"sync"
 
 	"github.com/opencontainers/go-digest"
@@ -42,9 +43,10 @@ type Report struct {
 
 // Verify compares every part of the bundle at path (as in bundle.Open) with its size and sha256 in NAME.kkb.parts.json.
 // It reports every missing, wrong or surplus file, and needs no readable frame. jobs files are read at a time; 0 means
-// one per processor, at most 8. The error concerns all files, or parts.json. Intact parts do not prove that the bundle
-// was intact when it was cut: see bundle.Reader.Verify.
-func Verify(ctx context.Context, path string, jobs int, progress func(done, total int64)) ([]Report, error) {
+// one per processor, at most 8. If nothing differs but contents, whole is asked whether the bundle can be read and every
+// content in it has its digest: parts.json is wrong then, and not the parts. whole may be nil. The error concerns all
+// files, or parts.json. Intact parts do not prove that the bundle was intact when it was cut: see bundle.Reader.Verify.
+func Verify(ctx context.Context, path string, jobs int, progress func(done, total int64), whole func(context.Context) bool) ([]Report, error) {
 	base, parts := Locate(path)
 	if !parts {
 		return nil, fmt.Errorf("%s is not in parts: there is no %s beside it; use kkbundle verify for a bundle in one file", path, filepath.Base(path)+ListSuffix)
@@ -82,11 +84,42 @@ func Verify(ctx context.Context, path string, jobs int, progress func(done, tota
 		reports = append(reports, Report{Path: name, State: Surplus, Err: &Error{Part: name, Reason: fmt.Sprintf(
 			"not part of this bundle, which has %d parts: remove the file", len(list))}})
 	}
+	if whole != nil && onlyContents(reports) && whole(ctx) {
+		reports = blameList(base, reports)
+	}
 	errs := make([]error, 0, len(reports))
 	for _, r := range reports {
 		errs = append(errs, r.Err)
 	}
 	return reports, errors.Join(errs...)
+}
+
+// onlyContents reports whether contents differ from parts.json, and nothing else is wrong.
+func onlyContents(reports []Report) bool {
+	differ := false
+	for _, r := range reports {
+		e, ok := errors.AsType[*Error](r.Err)
+		if ok && e.got == "" {
+			return false
+		}
+		differ = differ || ok
+	}
+	return differ
+}
+
+// blameList returns the reports of parts that are whole: where they differ from parts.json, that is wrong.
+func blameList(base string, reports []Report) []Report {
+	var wrong []string
+	for i, r := range reports {
+		if e, ok := errors.AsType[*Error](r.Err); ok {
+			wrong = append(wrong, filepath.Base(r.Path))
+			reports[i].State, reports[i].Digest, reports[i].Err = Good, e.got, nil
+		}
+	}
+	name := base + ListSuffix
+	return append(reports, Report{Path: name, State: Bad, Err: &Error{
+		Part: name, Reason: "has a wrong sha256 of " + strings.Join(wrong, ", ") + "; the bundle itself is whole",
+	}})
 }
 
 // SurplusParts returns the files that have the name of a part of the bundle at path and a higher number than its parts.json lists:
@@ -147,7 +180,7 @@ func (c *partsCheck) part(ctx context.Context, name string, want Info) (State, e
 	case err != nil:
 		return Bad, &Error{Part: name, Reason: "cannot be read", Err: err}
 	case got != want.Sum:
-		return Bad, &Error{Part: name, Reason: "content differs from the original: digest " + string(got.Digest())}
+		return Bad, &Error{Part: name, Reason: "content differs from parts.json: digest " + string(got.Digest()), got: got.Digest()}
 	}
 	return Good, nil
 }
