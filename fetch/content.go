@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"mime"
 	"net/http"
 	"path"
@@ -28,18 +29,19 @@ const maxHead = isoMark + 5
 const askedToSignIn = "the server may want a login (put user and password into netrc), or the address is that of a page about the file"
 
 // checkContent returns an error if a file of unknown digest is not what its name says: a page for people, such as one to sign in, is
-// answered with status 200, too. html means that the server called the answer a page.
-func (c *cache) checkContent(ctx context.Context, pin manifest.Pin, address string, html bool) error {
+// answered with status 200, too. html means that the server called the answer a page. A file whose beginning is neither what its name
+// says nor that of something else is a doubt, which is returned for a warning.
+func (c *cache) checkContent(ctx context.Context, pin manifest.Pin, address string, html bool) (doubt string, err error) {
 	head, err := c.head(ctx, pin.Digest)
 	if err != nil {
-		return err
+		return "", err
 	}
 	isPage := isHTML(head)
 	if pin.Kind == manifest.ItemChart {
 		if isPage {
-			return fmt.Errorf("%s is a web page (HTML), not a packaged chart: %s", address, askedToSignIn)
+			return "", fmt.Errorf("%s is a web page (HTML), not a packaged chart: %s", address, askedToSignIn)
 		}
-		return nil // loading it reports everything else
+		return "", nil // loading it reports everything else
 	}
 	const set = "; if this is the file, set its sha256"
 	name := strings.ToLower(path.Base(withoutQuery(address)))
@@ -49,13 +51,40 @@ func (c *cache) checkContent(ctx context.Context, pin manifest.Pin, address stri
 	}
 	switch {
 	case kind != nil && !kind.is(head) && (isPage || html):
-		return fmt.Errorf("%s is a web page (HTML) and no %s: %s%s", address, kind.name, askedToSignIn, set)
+		return "", fmt.Errorf("%s is a web page (HTML) and no %s: %s%s", address, kind.name, askedToSignIn, set)
 	case kind != nil && !kind.is(head):
-		return fmt.Errorf("%s is no %s, as its name or mode says: check the address%s", address, kind.name, set)
+		if is := recognized(head); is != "" {
+			return "", fmt.Errorf("%s is %s and no %s, as its name or mode says: check the address%s", address, is, kind.name, set)
+		}
+		return "it does not begin as a " + kind.name + " does, which its name or mode says: check the address", nil
 	case kind == nil && !isMarkup(name) && (isPage || html && !program.is(head)):
-		return fmt.Errorf("%s is a web page (HTML): %s%s", address, askedToSignIn, set)
+		return "", fmt.Errorf("%s is a web page (HTML): %s%s", address, askedToSignIn, set)
 	}
-	return nil
+	return "", nil
+}
+
+// recognized names what a file is by its beginning, "" if it is of no known kind.
+func recognized(head []byte) string {
+	text := bytes.TrimLeft(head, "\xef\xbb\xbf \t\r\n")
+	switch {
+	case len(head) == 0:
+		return "empty"
+	case !isNoMarkup(head):
+		return "XML"
+	case bytes.HasPrefix(text, []byte("{")), bytes.HasPrefix(text, []byte("[")):
+		return "JSON"
+	case program.is(head) && !kinds["zip"].is(head):
+		return "a program"
+	}
+	for _, end := range slices.Sorted(maps.Keys(kinds)) {
+		if k := kinds[end]; len(k.begins) > 0 && k.is(head) {
+			if end == "rpm" || end == "iso" || end == "xz" {
+				return "an " + k.name
+			}
+			return "a " + k.name
+		}
+	}
+	return ""
 }
 
 // head returns the beginning of a blob.

@@ -1,6 +1,8 @@
 package fetch_test
 
 import (
+	"bytes"
+	"log/slog"
 	"net/http"
 	"strings"
 	"testing"
@@ -33,31 +35,31 @@ func TestContentIsWhatTheNameSays(t *testing.T) {
 		mode                    manifest.FileMode
 		want                    string
 	}{
-		"a page as an archive":           {"tool.tgz", "text/html; charset=utf-8", signInPage, 0, "is a web page (HTML) and no gzip archive"},
-		"a page called an archive":       {"tool.tgz", "application/gzip", signInPage, 0, "is a web page (HTML) and no gzip archive"},
-		"an archive called a page":       {"tool.tgz", "text/html", "\x1f\x8b\x08", 0, ""},
-		"a page with a query":            {"tool.zip?download=1", "text/html", signInPage, 0, "is a web page (HTML) and no zip archive"},
-		"a page as a program":            {"tool", "text/html", signInPage, 0o755, "is a web page (HTML) and no program"},
-		"an error as a program":          {"tool", "application/json", `{"error": "denied"}`, 0o755, "is no program, as its name or mode says"},
-		"a script":                       {"tool", "text/html", "#!/bin/sh\n", 0o755, ""},
-		"a program":                      {"tool", "", "\x7fELF\x02", 0o755, ""},
-		"a page of no kind":              {"notes", "", signInPage, 0, "is a web page (HTML): the server may want a login"},
-		"text called a page":             {"notes.txt", "text/html", "Please sign in.", 0, "is a web page (HTML): the server may want a login"},
-		"text":                           {"notes.txt", "text/plain", "<not a page>", 0, ""},
-		"a page wanted":                  {"notes.html", "text/html", signInPage, 0, ""},
-		"a page as JSON":                 {"list.json", "text/html", signInPage, 0, "is a web page (HTML) and no JSON"},
-		"an error in XML as YAML":        {"crd.yaml", "application/xml", `<?xml version="1.0"?><Error/>`, 0, "is no YAML"},
-		"YAML":                           {"crd.yaml", "text/plain", "<<: {a: b}\n", 0, ""},
-		"a package":                      {"a.rpm", "", "\xed\xab\xee\xdb", 0, ""},
-		"no package":                     {"a.deb", "", "\xed\xab\xee\xdb", 0, "is no Debian package"},
-		"a disk image":                   {"a.iso", "", iso, 0, ""},
-		"half of a disk image":           {"a.iso", "", iso[:4096], 0, "is no ISO file"},
-		"xz, and not bzip2":              {"a.tar.xz", "", "BZh9", 0, "is no xz archive"},
-		"zstd":                           {"a.tar.zst", "", "\x28\xb5\x2f\xfd", 0, ""},
-		"zstd after a skippable frame":   {"a.zst", "", "\x50\x2a\x4d\x18\x00\x00\x00\x00", 0, ""},
-		"an empty archive":               {"a.tar.gz", "", "", 0, "is no gzip archive"},
-		"a tar archive without a member": {"a.tar", "", strings.Repeat("\x00", 1024), 0, ""},
-		"no tar archive":                 {"a.tar", "", strings.Repeat("x", 1024), 0, "is no tar archive"},
+		"a page as an archive":            {"tool.tgz", "text/html; charset=utf-8", signInPage, 0, "is a web page (HTML) and no gzip archive"},
+		"a page called an archive":        {"tool.tgz", "application/gzip", signInPage, 0, "is a web page (HTML) and no gzip archive"},
+		"an archive called a page":        {"tool.tgz", "text/html", "\x1f\x8b\x08", 0, ""},
+		"a page with a query":             {"tool.zip?download=1", "text/html", signInPage, 0, "is a web page (HTML) and no zip archive"},
+		"a page as a program":             {"tool", "text/html", signInPage, 0o755, "is a web page (HTML) and no program"},
+		"an error as a program":           {"tool", "application/json", `{"error": "denied"}`, 0o755, "is JSON and no program, as its name or mode says"},
+		"a script":                        {"tool", "text/html", "#!/bin/sh\n", 0o755, ""},
+		"a program":                       {"tool", "", "\x7fELF\x02", 0o755, ""},
+		"a page of no kind":               {"notes", "", signInPage, 0, "is a web page (HTML): the server may want a login"},
+		"text called a page":              {"notes.txt", "text/html", "Please sign in.", 0, "is a web page (HTML): the server may want a login"},
+		"text":                            {"notes.txt", "text/plain", "<not a page>", 0, ""},
+		"a page wanted":                   {"notes.html", "text/html", signInPage, 0, ""},
+		"a page as JSON":                  {"list.json", "text/html", signInPage, 0, "is a web page (HTML) and no JSON"},
+		"an error in XML as YAML":         {"crd.yaml", "application/xml", `<?xml version="1.0"?><Error/>`, 0, "is XML and no YAML"},
+		"YAML":                            {"crd.yaml", "text/plain", "<<: {a: b}\n", 0, ""},
+		"a package":                       {"a.rpm", "", "\xed\xab\xee\xdb", 0, ""},
+		"no package":                      {"a.deb", "", "\xed\xab\xee\xdb", 0, "is an RPM package and no Debian package"},
+		"a disk image":                    {"a.iso", "", iso, 0, ""},
+		"an unknown kind as a disk image": {"a.iso", "", iso[:4096], 0, ""},
+		"xz, and not bzip2":               {"a.tar.xz", "", "BZh9", 0, "is a bzip2 archive and no xz archive"},
+		"zstd":                            {"a.tar.zst", "", "\x28\xb5\x2f\xfd", 0, ""},
+		"zstd after a skippable frame":    {"a.zst", "", "\x50\x2a\x4d\x18\x00\x00\x00\x00", 0, ""},
+		"an empty archive":                {"a.tar.gz", "", "", 0, "is empty and no gzip archive"},
+		"a tar archive without a member":  {"a.tar", "", strings.Repeat("\x00", 1024), 0, ""},
+		"an unknown kind as an archive":   {"a.tar", "", strings.Repeat("x", 1024), 0, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -86,6 +88,23 @@ func TestContentIsWhatTheNameSays(t *testing.T) {
 				t.Errorf("with its sha256: %v", err)
 			}
 		})
+	}
+}
+
+// TestUnknownContentIsADoubt wants a warning for a file that begins neither as its name says nor as anything known.
+func TestUnknownContentIsADoubt(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, true)
+	s.put("/tool.tgz", []byte("tool"))
+	var log bytes.Buffer
+	b := &manifest.Bundle{Metadata: manifest.Metadata{Name: "b", Version: "1"}, Files: []manifest.File{{Name: "it", URL: s.url + "/tool.tgz"}}}
+	o := options(newStore(t), s)
+	o.Logger = slog.New(slog.NewTextHandler(&log, nil))
+	if _, err := fetch.Resolve(t.Context(), b, o); err != nil {
+		t.Fatal(err)
+	}
+	if text := log.String(); !strings.Contains(text, "tool.tgz") || !strings.Contains(text, "does not begin as a gzip archive does") {
+		t.Errorf("log: %s", text)
 	}
 }
 

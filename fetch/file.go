@@ -127,7 +127,11 @@ func (w *web) pinURL(ctx context.Context, pin manifest.Pin, address string, know
 		if pin.Digest, pin.Size = desc.Digest, desc.Size; err != nil {
 			return pin, err
 		}
-		return pin, w.loader.cache.checkContent(ctx, pin, address, d.html)
+		doubt, err := w.loader.cache.checkContent(ctx, pin, address, d.html)
+		if doubt != "" {
+			w.network.log.WarnContext(ctx, "a file without a checksum may not be what its name says", "file", address, "reason", doubt)
+		}
+		return pin, err
 	}
 	pin.Digest = known
 	size, ok, err := w.loader.cache.store.Stat(ctx, known)

@@ -49,6 +49,8 @@ type pageData struct {
 	Apt     bool // there are Debian packages
 	Yum     bool // there are RPM packages
 	Manual  bool // is served at /docs/
+	// Fingerprint is that of the authority at /ca.pem, "" without one.
+	Fingerprint string
 	Query   string
 	Kind    string
 	Total   int // that match the query
@@ -84,6 +86,9 @@ func (s *Server) page(w http.ResponseWriter, r *http.Request, sh *snapshot) {
 	if err == nil {
 		data := sh.pageData(r, all)
 		data.Manual = s.manual != nil
+		if s.authority != nil {
+			data.Fingerprint = s.authority().Fingerprint
+		}
 		err = s.render(w, r, "page", data)
 	}
 	if err != nil {

@@ -33,6 +33,8 @@ type Options struct {
 	Users  string
 	Logger *slog.Logger // nil for none
 	Manual http.Handler // of /docs/ and below; nil for none
+	// Authority returns the certificate of AutoCertificate whose authority the page hands out, nil for none; it is called for each request.
+	Authority func() *Certificate
 	// Open opens a bundle, also a replaced one, and may refuse it; nil is bundle.Open.
 	Open func(path string) (*bundle.Reader, error)
 }
@@ -52,6 +54,7 @@ type Server struct {
 	reloads   atomic.Int64
 	templates func() (*template.Template, error)
 	manual    http.Handler
+	authority func() *Certificate
 
 	indexing  sync.Mutex // of packages
 	reloading sync.Mutex
@@ -66,7 +69,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 		o.Open = bundle.Open
 	}
 	s := &Server{
-		log: o.Logger, open: o.Open, verify: o.Verify, manual: o.Manual, users: htpasswd.New(o.Users), frames: newFrames(), metrics: newMetrics(), limits: defaultLimits(),
+		log: o.Logger, open: o.Open, verify: o.Verify, manual: o.Manual, authority: o.Authority, users: htpasswd.New(o.Users), frames: newFrames(), metrics: newMetrics(), limits: defaultLimits(),
 		checks: make(chan struct{}, min(runtime.GOMAXPROCS(0), maxDecodes)),
 	}
 	s.templates = sync.OnceValues(parseTemplates)
@@ -132,6 +135,9 @@ func (s *Server) areas() []area {
 		{path: "/healthz", name: "health", handle: health, public: true},
 		{path: "/", name: "page", handle: s.page},
 	}
+	if s.authority != nil {
+		areas = append(areas, area{path: authorityPath, name: "authority", handle: s.handOut, public: true})
+	}
 	if s.manual != nil {
 		areas = append(areas, area{path: "/docs/", name: "docs", handle: func(w http.ResponseWriter, r *http.Request, _ *snapshot) { s.manual.ServeHTTP(w, r) }})
 	}
@@ -183,6 +189,16 @@ func (s *Server) request(w http.ResponseWriter, r *http.Request, a area) {
 	sh := s.use()
 	defer sh.done()
 	a.handle(out, r, sh)
+}
+
+// authorityPath is where clients download the authority of AutoCertificate.
+const authorityPath = "/ca.pem"
+
+// handOut answers with the authority's certificate. Clients that do not trust it yet compare its fingerprint.
+func (s *Server) handOut(w http.ResponseWriter, _ *http.Request, _ *snapshot) {
+	w.Header().Set("Content-Type", "application/x-pem-file")
+	w.Header().Set("Content-Disposition", `attachment; filename="kkbundle-ca.pem"`)
+	_, _ = w.Write(s.authority().AuthorityPEM) // the client may be gone
 }
 
 func health(w http.ResponseWriter, _ *http.Request, _ *snapshot) {

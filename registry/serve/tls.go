@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"crypto/tls"
 	"encoding/hex"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -31,6 +32,8 @@ type Certificate struct {
 	tls.Certificate
 	CA          string // path of the authority's certificate
 	Fingerprint string // SHA-256 of the authority's certificate: "AB:CD:…"
+	// AuthorityPEM is the authority's certificate, for clients.
+	AuthorityPEM []byte
 }
 
 // AutoCertificate returns a certificate for names (host names and addresses), signed by an authority of our own. Both
@@ -75,7 +78,10 @@ func autoCertificate(dir string, names []string, now time.Time) (*Certificate, e
 	for _, b := range sum {
 		fingerprint = append(fingerprint, strings.ToUpper(hex.EncodeToString([]byte{b})))
 	}
-	return &Certificate{Certificate: server, CA: filepath.Join(dir, authorityCertificate), Fingerprint: strings.Join(fingerprint, ":")}, nil
+	return &Certificate{
+		Certificate: server, CA: filepath.Join(dir, authorityCertificate), Fingerprint: strings.Join(fingerprint, ":"),
+		AuthorityPEM: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: ca.Certificate.Raw}),
+	}, nil
 }
 
 // loadAuthority reads the authority, or creates it.

@@ -98,7 +98,7 @@ func runServe(ctx context.Context, g *globals, paths []string, o serveOptions) e
 		g.Note("checking every byte of %s", plain.Count(len(paths), "bundle"))
 	}
 	s, err := serve.New(ctx, serve.Options{
-		Bundles: paths, Verify: o.verify, Users: o.users, Logger: g.Logger(), Manual: manual.Handler("/docs/", sync.OnceValues(newManual)),
+		Bundles: paths, Verify: o.verify, Users: o.users, Authority: c.authority(), Logger: g.Logger(), Manual: manual.Handler("/docs/", sync.OnceValues(newManual)),
 		Open: func(path string) (*bundle.Reader, error) { return g.openAccepted(ctx, path) },
 	})
 	if err != nil {
@@ -222,6 +222,14 @@ func (c *certificates) load() error {
 	}
 	c.pair.Store(pair)
 	return nil
+}
+
+// authority returns the certificate whose authority the page hands out; nil without --tls-auto.
+func (c *certificates) authority() func() *serve.Certificate {
+	if c == nil || !c.o.auto {
+		return nil
+	}
+	return c.pair.Load
 }
 
 // current returns the certificate at each handshake; nil without TLS.

@@ -174,6 +174,12 @@ func TestServeTLS(t *testing.T) {
 			t.Errorf("%s: %d", host, status)
 		}
 	}
+	if _, handed := get(t, client, "https://127.0.0.1"+port+"ca.pem"); handed != string(pem) {
+		t.Errorf("/ca.pem is %q", handed)
+	}
+	if _, page := get(t, client, "https://127.0.0.1"+port); !strings.Contains(page, x.Fingerprint) || !strings.Contains(page, "https://127.0.0.1"+strings.TrimSuffix(port, "/")+"/ca.pem") {
+		t.Errorf("the page does not say how to trust it: %s", page)
+	}
 	client.CloseIdleConnections()
 	if code := s.stop(); code != 0 {
 		t.Errorf("exit code %d\n%s", code, s.err)
