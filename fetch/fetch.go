@@ -182,11 +182,15 @@ func (e *Errors) Unwrap() []error {
 type ItemError struct {
 	Kind, Ref, Platform string
 	Err                 error
+	Place               string // where the manifest lists the item, FILE:LINE; "" if it does not, or nobody looked
 }
 
-// Error begins with the item.
+// Error begins with the item and ends with its place.
 func (e *ItemError) Error() string {
 	text := e.Err.Error()
+	if e.Place != "" {
+		text += " (" + e.Place + ")"
+	}
 	if rest, same := strings.CutPrefix(text, e.Ref); same && (strings.HasPrefix(rest, ": ") || strings.HasPrefix(rest, " (")) {
 		return e.item() + rest // the cause begins with the same address
 	}

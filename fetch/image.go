@@ -85,7 +85,7 @@ func (i *images) resolve(ctx context.Context, img manifest.Image) ([]manifest.Pi
 	}
 	root, verified, err := i.rootOf(ctx, repo, img, ref)
 	if err != nil {
-		return nil, err
+		return nil, repo.withTags(ctx, imageVersion(ref), err)
 	}
 	wanted, err := platformsOr(img.Platforms, i.platforms)
 	if err != nil {

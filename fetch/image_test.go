@@ -362,6 +362,7 @@ func TestImagePin(t *testing.T) {
 	b.Images[0].Digest = digest.FromString("no").String()
 	_, err = fetch.Resolve(t.Context(), b, u.options(newStore(t)))
 	wantError(t, err, "no such tag or digest")
+	wantError(t, err, "; its tags are ")
 	l.Items[0].Ref, l.Items[0].Digest = "registry.k8s.io/app:1", digest.FromString("no")
 	_, err = fetch.All(t.Context(), l, u.options(newStore(t)))
 	wantError(t, err, "kkbundle lock")
