@@ -135,8 +135,12 @@ func (f *finder) yamlJobs() (jobs []findJob, problems []string) {
 	if len(files) > 0 {
 		jobs = append(jobs, findJob{request: request})
 	}
+	root, err := filepath.Abs(cmp.Or(f.dir, ".")) // the child works in a directory of its own
+	if err != nil && len(dirs) > 0 {
+		return nil, append(problems, err.Error())
+	}
 	for _, dir := range dirs {
-		k := kustomizeRequest{Root: cmp.Or(f.dir, "."), Dir: dir}
+		k := kustomizeRequest{Root: root, Dir: dir}
 		jobs = append(jobs, findJob{request: findRequest{Source: "kustomization " + dir, Kustomize: &k}})
 	}
 	return jobs, problems

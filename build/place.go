@@ -17,7 +17,7 @@ func (p *Project) placeImages(err error) {
 	for _, item := range failed.Failed {
 		for i, image := range p.Manifest.Images {
 			ref, refErr := image.Ref()
-			if item.Kind != manifest.ItemImage || refErr != nil || ref != item.Ref {
+			if item.Kind != manifest.ItemImage || refErr != nil || ref != item.Ref && image.Name != item.Ref {
 				continue
 			}
 			found, ok := errors.AsType[manifest.Problems](p.Manifest.Problem(fmt.Sprintf("images[%d]", i), ""))

@@ -28,6 +28,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
@@ -119,7 +120,7 @@ type Job struct {
 	Request any
 	Input   io.Reader // of Size bytes, at most 64 MiB
 	Size    int64
-	// Readable is a directory that the task may read; "" is none.
+	// Readable is the absolute path of a directory that the task may read; "" is none.
 	Readable string
 	// Answer, if set, answers the task's questions.
 	Answer func(ctx context.Context, question json.RawMessage) (any, error)
@@ -134,6 +135,9 @@ type Reply struct {
 // Do runs the job. The error is ErrTime if the limit passed, a *FailedError if the child failed, that of Input if that could not be read,
 // or that of the task.
 func (j Job) Do(ctx context.Context, limit time.Duration) (r Reply, err error) {
+	if j.Readable != "" && !filepath.IsAbs(j.Readable) {
+		return r, fmt.Errorf("sandbox: %s is no absolute path", j.Readable)
+	}
 	request, err := json.Marshal(j.Request)
 	if err != nil {
 		return r, err
