@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/kkbundle/kkbundle/bundle/parts"
@@ -360,5 +361,19 @@ func TestPartsCancelled(t *testing.T) {
 	_, err = Create(ctx, filepath.Join(dir, "x.kkb"), c, x, WriteOptions{PartSize: 100_000, Progress: func(int64, int64) { cancel() }})
 	if !errors.Is(err, context.Canceled) || len(names(t, dir)) > 0 {
 		t.Errorf("%v; there is %q", err, names(t, dir))
+	}
+}
+
+// TestFullDiskSaysAtMost: the size of what is not compressed yet is a bound, and not a need.
+func TestFullDiskSaysAtMost(t *testing.T) {
+	t.Parallel()
+	c, err := OpenCache(t.TempDir(), LevelDefault)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := Index{Name: "tiny", Items: []Item{putFile(t, c, "large", noise(150_000))}}
+	err = describe(t.Context(), "x.kkb", c, x, syscall.ENOSPC)
+	if want := "write bundle x.kkb: the disk is full; the bundle takes at most 1 MiB there: " + syscall.ENOSPC.Error(); err.Error() != want || !errors.Is(err, syscall.ENOSPC) {
+		t.Errorf("got %v, want %s", err, want)
 	}
 }

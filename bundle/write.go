@@ -115,11 +115,12 @@ func sweepTemps(path string) error {
 	})
 }
 
-// describe adds the required space to an error about a full disk.
+// describe adds the bundle's largest size to an error about a full disk. Content that is not in the cache may compress, so that less
+// may do.
 func describe(ctx context.Context, path string, src Source, x Index, err error) error {
 	if isFull(err) {
 		if need, sizeErr := Estimate(context.WithoutCancel(ctx), src, x); sizeErr == nil {
-			return fmt.Errorf("write bundle %s: the disk is full; %d MiB are needed there: %w", path, need>>20+1, err)
+			return fmt.Errorf("write bundle %s: the disk is full; the bundle takes at most %d MiB there: %w", path, need>>20+1, err)
 		}
 	}
 	if errors.Is(err, syscall.EFBIG) {
