@@ -77,7 +77,7 @@ func checkOwn(root string) error {
 	dir, err := disk.OpenOwn(root)
 	if foreign, ok := errors.AsType[*disk.ForeignError](err); ok {
 		return plain.Advise(fmt.Errorf("the cache's directory %w", foreign),
-			"name a directory of your own with --cache or KKBUNDLE_CACHE (with sudo, -H makes HOME that of root); if only you have used this one, make it yours: chown, chmod go-w")
+			"name a directory of your own with --cache or KKBUNDLE_CACHE, or a new directory below it (with sudo, -H makes HOME that of root); if only you have used this one, make it yours: chown, chmod go-w")
 	}
 	if err != nil {
 		return err

@@ -106,6 +106,11 @@ func TestOnlyOwnDirectoriesAreOpened(t *testing.T) {
 				p.make(t, path)
 				before, _ := os.ReadDir(parent)
 				dir, err := open.open(path)
+				if how != "state" && err != nil {
+					if other, again := open.open(path + "/"); again == nil {
+						t.Errorf("a slash at the end opens it: %v", other.Close())
+					}
+				}
 				var foreign *disk.ForeignError
 				switch {
 				case open.want == "" && err != nil:

@@ -34,6 +34,7 @@ func OpenPrivate(path string) (*os.Root, error) { return open(path, othersAny, f
 // open opens or makes a directory that withholds permissions from others. shared admits a directory of root's, and one of a file
 // system without permissions.
 func open(path string, withheld fs.FileMode, shared bool) (_ *os.Root, err error) {
+	path = filepath.Clean(path) // a slash at the end would follow a link
 	if err := os.MkdirAll(path, ownMode); err != nil {
 		return nil, err
 	}

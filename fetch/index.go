@@ -36,13 +36,16 @@ func (i *images) completed(ctx context.Context, repo *repository, found image, r
 	}
 	whole, err := repo.whole(ctx, found.root, found.platforms)
 	lost := err != nil && (errors.Is(err, errForeign) || lacking(err, http.StatusNotFound))
-	if err != nil && !lost {
+	switch {
+	case policy == manifest.IndexesSelected: // the other platforms are only weighed
+		i.record(ref, pinnedIndex{selected: found.size(), whole: whole.size()})
+		return found, false, ctx.Err()
+	case err != nil && (!lost || policy == manifest.IndexesComplete):
 		return found, false, err
-	}
-	if pinned {
+	case pinned:
 		i.record(ref, pinnedIndex{selected: found.size(), whole: whole.size(), lost: err})
 	}
-	if lost || policy == manifest.IndexesSelected {
+	if lost {
 		return found, false, nil
 	}
 	return whole, true, nil

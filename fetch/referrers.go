@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"path"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/opencontainers/go-digest"
@@ -162,7 +164,9 @@ type noAPIElsewhere struct {
 
 func (n *noAPIElsewhere) RoundTrip(req *http.Request) (*http.Response, error) {
 	resp, err := n.next.RoundTrip(req)
-	if req.URL.Path == n.path || req.Context().Err() != nil {
+	// A registry may lead to the same API elsewhere, as registry.k8s.io does: its refusals and failures count, and are retried.
+	isAPI := strings.HasPrefix(req.URL.Path, "/v2/") && path.Base(req.URL.Path) == path.Base(n.path)
+	if isAPI || req.Context().Err() != nil {
 		return resp, err
 	}
 	if err != nil {

@@ -335,10 +335,13 @@ func nextURL(u *url.URL, header http.Header) (*url.URL, error) {
 func nextPage(values []string) (string, bool) {
 	for _, rest := range values {
 		for rest != "" {
-			address, parameters, _ := strings.Cut(rest, ";")
-			rest = ""
-			if _, inside, ok := strings.Cut(address+";"+parameters, "<"); ok {
+			var address, parameters string
+			if _, inside, ok := strings.Cut(rest, "<"); !ok {
+				address, parameters, _ = strings.Cut(rest, ";")
+				rest = ""
+			} else {
 				address, parameters, _ = strings.Cut(inside, ">")
+				rest = ""
 				if i := strings.IndexByte(parameters, '<'); i >= 0 {
 					parameters, rest = parameters[:i], parameters[i:]
 				}

@@ -70,6 +70,11 @@ func TestCheckMembers(t *testing.T) {
 			change:  func(s *site) { s.options.Cluster = tasktest.Cluster(t, "kubernetes: {version: v1.34.4}") },
 			want:    "not of cluster site v1.34.4",
 		},
+		"another domain": {
+			members: "cp1 node1 node2",
+			change:  func(s *site) { s.options.Cluster = tasktest.Cluster(t, "dns: {domain: corp.example}") },
+			want:    "with dns.domain cluster.local, not of",
+		},
 		"what kubeadm fixed, but harmless": {
 			members: "cp1 node1 node2",
 			change:  func(s *site) { s.options.Cluster = tasktest.Cluster(t, "kubernetes: {version: v1.34.3, maxPods: 200}") },

@@ -36,7 +36,9 @@ func secretForms() []secretForm {
 	token := func(name, pattern string) secretForm { return form(name, `()\b`+pattern) }
 	return []secretForm{
 		// to the end of the value
-		form("name and value", `(?i)(["']?[\w./-]*`+secretName+`["']?\s*(?:=>|[:=])\s*)(?:\[[^\]\n]*\]|"(?:[^"\\\n]|\\.)*"|'[^'\n]*'|[^\n,;}]+)`),
+		form("name and value", `(?i)(["']?[\w./-]*`+secretName+`["']?\s*(?:=>|[:=])\s*)(?:\[[^\]\n]*\]|"(?:[^"\\\n]|\\.)*"|'[^'\n]*'|(?:[^\n,;}]|[,;}][^\s,;}"'])+)`),
+		form("variable", `(?im)(["']?name["']?\s*[:=]\s*["']?[\w./-]*`+secretName+`["']?\s*,?\s*["']?value["']?\s*[:=]\s*)`+
+			`(?:"(?:[^"\\\n]|\\.)*"|'[^'\n]*'|[^\n,}]+)`),
 		form("flag and value", `(?i)(--?[\w-]*`+secretName+`[ \t]+)`+argument),
 		form("directive", `(?im)^([ \t]*[\w-]*(?:pass|pwd|password|secret|masterauth)[ \t]+)[^\s:=].*$`), // requirepass value
 		form("netrc", `(?i)(\blogin\s+\S+\s+password\s+)\S+`),

@@ -17,8 +17,9 @@ func TestSecretForms(t *testing.T) {
 	texts := map[string][]string{
 		"name and value": {
 			"PASSWORD_X=hunter2", "passwordHash: hunter2", "psk=hunter2", "wpa-psk: hunter2", "TOKEN_1=hunter2", "DB_PASSWORD_FILE=hunter2", `{"auth":"hunter2","PUBLIC":1}`,
-			"secret: hunter2", "wep-key0=hunter2", "aws_secret_access_key = hunter2", "identitytoken: hunter2", "X-Vault-Token: hunter2", "client-key-data: hunter2",
+			"password: hunter2,hunter2;hunter2", "secret: hunter2", "wep-key0=hunter2", "aws_secret_access_key = hunter2", "identitytoken: hunter2", "X-Vault-Token: hunter2", "client-key-data: hunter2",
 		},
+		"variable":          {"- name: DB_PASSWORD\n  value: hunter2", `{"name":"API_TOKEN","value":"hunter2"}`},
 		"flag and value":    {"PUBLIC --token hunter2", "PUBLIC --password  'hunter2 hunter2' PUBLIC", "kubeadm join PUBLIC --certificate-key hunter2"},
 		"directive":         {"auth_pass hunter2"},
 		"netrc":             {"machine PUBLIC login PUBLIC password hunter2"},

@@ -92,6 +92,9 @@ func (h Helper) run(ctx context.Context, verb string, input []byte) ([]byte, err
 	out := &capped.Buffer{Most: maxAnswer}
 	cmd.Stdin, cmd.Stdout, cmd.WaitDelay = bytes.NewReader(input), out, time.Second
 	err := cmd.Run()
+	if errors.Is(err, exec.ErrWaitDelay) { // it answered, and an agent that it started holds its output
+		err = nil
+	}
 	text := strings.TrimSpace(out.String())
 	switch {
 	case err == nil:
@@ -102,7 +105,7 @@ func (h Helper) run(ctx context.Context, verb string, input []byte) ([]byte, err
 		return nil, fmt.Errorf("%s did not answer within %s; it may wait for somebody to unlock it", h, helperLimit)
 	case strings.Contains(text, notFound):
 		return nil, errNone
-	case text != "":
+	case text != "" && (verb != "get" || !strings.Contains(text, "{")): // never a login
 		return nil, fmt.Errorf("%s: %w: %s", h, err, plain.Clip(plain.Line(text), maxProblem))
 	}
 	return nil, fmt.Errorf("%s: %w", h, err)

@@ -17,6 +17,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
@@ -58,10 +59,13 @@ func (k *Keychain) ResolveContext(ctx context.Context, target authn.Resource) (a
 	var unread error
 	for _, path := range files() {
 		f, err := read(path)
-		if errors.Is(err, fs.ErrNotExist) {
+		switch {
+		case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR): // HOME=/dev/null, as services have it
 			continue
-		}
-		if err != nil {
+		case errors.Is(err, fs.ErrPermission): // of another user, as XDG_RUNTIME_DIR after su
+			unread = cmp.Or(unread, err)
+			continue
+		case err != nil:
 			return nil, err
 		}
 		config, err := k.login(ctx, f, at)

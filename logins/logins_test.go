@@ -127,6 +127,32 @@ func TestHelpersThatDoNotWork(t *testing.T) {
 	}
 }
 
+// TestHelperWithAnAgent wants the login of a helper that leaves an agent behind, and never a login in an error.
+func TestHelperWithAnAgent(t *testing.T) {
+	machine(t, map[string]string{".docker/config.json": `{"credHelpers": {"agent.site": "agent", "failing.site": "failing"}}`}, map[string]string{
+		"agent":   `sleep 5 & echo '{"Username":"u","Secret":"pw"}'`,
+		"failing": `echo '{"Username":"u","Secret":"s3cret"}'; exit 1`,
+	})
+	k := logins.New(nil)
+	if got, unread := login(t, k, "agent.site/app"); got != "u:pw" || unread != nil {
+		t.Errorf("%q, %v", got, unread)
+	}
+	if got, unread := login(t, k, "failing.site/app"); got != "" || unread == nil || strings.Contains(unread.Error(), "s3cret") {
+		t.Errorf("%q, %v", got, unread)
+	}
+}
+
+// TestFilesOutOfReach wants no error for files of logins that this user cannot have.
+func TestFilesOutOfReach(t *testing.T) {
+	machine(t, nil, nil)
+	t.Setenv("HOME", os.DevNull)
+	t.Setenv("DOCKER_CONFIG", "")
+	t.Setenv("XDG_RUNTIME_DIR", "")
+	if got, unread := login(t, logins.New(nil), "r.site/app"); got != "" || unread != nil {
+		t.Errorf("%q, %v", got, unread)
+	}
+}
+
 func TestBrokenFile(t *testing.T) {
 	machine(t, map[string]string{".docker/config.json": `{"auths": {"r.site": {"password": "s3cret"`}, nil)
 	if _, err := login(t, logins.New(nil), "r.site/app"); err == nil || !strings.Contains(err.Error(), "config.json") || strings.Contains(err.Error(), "s3cret") {

@@ -89,14 +89,16 @@ func (o ObjectText) each(yield func(ObjectText) bool) bool {
 	if start[0] != '{' {
 		return yield(o)
 	}
-	o.Line += bytes.Count(o.Text[:len(o.Text)-len(start)], []byte("\n"))
+	newlines := func(text []byte) int { return bytes.Count(text, []byte("\n")) }
+	line := o.Line + newlines(o.Text[:len(o.Text)-len(start)])
 	for end := 0; ; {
 		rest := skipComments(start[end:])
 		if len(rest) == 0 {
 			return true
 		}
 		from := len(start) - len(rest)
-		one := ObjectText{Text: rest, Line: o.Line + bytes.Count(start[:from], []byte("\n")), Err: o.Err}
+		line += newlines(start[end:from])
+		one := ObjectText{Text: rest, Line: line, Err: o.Err}
 		var value json.RawMessage
 		decoder := json.NewDecoder(bytes.NewReader(rest))
 		if err := decoder.Decode(&value); err != nil {
@@ -105,6 +107,7 @@ func (o ObjectText) each(yield func(ObjectText) bool) bool {
 		}
 		end = from + int(decoder.InputOffset())
 		one.Text, one.JSON = start[from:end], true
+		line += newlines(one.Text)
 		if !yield(one) {
 			return false
 		}

@@ -86,7 +86,7 @@ func reservedSettings() []reserved {
 		unless(isTrue, row(kubeadmSection, api, "kube-proxy and pod networks run privileged; leave it out", "allow-privileged")),
 		unless(admitsNodes, row(kubeadmSection, api, "kubelets and kubeadm need the modes Node and RBAC; add them, or leave it out", "authorization-mode")),
 		unless(isUnspecified, row(kubeadmSection, api, "leave it out: nodes and balancers use every address of the host", "bind-address")),
-		row(kubeadmSection, api, port, "secure-port"),
+		unless(is("6443"), row(kubeadmSection, api, port, "secure-port")),
 		row(kubeadmSection, api, services, "service-cluster-ip-range"),
 		row(kubeadmSection, api, provided, "etcd-servers", "etcd-cafile", "etcd-certfile", "etcd-keyfile"),
 		row(kubeadmSection, api, "leave it out, and write further names into kubernetes.kubeadm.apiServer.certSANs", "tls-cert-file", "tls-private-key-file"),
@@ -113,10 +113,11 @@ func reservedSettings() []reserved {
 		row(kubeletSection, "", pods, "podCIDR"),
 		row(kubeletSection, "", domain, "clusterDomain"),
 		row(kubeletSection, "", "leave it out: pods ask the cluster's DNS, or the node's cache with dns.nodeLocal", "clusterDNS"),
-		row(kubeletSection, "", "leave it out: kubelet and container runtime both use systemd", "cgroupDriver"),
+		unless(is("systemd"), row(kubeletSection, "", "leave it out: kubelet and container runtime both use systemd", "cgroupDriver")),
 		row(kubeletSection, "", runtime, "containerRuntimeEndpoint", "imageServiceEndpoint"),
-		row(kubeletSection, "", "leave it out: the manifests are in /etc/kubernetes/manifests", "staticPodPath"),
-		row(kubeletSection, "", port, "port", "healthzPort"),
+		unless(is("/etc/kubernetes/manifests"), row(kubeletSection, "", "leave it out: the manifests are in /etc/kubernetes/manifests", "staticPodPath")),
+		unless(is("10250"), row(kubeletSection, "", port, "port")),
+		unless(is("10248"), row(kubeletSection, "", port, "healthzPort")),
 		unless(isUnspecified, row(kubeletSection, "", "leave it out: the API server uses the node's address", "address")),
 		unless(isTrue, row(kubeletSection, "", "the installation waits for a node that registers itself and answers; leave it out", "registerNode", "enableServer")),
 		row(kubeletSection, "authentication.x509", pki, "clientCAFile"),
@@ -133,6 +134,9 @@ func isUnspecified(v any) bool {
 	a, err := netip.ParseAddr(fmt.Sprint(v))
 	return err == nil && a.IsUnspecified()
 }
+
+// is returns a condition that a value is the one that kkbundle uses.
+func is(want string) func(any) bool { return func(v any) bool { return fmt.Sprint(v) == want } }
 
 // isTrue reports whether a value is true, or the null that stands for the program's or kubeadm's own value, which is.
 func isTrue(v any) bool {

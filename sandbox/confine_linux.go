@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"syscall"
 	"time"
 	"unsafe"
@@ -67,6 +68,7 @@ func (c confinement) enter() (missing []string) {
 			missing = append(missing, barrier)
 		}
 	}
+	lacks(BarrierFiles, closeInherited())
 	lacks(BarrierNetwork, noInterfaces())
 	readable := c.paths()
 	if c.namespaces {
@@ -96,6 +98,25 @@ func (c confinement) enter() (missing []string) {
 	lacks(BarrierLimits, errors.Join(unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0), parentLives()))
 	lacks(BarrierSeccomp, c.filterCalls())
 	return missing
+}
+
+// closeInherited closes the files that the parent was started with, such as those of a shell's redirection: they pass exec, and no
+// barrier judges an open file. Go's own files are closed on exec.
+func closeInherited() error {
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		fd, err := strconv.Atoi(e.Name())
+		if err != nil {
+			return err
+		}
+		if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err == nil && fd > 2 && flags&unix.FD_CLOEXEC == 0 {
+			_ = unix.Close(fd)
+		}
+	}
+	return nil
 }
 
 // paths returns what is readable: the directory, and the machine's libraries for a program that is linked with them.

@@ -48,7 +48,7 @@ func TestMain(m *testing.M) {
 	case len(os.Args) < 2:
 		os.Exit(m.Run())
 	case os.Args[1] == Command:
-		err = Tasks{"echo": echo, "loop": loop, "allocate": allocate, "read": read, "ask": ask, hostileName: leave}.Run(os.Stdin, os.Stdout)
+		err = Tasks{"echo": echo, "loop": loop, "allocate": allocate, "read": read, "inherited": inherited, "ask": ask, hostileName: leave}.Run(os.Stdin, os.Stdout)
 	case os.Args[1] == parentCommand:
 		err = attack(os.Args[2])
 	case os.Args[1] == endlessCommand:
@@ -586,6 +586,37 @@ func ask(w Work) (any, error) {
 }
 
 // TestJobs: a task gets its request and input, its questions are answered, it reads its directory alone, and it is bounded.
+// inherited reads from a descriptor that the parent had open.
+func inherited(w Work) (any, error) {
+	var fd int
+	if err := json.Unmarshal(w.Request, &fd); err != nil {
+		return nil, err
+	}
+	text := make([]byte, 16)
+	n, err := syscall.Read(fd, text)
+	if err != nil {
+		return "refused", nil //nolint:nilerr // the answer
+	}
+	return string(text[:n]), nil
+}
+
+// TestInheritedFilesAreClosed opens a file as a shell's redirection does: it stays open in the programs that are started.
+func TestInheritedFilesAreClosed(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(path, []byte("secret"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	fd, err := syscall.Open(path, syscall.O_RDONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer syscall.Close(fd)
+	r, err := Job{Task: "inherited", Request: fd}.Do(t.Context(), time.Minute)
+	if err != nil || string(r.Answer) != `"refused"` {
+		t.Errorf("%s, %v", r.Answer, err)
+	}
+}
+
 func TestJobs(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -62,6 +62,7 @@ const (
 
 // The barriers that a system can lack.
 const (
+	BarrierFiles      = "closing of inherited files"
 	BarrierNetwork    = "network namespace"
 	BarrierProcesses  = "process namespace"
 	BarrierMounts     = "mount namespace"
@@ -72,7 +73,9 @@ const (
 )
 
 // Needed returns the barriers without which no program of others runs.
-func Needed() []string { return []string{BarrierPrivileges, BarrierLandlock, BarrierSeccomp} }
+func Needed() []string {
+	return []string{BarrierFiles, BarrierPrivileges, BarrierLandlock, BarrierSeccomp}
+}
 
 // ErrTime means that a child took longer than it may.
 var ErrTime = errors.New("the time limit passed")

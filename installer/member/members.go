@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -71,7 +72,7 @@ type FixedSetting struct {
 
 func fixedSettings(s *task.Site) []FixedSetting {
 	k := s.Cluster.Kubernetes
-	list := []FixedSetting{
+	return []FixedSetting{
 		{Name: "kubernetes.podCIDR", Value: k.PodCIDR.String(), vital: true},
 		{Name: "kubernetes.serviceCIDR", Value: k.ServiceCIDR.String(), vital: true},
 		{Name: EndpointTypeSetting, Value: string(s.Cluster.ControlPlaneEndpoint.Type), vital: true},
@@ -85,11 +86,15 @@ func fixedSettings(s *task.Site) []FixedSetting {
 		ConfigSetting("kubernetes.kubeProxy", k.KubeProxy),
 		{Name: "kubernetes.security", Value: string(k.Security)},
 		{Name: "cni.maskSizes", Value: fmt.Sprintf("%d,%d", s.Cluster.CNI.IPv4MaskSize, s.Cluster.CNI.IPv6MaskSize)},
+		{Name: domainSetting, Value: s.Cluster.DNS.Domain, vital: true},
 	}
-	if domain := s.Cluster.DNS.Domain; domain != manifest.DefaultDomain { // records of earlier releases have none
-		list = append(list, FixedSetting{Name: domainSetting, Value: domain, vital: true})
-	}
-	return list
+}
+
+// recordedSettings returns the settings that a node's record has. Records of earlier releases have no domain: it was the default.
+func recordedSettings(s *task.Site) []FixedSetting {
+	return slices.DeleteFunc(fixedSettings(s), func(one FixedSetting) bool {
+		return one.Name == domainSetting && one.Value == manifest.DefaultDomain
+	})
 }
 
 // is reports whether a recorded value, of this or an earlier release, equals the setting's.
@@ -114,7 +119,7 @@ func ConfigSetting(name string, c manifest.Config) FixedSetting {
 // File returns the record of a node: the identity of its cluster, and a line per fixed setting.
 func File(r *task.Site) task.File {
 	text := Identity(r).String() + "\n"
-	for _, s := range fixedSettings(r) {
+	for _, s := range recordedSettings(r) {
 		text += s.Name + " " + s.Value + "\n"
 	}
 	return task.File{Path: Path, Mode: 0o600, Data: []byte(text)}
@@ -127,7 +132,7 @@ func Records(ctx context.Context, t *task.Host, file string) (bool, error) {
 		return false, err
 	}
 	lines := strings.Split(string(data), "\n")
-	want := fixedSettings(t.Site)
+	want := recordedSettings(t.Site)
 	same := err == nil && len(lines) == len(want)+2 && lines[0] == Identity(t.Site).String() && lines[len(want)+1] == ""
 	for i := 0; same && i < len(want); i++ {
 		name, value, _ := strings.Cut(lines[i+1], " ")
@@ -176,7 +181,7 @@ func IsMember(ctx context.Context, t *task.Host) (bool, error) {
 
 // Changed returns the settings whose values in the cluster file differ from the recorded ones, and the recorded ones.
 func Changed(r *task.Site, settings string) (now, then []FixedSetting) {
-	made := map[string]string{}
+	made := map[string]string{domainSetting: manifest.DefaultDomain}
 	for line := range strings.Lines(settings) {
 		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
 		made[name] = value
