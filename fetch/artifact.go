@@ -44,11 +44,7 @@ func (a *Artifact) open(ctx context.Context, repo name.Repository, reference str
 		return err
 	}
 	var desc ocispec.Descriptor
-	if d := digest.Digest(reference); d.Validate() == nil {
-		desc, a.Manifest, err = a.repo.manifest(ctx, ocispec.Descriptor{Digest: d, Size: -1})
-	} else {
-		desc, a.Manifest, err = a.repo.resolve(ctx, reference)
-	}
+	desc, a.Manifest, err = a.repo.named(ctx, reference)
 	a.Digest = desc.Digest
 	return err
 }

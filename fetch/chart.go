@@ -60,7 +60,7 @@ func (h *helmCharts) resolve(ctx context.Context, c manifest.Chart) (manifest.Pi
 		return h.resolveLocal(ctx, c)
 	case c.URL != "":
 		return h.resolveURL(ctx, c)
-	case strings.HasPrefix(c.Repo, "oci://"):
+	case isRegistryAddress(c.Repo):
 		return h.resolveOCI(ctx, c)
 	}
 	return h.resolveRepo(ctx, c)
@@ -179,14 +179,12 @@ func (h *helmCharts) resolveRepo(ctx context.Context, c manifest.Chart) (manifes
 		URL:      address,
 		Verified: verified,
 	}
-	if strings.HasPrefix(address, "oci://") {
-		return pin, fmt.Errorf("the repository only points to %s: set that as repo", printable(address))
+	if isRegistryAddress(address) {
+		pin, err = h.pinIndexed(ctx, pin, chosen.sha256())
+	} else if pin, err = h.web.pinURL(ctx, pin, address, chosen.sha256()); err == nil {
+		pin, err = h.pinProvenance(ctx, pin, address)
 	}
-	pin, err = h.web.pinURL(ctx, pin, address, chosen.sha256())
 	if err != nil {
-		return pin, err
-	}
-	if pin, err = h.pinProvenance(ctx, pin, address); err != nil {
 		return pin, err
 	}
 	return h.verifyChart(ctx, c.Verify, pin, pin.Digest)
@@ -249,12 +247,7 @@ func (h *helmCharts) resolveOCI(ctx context.Context, c manifest.Chart) (manifest
 	if err != nil {
 		return manifest.Pin{}, err
 	}
-	if isIndex(root.MediaType) {
-		if root, data, err = chartIn(ctx, repo, root, data); err != nil {
-			return manifest.Pin{}, err
-		}
-	}
-	doc, err := chartManifest(root, data)
+	root, doc, err := chartOf(ctx, repo, root, data)
 	if err != nil {
 		return manifest.Pin{}, err
 	}
@@ -283,7 +276,7 @@ func (h *helmCharts) resolveOCI(ctx context.Context, c manifest.Chart) (manifest
 func (h *helmCharts) tagged(ctx context.Context, repo *repository, c manifest.Chart) (tag string, root ocispec.Descriptor, data []byte, err error) {
 	exact := isPrecise(c.Version)
 	if exact {
-		root, data, err = repo.resolve(ctx, strings.ReplaceAll(c.Version, "+", "_"))
+		root, data, err = repo.resolve(ctx, asTag(c.Version))
 		if err == nil || !lacking(err, http.StatusNotFound) {
 			return c.Version, root, data, err
 		}
@@ -294,7 +287,7 @@ func (h *helmCharts) tagged(ctx context.Context, repo *repository, c manifest.Ch
 		return "", root, nil, cmp.Or(missing, err)
 	}
 	for i, tag := range tags {
-		tags[i] = strings.ReplaceAll(tag, "_", "+") // tags cannot have a plus sign; this is Helm's replacement
+		tags[i] = asVersion(tag)
 	}
 	if exact { // a tag with a v, or without
 		tags = slices.DeleteFunc(tags, func(tag string) bool { return !equalVersions(tag, c.Version) })
@@ -305,14 +298,31 @@ func (h *helmCharts) tagged(ctx context.Context, repo *repository, c manifest.Ch
 	if tag, err = pickVersion(tags, c.Version, func(v string) string { return v }); err != nil {
 		return "", root, nil, fmt.Errorf("chart %s in %s: %w", c.Name, c.Repo, err)
 	}
-	root, data, err = repo.resolve(ctx, strings.ReplaceAll(tag, "+", "_"))
+	root, data, err = repo.resolve(ctx, asTag(tag))
 	return tag, root, data, err
 }
+
+// asTag returns the tag of a chart's version: tags cannot have a plus sign, and this is Helm's replacement.
+func asTag(version string) string { return strings.ReplaceAll(version, "+", "_") }
+
+// asVersion returns the version that has the tag.
+func asVersion(tag string) string { return strings.ReplaceAll(tag, "_", "+") }
 
 // isPrecise reports whether a tag is one whole version: others, such as 1.2, can move.
 func isPrecise(tag string) bool {
 	_, err := semver.StrictNewVersion(strings.TrimPrefix(tag, "v"))
 	return err == nil
+}
+
+// chartOf returns the manifest of the chart that a tag leads to.
+func chartOf(ctx context.Context, repo *repository, root ocispec.Descriptor, data []byte) (_ ocispec.Descriptor, doc manifestDoc, err error) {
+	if isIndex(root.MediaType) {
+		if root, data, err = chartIn(ctx, repo, root, data); err != nil {
+			return root, doc, err
+		}
+	}
+	doc, err = chartManifest(root, data)
+	return root, doc, err
 }
 
 // chartIn returns the chart among the manifests of an index. Some projects publish their images and their chart under one tag; Helm takes
@@ -385,35 +395,42 @@ func (h *helmCharts) plan(ctx context.Context, pin manifest.Pin) (*plan, error) 
 	if isManifest(pin.MediaType) {
 		return h.planOCI(ctx, pin)
 	}
-	archive := blob{digest: pin.Digest, size: pinnedSize(pin)}
 	p := &plan{}
 	if strings.HasPrefix(pin.Ref, localPrefix) {
-		archive.fetch = func(ctx context.Context) error {
+		p.blobs = []blob{{digest: pin.Digest, size: pinnedSize(pin), fetch: func(ctx context.Context) error {
 			_, err := h.storeLocal(ctx, pin.URL, pin.Digest, pin.Size > 0)
 			return changedLocally(err)
-		}
+		}}}
 	} else {
-		address := cmp.Or(pin.URL, pin.Ref)
-		d, err := h.web.urlDownload(address, pin.Digest, archive.size)
+		archive, signed, err := h.downloads(pin)
 		if err != nil {
 			return nil, err
 		}
-		archive = d.pinned(pin)
-		if pin.Provenance != "" {
-			if err := checkDigest(pin.Provenance); err != nil {
-				return nil, err
-			}
-			d, err := h.provenance(address, pin.Provenance)
-			if err != nil {
-				return nil, err
-			}
-			p.blobs = append(p.blobs, d.blob())
+		p.blobs = []blob{archive.pinned(pin)}
+		if signed != nil {
+			p.blobs = append(p.blobs, signed.blob())
 		}
 	}
-	p.blobs = append(p.blobs, archive)
 	p.needAll()
 	p.finish = func(ctx context.Context) (ocispec.Descriptor, error) { return h.artifact(ctx, pin) }
 	return p, nil
+}
+
+// downloads returns those of a pinned archive and of its provenance file, nil if it has none.
+func (h *helmCharts) downloads(pin manifest.Pin) (archive, signed *download, err error) {
+	if pin.Provenance != "" {
+		if err := checkDigest(pin.Provenance); err != nil {
+			return nil, nil, err
+		}
+	}
+	if isRegistryAddress(pin.URL) {
+		return h.indexedDownloads(pin)
+	}
+	address := cmp.Or(pin.URL, pin.Ref)
+	if archive, err = h.web.urlDownload(address, pin.Digest, pinnedSize(pin)); err == nil && pin.Provenance != "" {
+		signed, err = h.provenance(address, pin.Provenance)
+	}
+	return archive, signed, err
 }
 
 func (h *helmCharts) planOCI(ctx context.Context, pin manifest.Pin) (*plan, error) {

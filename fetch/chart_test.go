@@ -5,11 +5,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/google/go-containerregistry/pkg/authn"
 	gname "github.com/google/go-containerregistry/pkg/name"
 	gcr "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
@@ -372,5 +374,189 @@ func TestChartInIndex(t *testing.T) {
 				t.Errorf("got %v, %v", items, err)
 			}
 		})
+	}
+}
+
+// pushChart pushes a chart as Helm does and returns the digest of its manifest.
+func (u *upstream) pushChart(path string, archive []byte, prov string) string {
+	u.t.Helper()
+	o := []helmregistry.ClientOption{
+		helmregistry.ClientOptWriter(io.Discard), helmregistry.ClientOptCredentialsFile(filepath.Join(u.t.TempDir(), "config.json")),
+		helmregistry.ClientOptHTTPClient(&http.Client{Transport: u.Transport()}),
+	}
+	if u.CAFile == "" {
+		o = append(o, helmregistry.ClientOptPlainHTTP())
+	}
+	if u.Password != "" {
+		o = append(o, helmregistry.ClientOptBasicAuth(u.Username, u.Password))
+	}
+	client, err := helmregistry.NewClient(o...)
+	if err != nil {
+		u.t.Fatal(err)
+	}
+	push := []helmregistry.PushOption{helmregistry.PushOptStrictMode(false)}
+	if prov != "" {
+		push = append(push, helmregistry.PushOptProvData([]byte(prov)))
+	}
+	res, err := client.Push(archive, u.Host+"/"+path, push...)
+	if err != nil {
+		u.t.Fatal(err)
+	}
+	return res.Manifest.Digest
+}
+
+// leadsTo publishes a repository whose index has the chart app only in a registry, as Bitnami's does: at this address, with this digest.
+func leadsTo(s *site, address, version, sum string) {
+	index := "apiVersion: v1\nentries:\n  app:\n  - name: app\n    version: " + version + "\n    urls:\n    - " + address + "\n"
+	if sum != "" {
+		index += "    digest: " + sum + "\n"
+	}
+	s.put("/repo/index.yaml", []byte(index))
+}
+
+// TestChartIndexToRegistry follows an index of a repository to the registry that has its chart: the lock pins the archive, and
+// alone gives the same bytes.
+func TestChartIndexToRegistry(t *testing.T) {
+	t.Parallel()
+	for name, version := range map[string]string{"release": "1.2.3", "with metadata": "1.2.4+b.1", "no provenance": "1.2.5"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			u := newUpstream(t, registrytest.Options{TLS: true, Auth: registrytest.AuthToken})
+			archive, prov := chartArchive(t, version), ""
+			if name != "no provenance" {
+				prov = provenance
+			}
+			u.pushChart("hub/charts/app:"+version, archive, prov)
+			s := newSite(t, true)
+			address := "oci://registry-1.docker.io/charts/app:" + version
+			sum := digestOf(archive).Encoded()
+			leadsTo(s, address, version, sum)
+			o := u.options(newStore(t))
+			o.Sources = append(o.Sources, manifest.Source{Host: s.host, CA: s.ca})
+			b := oneChart(manifest.Chart{Name: "app", Repo: s.url + "/repo", Version: "1.x"})
+			l, err := fetch.Resolve(t.Context(), b, o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			p := l.Items[0]
+			if p.Ref != s.url+"/repo/app:"+version || p.URL != address || p.Version != version || p.MediaType != "" {
+				t.Errorf("pin: %+v", p)
+			}
+			if p.Digest != digestOf(archive) || p.Size != int64(len(archive)) || p.Verified != manifest.VerifiedUpstream || (p.Provenance != "") != (prov != "") {
+				t.Errorf("pin: %+v", p)
+			}
+			if err := l.Covers(b); err != nil {
+				t.Error(err)
+			}
+			for range 2 {
+				o.Store = newStore(t)
+				items, err := fetch.All(t.Context(), l, o)
+				if err != nil {
+					t.Fatal(err)
+				}
+				wantChart(t, o.Store, items[0], archive, prov)
+			}
+			o.Keep = l
+			before := s.count("", "")
+			if again, err := fetch.Resolve(t.Context(), b, o); err != nil || again.Items[0].Digest != p.Digest || s.count("", "") != before {
+				t.Errorf("a kept pin: %+v, %v", again, err)
+			}
+			newer, err := fetch.Outdated(t.Context(), l.Items, o)
+			if err != nil || newer[0].Moved != "" || newer[0].Removed {
+				t.Errorf("outdated: %+v, %v", newer, err)
+			}
+		})
+	}
+}
+
+// TestChartIndexToRegistryForms takes an address without a tag, and one with a digest. Without a digest
+// in the index the registry vouches for the chart.
+func TestChartIndexToRegistryForms(t *testing.T) {
+	t.Parallel()
+	u := newUpstream(t, registrytest.Options{})
+	archive := chartArchive(t, "1.0.0")
+	pushed := u.pushChart("hub/charts/app:1.0.0", archive, "")
+	u.pushChart("hub/charts/app:2.0.0", chartArchive(t, "2.0.0"), "")
+	u.pushChart("hub/charts/other:1.0.0", archive, "")
+	u.pushImage("hub/charts/image:1.0.0", platformImage(t, "linux/amd64"))
+	own := newUpstream(t, registrytest.Options{TLS: true, Auth: registrytest.AuthBasic})
+	own.pushChart("charts/app:1.0.0", archive, "")
+	sum := digestOf(archive).Encoded()
+	for name, c := range map[string]struct {
+		address, sum string
+		verified     manifest.Verification
+		says         []string
+	}{
+		"no digest":           {address: "oci://docker.io/charts/app:1.0.0", verified: manifest.VerifiedMirror},
+		"the registry itself": {address: "oci://" + own.Host + "/charts/app:1.0.0", verified: manifest.VerifiedUpstream},
+		"no tag":              {address: "oci://docker.io/charts/app", sum: sum, verified: manifest.VerifiedUpstream},
+		"tag and digest":      {address: "oci://docker.io/charts/app:1.0.0@" + pushed, sum: "sha256:" + sum, verified: manifest.VerifiedUpstream},
+		"digest":              {address: "oci://docker.io/charts/app@" + pushed, sum: sum, verified: manifest.VerifiedUpstream},
+		"another name":        {address: "oci://docker.io/charts/other:1.0.0", sum: sum, verified: manifest.VerifiedUpstream},
+		"another digest":      {address: "oci://docker.io/charts/app:1.0.0", sum: digestOf(nil).Encoded(), says: []string{"the index says", sum, digestOf(nil).Encoded(), "oci://docker.io/charts/app:1.0.0"}},
+		"another version":     {address: "oci://docker.io/charts/app:2.0.0", says: []string{"the archive has chart app 2.0.0 instead of app 1.0.0"}},
+		"tag is gone":         {address: "oci://docker.io/charts/app:3.0.0", says: []string{"no such tag", u.Host}},
+		"an image":            {address: "oci://docker.io/charts/image:1.0.0", says: []string{"oci://docker.io/charts/image:1.0.0", "not a Helm chart"}},
+		"no registry":         {address: "oci://charts/app:1.0.0", says: []string{"oci://charts/app:1.0.0", "not an OCI reference"}},
+		"a login":             {address: "oci://anna:geheim@docker.io/charts/app:1.0.0", says: []string{"a login in it"}},
+		"a secret":            {address: "oci://docker.io/charts/app:1.0.0?token=geheim", says: []string{"a secret in it (token)"}},
+		"not a digest":        {address: "oci://docker.io/charts/app@sha256:abc", says: []string{"sha256:abc"}},
+		"another algorithm":   {address: "oci://docker.io/charts/app@sha512:" + strings.Repeat("a", 128), says: []string{"only sha256"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newSite(t, true)
+			leadsTo(s, c.address, "1.0.0", c.sum)
+			o := u.options(newStore(t))
+			o.Keychain = authn.NewMultiKeychain(u.Keychain(), own.Keychain())
+			o.Sources = append(o.Sources, manifest.Source{Host: s.host, CA: s.ca}, manifest.Source{Host: own.Host, CA: own.CAFile})
+			l, err := fetch.Resolve(t.Context(), oneChart(manifest.Chart{Name: "app", Repo: s.url + "/repo", Version: "1.0.0"}), o)
+			if err == nil {
+				_, err = fetch.All(t.Context(), l, o)
+			}
+			if len(c.says) > 0 {
+				wantError(t, err, c.says...)
+				if strings.Contains(err.Error(), "geheim") {
+					t.Errorf("shows a secret: %v", err)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := l.Items[0]; got.Verified != c.verified || got.Digest != digestOf(archive) {
+				t.Errorf("pin: %+v, want it verified by %s", got, c.verified)
+			}
+		})
+	}
+}
+
+// TestChartIndexToRegistrySigned checks the provenance file that lies beside the chart in the registry.
+func TestChartIndexToRegistrySigned(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	key := chartKey(t, dir+"/keys.gpg")
+	chartKey(t, dir+"/other.gpg")
+	u := newUpstream(t, registrytest.Options{})
+	one, two := chartArchive(t, "1.0.0"), chartArchive(t, "2.0.0")
+	u.pushChart("hub/charts/app:1.0.0", one, string(signedChart(t, key, "app-1.0.0.tgz", one)))
+	u.pushChart("hub/charts/app:2.0.0", two, "")
+	for _, c := range []struct{ version, key, problem string }{
+		{"1.0.0", "keys.gpg", ""}, {"1.0.0", "other.gpg", "no given key signed it"}, {"2.0.0", "keys.gpg", "no provenance file"},
+	} {
+		s := newSite(t, true)
+		leadsTo(s, "oci://docker.io/charts/app:"+c.version, c.version, "")
+		o := u.options(newStore(t))
+		o.Dir, o.Sources = dir, append(o.Sources, manifest.Source{Host: s.host, CA: s.ca})
+		b := oneChart(manifest.Chart{Name: "app", Repo: s.url + "/repo", Version: c.version, Verify: &manifest.ChartVerify{Key: c.key}})
+		l, err := fetch.Resolve(t.Context(), b, o)
+		switch {
+		case c.problem != "":
+			wantError(t, err, c.problem)
+		case err != nil:
+			t.Error(err)
+		case l.Items[0].Verified != manifest.VerifiedSignature:
+			t.Errorf("pin %+v", l.Items[0])
+		}
 	}
 }

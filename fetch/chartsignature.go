@@ -5,11 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/opencontainers/go-digest"
-	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"go.yaml.in/yaml/v3"
 
 	"github.com/kkbundle/kkbundle/capped"
@@ -97,29 +95,18 @@ func (h *helmCharts) verifyOCIChart(ctx context.Context, r *repository, v *manif
 	if v == nil {
 		return pin, nil
 	}
-	layer := func(mediaType string) (ocispec.Descriptor, bool) {
-		i := slices.IndexFunc(doc.Layers, func(d ocispec.Descriptor) bool { return d.MediaType == mediaType })
-		if i < 0 {
-			return ocispec.Descriptor{}, false
-		}
-		return doc.Layers[i], true
+	archive, signed, err := doc.chartLayers()
+	if err != nil {
+		return pin, err
 	}
-	archive, ok := layer(chartContent)
-	if !ok {
-		return pin, errNoArchive
-	}
-	signed, ok := layer(chartProvenance)
-	switch {
-	case !ok:
+	if signed.Digest == "" {
 		return pin, errUnsignedChart
-	case signed.Size > maxProvenance:
-		return pin, fmt.Errorf("provenance file: %d bytes; at most %d are read", signed.Size, maxProvenance)
 	}
 	if err := r.loader.fetchBlob(ctx, r.blob(signed.Digest, signed.Size)); err != nil {
 		return pin, err
 	}
 	pin.Provenance = signed.Digest
-	pin, err := h.verifyChart(ctx, v, pin, archive.Digest)
+	pin, err = h.verifyChart(ctx, v, pin, archive.Digest)
 	pin.Provenance = "" // it is part of the artifact
 	return pin, err
 }

@@ -65,7 +65,7 @@ func (k kept) file(want manifest.Pin, site *web) (manifest.Pin, bool) {
 func (k kept) chart(c manifest.Chart, site *web) (manifest.Pin, bool) {
 	var fitting []manifest.Pin
 	for _, pin := range k.charts {
-		sameSource := isManifest(pin.MediaType) || site.hasSource(cmp.Or(pin.URL, pin.Ref), pin.From)
+		sameSource := isManifest(pin.MediaType) || isRegistryAddress(pin.URL) || site.hasSource(cmp.Or(pin.URL, pin.Ref), pin.From)
 		if c.Path == "" && c.Fits(pin) && (lookedUp(pin) || c.Verify != nil) && sameSource {
 			fitting = append(fitting, pin)
 		}

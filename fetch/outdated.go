@@ -181,16 +181,16 @@ func (l *versionLookup) newerChart(ctx context.Context, n *Newer) error {
 	if !ok {
 		return l.newerFile(ctx, n)
 	}
-	if strings.HasPrefix(repo, "oci://") {
+	if isRegistryAddress(repo) {
 		upstream, err := ociRepository(repo, chart)
 		if err != nil {
 			return err
 		}
-		if err := l.newerTag(ctx, n, upstream, strings.ReplaceAll(n.Pin.Version, "+", "_")); err != nil {
+		if err := l.newerTag(ctx, n, upstream, asTag(n.Pin.Version)); err != nil {
 			return err
 		}
 		for _, v := range []*string{&n.Patch, &n.Minor, &n.Latest} {
-			*v = strings.ReplaceAll(*v, "_", "+")
+			*v = asVersion(*v)
 		}
 		return nil
 	}

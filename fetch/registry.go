@@ -135,6 +135,14 @@ func (r *repository) String() string {
 	return canonicalHost(r.upstream.RegistryStr()) + "/" + r.upstream.RepositoryStr()
 }
 
+// named returns the manifest that a digest or, at present, a tag names.
+func (r *repository) named(ctx context.Context, reference string) (ocispec.Descriptor, []byte, error) {
+	if d := digest.Digest(reference); d.Validate() == nil {
+		return r.manifest(ctx, ocispec.Descriptor{Digest: d, Size: -1})
+	}
+	return r.resolve(ctx, reference)
+}
+
 // resolve returns a tag's present digest and manifest.
 func (r *repository) resolve(ctx context.Context, tag string) (ocispec.Descriptor, []byte, error) {
 	u := r.url("manifests", tag)
