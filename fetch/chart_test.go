@@ -270,7 +270,8 @@ func TestOCIChart(t *testing.T) {
 		pushed[v] = res.Manifest.Digest
 	}
 	u.pushImage("hub/charts/image:1.0.0", platformImage(t, "linux/amd64"))
-	for want, version := range map[string]string{"1.0.0": "1.0.0", "1.x": "1.1.1+b.1", "": "1.1.1+b.1", "1.1.1+b.1": "1.1.1+b.1", "2.0.0-rc.1": "2.0.0-rc.1"} {
+	u.pushChart("hub/charts/app:latest", chartArchive(t, "3.0.0"), "") // no version: ranges pass over it
+	for want, version := range map[string]string{"1.0.0": "1.0.0", "1.x": "1.1.1+b.1", "": "1.1.1+b.1", "*": "1.1.1+b.1", "1.1.1+b.1": "1.1.1+b.1", "2.0.0-rc.1": "2.0.0-rc.1"} {
 		store := newStore(t)
 		b := oneChart(manifest.Chart{Name: "app", Repo: "oci://docker.io/charts", Version: want})
 		l, err := fetch.Resolve(t.Context(), b, u.options(store))
@@ -279,6 +280,9 @@ func TestOCIChart(t *testing.T) {
 		}
 		if p := l.Items[0]; p.Ref != "oci://docker.io/charts/app:"+version || p.Digest.String() != pushed[version] || p.Version != version {
 			t.Errorf("%q: pin: %+v", want, p)
+		}
+		if err := l.Covers(b); want != "" && err != nil {
+			t.Errorf("%q: %v", want, err)
 		}
 		items, err := fetch.All(t.Context(), l, u.options(store))
 		if err != nil {

@@ -218,7 +218,8 @@ func (c bundleChecker) chart(path string, chart *Chart) {
 	}
 	if chart.Version != "" {
 		if _, err := semver.NewConstraint(chart.Version); err != nil {
-			c.add(join(path, "version"), "%q is neither a version nor a range of versions such as 4.14.x", shorten(chart.Version))
+			// Another tag, such as latest, moves. Helm takes none either, and a lock, which has the chart's own version, could not tell two apart.
+			c.add(join(path, "version"), `%q is neither a version nor a range of versions such as 4.14.x; write "*" for the newest stable version`, shorten(chart.Version))
 		}
 	}
 }
