@@ -315,6 +315,9 @@ func TestOCIChart(t *testing.T) {
 		if p := l.Items[0]; p.Name != chart[0] || p.Version != want || p.Ref != "oci://docker.io/charts/"+chart[0]+":"+want {
 			t.Errorf("%v: pin: %+v", chart, p)
 		}
+		if newer, err := fetch.Outdated(t.Context(), l.Items, u.options(store)); err != nil || newer[0].Removed {
+			t.Errorf("%v: outdated: %+v, %v", chart, newer, err)
+		}
 		if _, err := fetch.All(t.Context(), l, u.options(store)); err != nil {
 			t.Errorf("%v: %v", chart, err)
 		}
@@ -376,6 +379,9 @@ func TestChartInIndex(t *testing.T) {
 			items, err := fetch.All(t.Context(), l, u.options(store))
 			if err != nil || items[0].Descriptor.Digest.String() != pushed.Manifest.Digest {
 				t.Errorf("got %v, %v", items, err)
+			}
+			if newer, err := fetch.Outdated(t.Context(), l.Items, u.options(store)); err != nil || newer[0].Moved != "" || newer[0].Removed {
+				t.Errorf("outdated: %+v, %v", newer, err)
 			}
 		})
 	}

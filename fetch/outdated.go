@@ -189,6 +189,9 @@ func (l *versionLookup) newerChart(ctx context.Context, n *Newer) error {
 		if err := l.newerTag(ctx, n, upstream, asTag(n.Pin.Version)); err != nil {
 			return err
 		}
+		if err := l.unmoved(ctx, n, upstream); err != nil {
+			return err
+		}
 		for _, v := range []*string{&n.Patch, &n.Minor, &n.Latest} {
 			*v = asVersion(*v)
 		}
@@ -208,6 +211,34 @@ func (l *versionLookup) newerChart(ctx context.Context, n *Newer) error {
 	n.Removed = n.Pin.Digest != "" && !slices.Contains(all, n.Pin.Version)
 	n.pick(n.Pin.Version, all)
 	return nil
+}
+
+// unmoved clears Removed and Moved of a chart that is where it was: its version need not be a tag if a moving tag led to it, and a tag
+// may lead to an index that has it.
+func (l *versionLookup) unmoved(ctx context.Context, n *Newer, upstream name.Repository) error {
+	repo, err := l.registries.repository(upstream)
+	if err != nil {
+		return err
+	}
+	if n.Removed {
+		_, err := repo.head(ctx, n.Pin.Digest.String())
+		if n.Removed = isGone(err); n.Removed {
+			return nil
+		}
+		return err
+	}
+	if n.Moved == "" {
+		return nil
+	}
+	desc, data, err := repo.read(ctx, repo.url("manifests", n.Moved.String()), ocispec.Descriptor{Digest: n.Moved, Size: -1})
+	if err != nil {
+		return err
+	}
+	doc, err := parseManifest(desc, data)
+	if slices.ContainsFunc(doc.Manifests, func(d ocispec.Descriptor) bool { return d.Digest == n.Pin.Digest }) {
+		n.Moved = ""
+	}
+	return err
 }
 
 // chartHome splits a chart's reference into its repository and name.
