@@ -56,10 +56,11 @@ func TestResolveFiles(t *testing.T) {
 	if n := s.count("GET", "/SHA256SUMS"); n != 1 {
 		t.Errorf("SHA256SUMS was fetched %d times", n)
 	}
+	sums := s.url + "/SHA256SUMS"
 	want := []manifest.Pin{
-		{Kind: "file", Ref: s.url + "/one", Name: "one", Digest: digestOf(one), Size: 7000, Verified: "upstream"},
-		{Kind: "file", Ref: s.url + "/tool_linux_amd64", Name: "tool", Version: "v1", Platform: "linux/amd64", Digest: digestOf(amd), Size: 5000, Mode: 0o755, Verified: "upstream"},
-		{Kind: "file", Ref: s.url + "/tool_linux_arm64", Name: "tool", Version: "v1", Platform: "linux/arm64", Digest: digestOf(arm), Size: 6000, Mode: 0o755, Verified: "upstream"},
+		{Kind: "file", Ref: s.url + "/one", Name: "one", Checksums: s.url + "/one.sha256", Digest: digestOf(one), Size: 7000, Verified: "upstream"},
+		{Kind: "file", Ref: s.url + "/tool_linux_amd64", Name: "tool", Version: "v1", Platform: "linux/amd64", Checksums: sums, Digest: digestOf(amd), Size: 5000, Mode: 0o755, Verified: "upstream"},
+		{Kind: "file", Ref: s.url + "/tool_linux_arm64", Name: "tool", Version: "v1", Platform: "linux/arm64", Checksums: sums, Digest: digestOf(arm), Size: 6000, Mode: 0o755, Verified: "upstream"},
 	}
 	for i, w := range want {
 		if got := fmt.Sprintf("%+v", l.Items[i]); got != fmt.Sprintf("%+v", w) {
