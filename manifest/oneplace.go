@@ -181,6 +181,17 @@ func (c *checker) reserved(path, section string, config Config) {
 	}
 }
 
+// Reserved returns what to write in place of a setting of the kubelet's (section kubelet) or kube-proxy's configuration (kubeProxy), as
+// converters of other tools' files ask; "" if the setting may stay.
+func Reserved(section, name string, value any) string {
+	for _, r := range reservedSettings() {
+		if r.section == section && r.below == "" && slices.Contains(r.names, name) && (r.harmless == nil || !r.harmless(value)) {
+			return r.instead
+		}
+	}
+	return ""
+}
+
 // A found value is one of another program's configuration, with its path in the cluster file.
 type found struct {
 	at    string

@@ -365,6 +365,39 @@ func (t tree) set(path string, v *yaml.Node) {
 	}
 }
 
+// settings carries the configuration of another program over: section is kubelet or kubeProxy. Settings with a place of their own in the
+// cluster file go there, others that kkbundle decides itself are named in notes.
+func (r *reader) settings(t tree, section string, n *yaml.Node, places map[string]string) {
+	if n == nil || n.Kind != yaml.MappingNode {
+		t.set("kubernetes."+section, n)
+		return
+	}
+	kept := *n
+	kept.Content = nil
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		key, value := n.Content[i], n.Content[i+1]
+		instead := manifest.Reserved(section, key.Value, value.Value)
+		switch place := places[key.Value]; {
+		case instead == "":
+			kept.Content = append(kept.Content, key, value)
+		case place != "":
+			t.set(place, value)
+		default:
+			r.note(key, "%s of the configuration of %s is not carried over: %s", shown(key.Value), section, instead)
+		}
+	}
+	if len(kept.Content) > 0 {
+		t.set("kubernetes."+section, &kept)
+	}
+}
+
+// kubeletPlaces and proxyPlaces return the places of settings in the cluster file.
+func kubeletPlaces() map[string]string {
+	return map[string]string{"maxPods": "kubernetes.maxPods", "clusterDomain": "dns.domain"}
+}
+
+func proxyPlaces() map[string]string { return map[string]string{"mode": "kubernetes.proxyMode"} }
+
 // put is set for keys that may have dots.
 func (t tree) put(v *yaml.Node, keys ...string) {
 	n := t.root

@@ -147,8 +147,8 @@ func (r v3Reader) kubernetes(o *object, t tree) {
 		t.set("kubernetes.version", text(version, number))
 	}
 	t.set("kubernetes.distribution", kind)
-	t.set("kubernetes.kubelet", o.whole("kubeletConfiguration"))
-	t.set("kubernetes.kubeProxy", o.whole("kubeProxyConfiguration"))
+	r.settings(t, "kubelet", o.whole("kubeletConfiguration"), kubeletPlaces())
+	r.settings(t, "kubeProxy", o.whole("kubeProxyConfiguration"), proxyPlaces())
 	t.set("kubernetes.maxPods", o.number("maxPods"))
 	t.set("kubernetes.kubelet.podPidsLimit", o.number("podPidsLimit"))
 	r.featureGates(o, t)

@@ -42,7 +42,7 @@ func (r v4Reader) kubernetes(o *object, t tree) {
 	t.set("kubernetes.version", o.version("kube_version"))
 	proxy := o.sub("kube_proxy")
 	t.set("kubernetes.proxyMode", proxy.scalar("mode"))
-	t.set("kubernetes.kubeProxy", proxy.whole("config"))
+	r.settings(t, "kubeProxy", proxy.whole("config"), proxyPlaces())
 	if !proxy.is("enabled", true) {
 		r.note(proxy.keys["enabled"], "kubernetes.kube_proxy.enabled: kkbundle always installs kube-proxy")
 	}
@@ -50,7 +50,7 @@ func (r v4Reader) kubernetes(o *object, t tree) {
 	proxy.done()
 
 	kubelet := o.sub("kubelet")
-	t.set("kubernetes.kubelet", kubelet.whole("extra_config"))
+	r.settings(t, "kubelet", kubelet.whole("extra_config"), kubeletPlaces())
 	t.set("kubernetes.maxPods", first(kubelet.number("max_pods"), kubelet.number("max_pod")))
 	t.set("kubernetes.kubelet.podPidsLimit", kubelet.number("pod_pids_limit"))
 	t.set("kubernetes.kubelet.containerLogMaxSize", kubelet.scalar("container_log_max_size"))

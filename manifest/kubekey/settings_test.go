@@ -1,0 +1,40 @@
+package kubekey_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/kkbundle/kkbundle/manifest/kubekey"
+)
+
+// TestSettingsWithAPlace wants settings of the kubelet and kube-proxy that kkbundle decides at their places, or in a note, and the file
+// accepted.
+func TestSettingsWithAPlace(t *testing.T) {
+	t.Parallel()
+	const file = `apiVersion: kubekey.kubesphere.io/v1alpha2
+kind: Cluster
+metadata: {name: a}
+spec:
+  hosts: [{name: n1, address: 10.0.0.1, internalAddress: 10.0.0.1, user: root, privateKeyPath: ~/.ssh/id}]
+  roleGroups: {etcd: [n1], control-plane: [n1], worker: [n1]}
+  kubernetes:
+    version: v1.34.3
+    kubeletConfiguration: {cgroupDriver: systemd, maxPods: 150, clusterDNS: [10.9.9.9], evictionHard: {memory.available: 5%}}
+    kubeProxyConfiguration: {mode: ipvs, ipvs: {strictARP: true}}
+`
+	c, notes, err := kubekey.ReadCluster("kk.yaml", []byte(file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := c.Kubernetes
+	if k.MaxPods != 150 || k.ProxyMode != "ipvs" || k.Kubelet["maxPods"] != nil || k.Kubelet["evictionHard"] == nil || k.KubeProxy["mode"] != nil || k.KubeProxy["ipvs"] == nil {
+		t.Errorf("%+v", k)
+	}
+	said := false
+	for _, n := range notes {
+		said = said || strings.Contains(n.String(), "clusterDNS of the configuration of kubelet is not carried over")
+	}
+	if !said {
+		t.Errorf("notes: %v", notes)
+	}
+}
