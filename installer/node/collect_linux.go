@@ -72,12 +72,12 @@ func (s *survey) collect(ctx context.Context) (Facts, error) {
 	machine, kernel, network, software, storage := machineCollector{s}, kernelCollector{s}, networkCollector{s}, softwareCollector{s}, &storageCollector{survey: s}
 	for _, collect := range []func(){
 		machine.machine, machine.osRelease, machine.memory, machine.limits, storage.mounts, storage.disks, machine.cgroups, kernel.kernel,
-		network.network, network.names, machine.security, machine.environment, machine.unitProxies, software.files, machine.users,
+		network.network, network.names, machine.security, machine.environment, machine.unitProxies, machine.unitSettings, software.files, machine.users,
 	} {
 		collect()
 	}
 	s.facts.Certificates, s.facts.Exports = certificates(&s.system, s.probe.Certificates), exports(&s.system)
-	network.ports()
+	network.ports(ctx)
 	s.facts.Time = timeCollector{&s.system}.clock()
 	var all sync.WaitGroup // tasks that wait for programs or for other machines
 	for _, look := range []func(context.Context){
@@ -98,7 +98,7 @@ func (s *survey) collect(ctx context.Context) (Facts, error) {
 func (p Probe) check() error {
 	for _, n := range []int{
 		len(p.Dirs), len(p.Ports), len(p.UDPPorts), len(p.Units), len(p.Executables), len(p.Paths), len(p.Modules),
-		len(p.KernelConfig), len(p.Sysctls), len(p.Packages), len(p.Users), len(p.Certificates),
+		len(p.KernelConfig), len(p.Sysctls), len(p.Packages), len(p.Users), len(p.Certificates), len(p.Addresses),
 	} {
 		if n > maxAsked {
 			return fmt.Errorf("the probe asks for %d things of a kind, the limit is %d", n, maxAsked)

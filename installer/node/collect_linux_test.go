@@ -345,6 +345,11 @@ func TestUnitProxies(t *testing.T) {
 		"/etc/systemd/system/crio.service.d/env.conf":              "[Service]\nEnvironmentFile=-/etc/sysconfig/proxy\n",
 		"/etc/sysconfig/proxy":                                     "https_proxy=http://proxy:3129\n",
 		"/etc/systemd/system/kubelet.service.d/x.txt":              "[Service]\nEnvironment=HTTP_PROXY=http://none:1\n",
+		// Of two files with one name the directory counts; the order is that of the names.
+		"/usr/lib/systemd/system/k3s.service.d/a.conf": "[Service]\nEnvironment=HTTP_PROXY=http://masked:1\n",
+		"/etc/systemd/system/k3s.service.d/a.conf":     "",
+		"/usr/lib/systemd/system/k3s.service.d/z.conf": "[Service]\nEnvironment=HTTP_PROXY=http://last:1\n",
+		"/etc/systemd/system/k3s.service.d/b.conf":     "[Service]\nEnvironment=HTTP_PROXY=http://first:1\n",
 	})
 	c := &survey{system: system{root: root}}
 	machineCollector{c}.unitProxies()
@@ -352,8 +357,97 @@ func TestUnitProxies(t *testing.T) {
 		{"all units", "/etc/systemd/system.conf.d/p.conf", map[string]string{"ALL_PROXY": "http://all:1"}},
 		{"containerd.service", "/etc/systemd/system/containerd.service.d/http-proxy.conf", map[string]string{"HTTP_PROXY": "http://proxy:3128", "NO_PROXY": "localhost,10.0.0.1"}},
 		{"crio.service", "/etc/sysconfig/proxy", map[string]string{"HTTPS_PROXY": "http://proxy:3129"}},
+		{"k3s.service", "/usr/lib/systemd/system/k3s.service.d/z.conf", map[string]string{"HTTP_PROXY": "http://last:1"}},
 	}
 	if diff := cmp.Diff(want, c.facts.UnitProxies); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// TestUnitSettings has what earlier clusters and packages leave beside units: names are told, values are not.
+func TestUnitSettings(t *testing.T) {
+	t.Parallel()
+	root := makeRoot(t, map[string]string{
+		"/etc/default/kubelet":                                      "# of the package\nKUBELET_EXTRA_ARGS=\n",
+		"/etc/sysconfig/kubelet":                                    "KUBELET_EXTRA_ARGS=\"--node-ip=10.0.0.9 \\\n --v 4\"\nGODEBUG=x\n;OLD=1\nHTTP_PROXY=http://p:1\n",
+		"/var/lib/kubelet/kubeadm-flags.env":                        "KUBELET_KUBEADM_ARGS=\"--pod-infra-container-image=registry/pause:3.9\"\n",
+		"/etc/systemd/system/k3s.service.env":                       "K3S_TOKEN=secret\n",
+		"/usr/lib/systemd/system/kubelet.service.d/10-kubeadm.conf": "[Service]\nExecStart=\nExecStart=/usr/bin/kubelet $KUBELET_EXTRA_ARGS\n",
+		"/etc/systemd/system/kubelet.service.d/20-own.conf": "# mine\n[Service]\nEnvironment=\"KUBELET_EXTRA_ARGS=--cgroup-driver=cgroupfs --v=2\" TOKEN=secret\n" +
+			"EnvironmentFile=-/etc/own\nCPUAffinity=0\n",
+		"/etc/systemd/system/kubelet.service.d/30-proxy.conf": "[Service]\nEnvironment=HTTP_PROXY=http://u:secret@p:1 no_proxy=x\n",
+		"/etc/systemd/system/kubelet.service.d/40-clear.conf": "[Service]\nEnvironment=\n",
+		"/run/systemd/system/kubelet.service.d/50-gone.conf":  "[Service]\nExecStart=/bin/false\n",
+		"/etc/systemd/system/kubelet.service.d/50-gone.conf":  "",
+	})
+	c := &survey{system: system{root: root}}
+	machineCollector{c}.unitSettings()
+	const dir = "/etc/systemd/system/kubelet.service.d/"
+	want := []UnitSetting{
+		{"kubelet.service", "/etc/sysconfig/kubelet", []string{"--node-ip", "--v", "GODEBUG"}},
+		{"kubelet.service", "/var/lib/kubelet/kubeadm-flags.env", []string{"--pod-infra-container-image"}},
+		{"kubelet.service", "/usr/lib/systemd/system/kubelet.service.d/10-kubeadm.conf", []string{"ExecStart"}},
+		{"kubelet.service", dir + "20-own.conf", []string{"--cgroup-driver", "--v", "CPUAffinity", "EnvironmentFile=-/etc/own", "TOKEN"}},
+		{"kubelet.service", dir + "40-clear.conf", []string{"Environment"}},
+		{"k3s.service", "/etc/systemd/system/k3s.service.env", []string{"K3S_TOKEN"}},
+	}
+	if diff := cmp.Diff(want, c.facts.UnitSettings); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// TestPortOfAnAddress tries the port of an address that this machine does not have, as the DNS cache's is before it runs: who listens
+// on all addresses is in its way, who listens on another one is not.
+func TestPortOfAnAddress(t *testing.T) {
+	t.Parallel()
+	address := netip.MustParseAddr("192.0.2.10")
+	for on, free := range map[string]bool{"127.0.0.53:0": true, "0.0.0.0:0": false, "[::]:0": false, "[::1]:0": true} {
+		l, err := net.Listen("tcp", on)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = l.Close() }()
+		u, err := net.ListenPacket("udp", on)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = u.Close() }()
+		tcp, udp := l.Addr().(*net.TCPAddr).AddrPort().Port(), u.LocalAddr().(*net.UDPAddr).AddrPort().Port()
+		f, err := Collect(t.Context(), Probe{Addresses: []netip.AddrPort{netip.AddrPortFrom(address, tcp), netip.AddrPortFrom(address, udp)}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range []Port{f.Ports[0], f.Ports[3]} { // TCP of the first, UDP of the second
+			seen := os.Geteuid() != 0 || p.Free || strings.HasPrefix(p.By, "node.test")
+			if p.Address != address || p.Free != free || p.Problem != "" || !seen {
+				t.Errorf("beside %s: %+v, want free: %v", on, p, free)
+			}
+		}
+	}
+}
+
+// TestWhoListens has systemd-resolved on its own address and another program on all.
+func TestWhoListens(t *testing.T) {
+	t.Parallel()
+	line := func(at, inode string) string {
+		return " 1: " + at + ":0035 00000000:0000 07 00000000:00000000 00:00000000 00000000 0 0 " + inode + " 2 0 0\n"
+	}
+	root := makeRoot(t, map[string]string{
+		"/proc/net/udp": "sl\n" + line("3500007F", "11") + line("0A19FEA9", "12"), "/proc/net/udp6": line(strings.Repeat("0", 32), "13"),
+		"/proc/11/comm": "systemd-resolve\n", "/proc/12/comm": "node-cache\n", "/proc/13/comm": "dnsmasq\n",
+	})
+	for pid, inode := range map[string]string{"11": "11", "12": "12", "13": "13"} {
+		if err := os.MkdirAll(root+"/proc/"+pid+"/fd", 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink("socket:["+inode+"]", root+"/proc/"+pid+"/fd/3"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c := networkCollector{&survey{system: system{root: root}}}
+	for address, want := range map[string]string{"169.254.25.10": "node-cache", "192.0.2.1": "dnsmasq", "127.0.0.53": "systemd-resolve"} {
+		if got := c.listener(Port{Network: "udp", Port: 53, Address: netip.MustParseAddr(address)}); got != want {
+			t.Errorf("%s: %q, want %q", address, got, want)
+		}
 	}
 }

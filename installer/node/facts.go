@@ -17,6 +17,8 @@ type Probe struct {
 	Ports []int `json:"ports,omitempty"`
 	// UDPPorts are the same for UDP.
 	UDPPorts []int `json:"udpPorts,omitempty"`
+	// Addresses are addresses with ports to test over TCP and UDP in the same way. The machine need not have the addresses.
+	Addresses []netip.AddrPort `json:"addresses,omitempty"`
 	// Units are names of systemd units.
 	Units []string `json:"units,omitempty"`
 	// Executables are names to look up in root's PATH.
@@ -141,6 +143,9 @@ type Facts struct {
 	Proxies map[string]string `json:"proxies,omitempty"`
 	// UnitProxies are those of container runtimes' and Kubernetes' units, from drop-ins and from systemd's own configuration.
 	UnitProxies []UnitProxy `json:"unitProxies,omitempty"`
+	// UnitSettings are the files that change the kubelet or k3s beside their units: environment files and drop-ins, at most 100. Those that
+	// only set proxies are left out.
+	UnitSettings []UnitSetting `json:"unitSettings,omitempty"`
 	// TimeSync is systemd's view of clock synchronisation: "yes", "no", or "" if unknown.
 	TimeSync string `json:"timeSync,omitempty"`
 	// Time describes clock synchronization.
@@ -227,6 +232,14 @@ type UnitProxy struct {
 	Proxies map[string]string `json:"proxies"`
 }
 
+// UnitSetting is what a file sets for a unit.
+type UnitSetting struct {
+	Unit string `json:"unit"`
+	File string `json:"file"`
+	// Sets are names of flags, of variables without flags, and of a drop-in's keys, sorted, at most 50. Values are left out.
+	Sets []string `json:"sets"`
+}
+
 // Module is the availability of a kernel module.
 type Module string
 
@@ -302,7 +315,9 @@ type HostsLine struct {
 type Port struct {
 	Network string `json:"network"` // "tcp" or "udp"
 	Port    int    `json:"port"`
-	Free    bool   `json:"free"`
+	// Address is the one of Probe.Addresses; it is invalid for all addresses.
+	Address netip.Addr `json:"address,omitzero"`
+	Free    bool       `json:"free"`
 	// By is the program that listens there, as far as root can see. Problem is the reason that the state is unknown.
 	By      string `json:"by,omitempty"`
 	Problem string `json:"problem,omitempty"`

@@ -2,17 +2,20 @@ package node
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -43,59 +46,83 @@ func runProgram(ctx context.Context, args ...string) ([]byte, error) {
 }
 
 // ports tries each port by listening on it, like the program that needs it.
-func (c networkCollector) ports() {
+func (c networkCollector) ports(ctx context.Context) {
 	for _, port := range c.probe.Ports {
-		c.facts.Ports = append(c.facts.Ports, tryPort("tcp", port))
+		c.tryPort(ctx, Port{Network: "tcp", Port: port})
 	}
 	for _, port := range c.probe.UDPPorts {
-		c.facts.Ports = append(c.facts.Ports, tryPort("udp", port))
+		c.tryPort(ctx, Port{Network: "udp", Port: port})
 	}
-	for i := range c.facts.Ports {
-		if p := &c.facts.Ports[i]; !p.Free && p.Problem == "" {
-			p.By = c.listener(p.Network, p.Port)
+	for _, at := range c.probe.Addresses {
+		c.tryPort(ctx, Port{Network: "tcp", Port: int(at.Port()), Address: at.Addr()})
+		c.tryPort(ctx, Port{Network: "udp", Port: int(at.Port()), Address: at.Addr()})
+	}
+}
+
+// tryPort adds the state of a port.
+func (c networkCollector) tryPort(ctx context.Context, p Port) {
+	if p.Port < 1 || p.Port > 65535 {
+		p.Problem = "no such port"
+	} else {
+		err := listenFor(ctx, p)
+		switch {
+		case err == nil:
+			p.Free = true
+		case errors.Is(err, unix.EADDRINUSE):
+			p.By = c.listener(p)
+		default:
+			p.Problem = err.Error()
 		}
 	}
+	c.facts.Ports = append(c.facts.Ports, p)
 }
 
-func tryPort(network string, port int) Port {
-	p := Port{Network: network, Port: port}
-	if port < 1 || port > 65535 {
-		p.Problem = "no such port"
-		return p
+// listenFor listens on a port for a moment. The machine need not have the port's address (ip(7), IP_FREEBIND).
+func listenFor(ctx context.Context, p Port) error {
+	address := ":" + strconv.Itoa(p.Port)
+	var config net.ListenConfig
+	if p.Address.IsValid() {
+		address = netip.AddrPortFrom(p.Address, uint16(p.Port)).String()
+		config.Control = func(_, _ string, conn syscall.RawConn) error {
+			var err error
+			return errors.Join(conn.Control(func(fd uintptr) { err = freeBind(int(fd), p.Address) }), err)
+		}
 	}
-	address := ":" + strconv.Itoa(port)
-	var l io.Closer
-	var err error
-	if network == "udp" {
-		l, err = net.ListenPacket(network, address)
-	} else {
-		l, err = net.Listen(network, address)
+	if p.Network == "udp" {
+		conn, err := config.ListenPacket(ctx, p.Network, address)
+		if err != nil {
+			return err
+		}
+		return conn.Close()
 	}
-	if err == nil {
-		err = l.Close()
+	l, err := config.Listen(ctx, p.Network, address)
+	if err != nil {
+		return err
 	}
-	switch {
-	case err == nil:
-		p.Free = true
-	case !errors.Is(err, unix.EADDRINUSE):
-		p.Problem = err.Error()
-	}
-	return p
+	return l.Close()
 }
 
-// listener returns the name of the program that listens on a port, "" if unknown.
-func (c networkCollector) listener(network string, port int) string {
+func freeBind(fd int, address netip.Addr) error {
+	if address.Is6() {
+		return unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_FREEBIND, 1)
+	}
+	return unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_FREEBIND, 1)
+}
+
+// listener returns the name of the program that keeps others from a port, "" if unknown.
+func (c networkCollector) listener(p Port) string {
 	inodes := map[string]bool{}
-	for _, file := range []string{"/proc/net/" + network, "/proc/net/" + network + "6"} {
+	for _, file := range []string{"/proc/net/" + p.Network, "/proc/net/" + p.Network + "6"} {
 		c.scan(file, func(line string) {
 			f := strings.Fields(line)
 			if len(f) < 10 {
 				return
 			}
 			const listening, unconnected = "0A", "07" // include/net/tcp_states.h
-			_, digits, _ := strings.Cut(f[1], ":")
+			address, digits, _ := strings.Cut(f[1], ":")
 			n, err := strconv.ParseUint(digits, 16, 16)
-			if err == nil && int(n) == port && (f[3] == listening || (network == "udp" && f[3] == unconnected)) {
+			open := f[3] == listening || (p.Network == "udp" && f[3] == unconnected)
+			if err == nil && int(n) == p.Port && open && p.meets(address) {
 				inodes["socket:["+f[9]+"]"] = true
 			}
 		})
@@ -116,6 +143,21 @@ func (c networkCollector) listener(network string, port int) string {
 		}
 	}
 	return ""
+}
+
+// meets reports whether a socket of /proc/net/tcp or its like is in the way of the port's address: on that one, or on all.
+func (p Port) meets(digits string) bool {
+	return !p.Address.IsValid() || strings.Trim(digits, "0") == "" || digits == procAddress(p.Address)
+}
+
+// procAddress writes an address as /proc/net/tcp does: words of 32 bits in the machine's order of bytes.
+func procAddress(a netip.Addr) string {
+	const word = 4
+	var b strings.Builder
+	for part := range slices.Chunk(a.AsSlice(), word) {
+		fmt.Fprintf(&b, "%08X", binary.NativeEndian.Uint32(part))
+	}
+	return b.String()
 }
 
 // services queries systemd.

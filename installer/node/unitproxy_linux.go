@@ -18,11 +18,7 @@ func (c machineCollector) unitProxies() {
 	add(all)
 	for _, name := range []string{"containerd", "docker", "crio", "kubelet", "k3s", "k3s-agent", "rke2-server", "rke2-agent"} {
 		u := UnitProxy{Unit: name + ".service"}
-		var files []string
-		for _, dir := range []string{"/usr/lib/systemd/system/", "/run/systemd/system/", "/etc/systemd/system/"} {
-			files = append(files, c.conf(dir+u.Unit+".d")...)
-		}
-		c.readUnit(&u, "Environment", files)
+		c.readUnit(&u, "Environment", c.dropIns(u.Unit))
 		add(u)
 	}
 }
@@ -42,7 +38,7 @@ func (c machineCollector) conf(dir string) []string {
 // readUnit adds the proxies that a key of files sets (systemd.exec(5)), and environment files; an empty value takes back earlier ones.
 func (c machineCollector) readUnit(u *UnitProxy, key string, files []string) {
 	for _, file := range files {
-		for line := range strings.Lines(strings.ReplaceAll(c.text(file), "\\\n", " ")) {
+		for line := range strings.Lines(joinLines(c.text(file))) {
 			name, value, ok := strings.Cut(strings.TrimSpace(line), "=")
 			name, value = strings.TrimSpace(name), strings.TrimSpace(value)
 			switch {

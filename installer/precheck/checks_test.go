@@ -212,6 +212,20 @@ func busy(f *node.Facts, port int, by string) {
 	}
 }
 
+// cached is good with a DNS cache on nodes, whose ports are free.
+func cached(t *testing.T) precheck.Input {
+	t.Helper()
+	in := good(t)
+	in.Cluster.DNS.NodeLocal = true
+	for _, h := range in.Hosts {
+		h.Facts.Modules["dummy"] = node.ModuleAvailable
+		for _, network := range []string{"tcp", "udp"} {
+			h.Facts.Ports = append(h.Facts.Ports, node.Port{Network: network, Port: 53, Address: netip.MustParseAddr(manifest.NodeDNSAddress), Free: true})
+		}
+	}
+	return in
+}
+
 func ours(f *node.Facts) {
 	setPath(f, node.Path{Path: precheck.MarkerDir, Type: "dir", Entries: []string{"registry"}})
 }

@@ -57,7 +57,7 @@ func isFastEnough(s *Subject) Finding {
 }
 
 func isNoDowngrade(s *Subject) Finding {
-	if s.Cluster.Etcd.Type != manifest.EtcdExternal || !s.Host.Is(manifest.RoleEtcd) || s.Facts.Unit("etcd.service").Load != "loaded" {
+	if s.Cluster.Kubernetes.Version == "" || s.Cluster.Etcd.Type != manifest.EtcdExternal || !s.Host.Is(manifest.RoleEtcd) || s.Facts.Unit("etcd.service").Load != "loaded" {
 		return skip()
 	}
 	want, err := catalog.Version(s.Cluster, "etcd")

@@ -246,7 +246,7 @@ func isCgroup2(s *Subject) Finding {
 
 func cgroupLevel(s *Subject) Level {
 	stays, said := s.Cluster.Kubernetes.Kubelet["failCgroupV1"].(bool)
-	if isBefore(s.Cluster.Kubernetes.Version, 1, 35) || said && !stays {
+	if v := s.Cluster.Kubernetes.Version; v == "" || isBefore(v, 1, 35) || said && !stays {
 		return Warn
 	}
 	return Block

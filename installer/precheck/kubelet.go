@@ -18,9 +18,9 @@ func kubeletChecks() []Check {
 			Source: "KubeKey v4 kubernetes_precheck",
 		},
 		{
-			ID: "kubelet-version", Groups: []string{GroupKubernetes}, Level: Block, Title: "the installed kubelet goes with the cluster's version", Rule: isFittingKubelet, Roles: cluster(),
+			ID: "kubelet-version", Groups: []string{GroupKubernetes}, Level: Warn, Title: "the installed kubelet goes with the cluster's version", Rule: isFittingKubelet, Roles: cluster(),
 			Why:     "kubeadm refuses to start: a kubelet may be up to three minor versions older than the cluster, and not newer",
-			Fix:     "install the kubelet of the cluster's version",
+			Fix:     "install the kubelet of the cluster's version; an installation by kkbundle brings its own",
 			Source:  "kubeadm KubeletVersion",
 			Kubeadm: []string{"KubeletVersion"},
 		},

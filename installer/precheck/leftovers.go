@@ -25,6 +25,12 @@ func leftoverChecks() []Check {
 			},
 		},
 		{
+			ID: "kubelet-arguments", Groups: []string{GroupKubernetes}, Level: Warn, Title: "no file of others sets up the kubelet", Rule: hasNoForeignArguments, Roles: cluster(),
+			Why:    "environment files and drop-ins of an earlier cluster or another tool also count for the kubelet, or k3s, that is installed, which then runs otherwise than the cluster file says",
+			Fix:    "remove these files; what is meant for this cluster belongs under kubernetes.kubelet of the cluster file, or is an exception of the rules file",
+			Source: "kubeadm's drop-in 10-kubeadm.conf and k3s' units, which read these environment files; systemd.unit(5)",
+		},
+		{
 			ID: "leftovers-network", Groups: []string{GroupKubernetes, GroupNetwork}, Level: Warn, Title: "no other pod network has left anything behind", Rule: hasNoOldNetwork, Roles: cluster(),
 			Why:    "old interfaces and rules send packets of the new pods to where nobody is; kubeadm reset leaves them",
 			Fix:    "reboot, or remove these interfaces (ip link delete) and rules (iptables -F; ipvsadm -C)",
@@ -80,6 +86,30 @@ func hasNoLeftovers(s *Subject) Finding {
 		}
 	}
 	return none(found, "none")
+}
+
+// kubeadmDropIn is the drop-in that the installation, or kubeadm's package, writes itself.
+const kubeadmDropIn = "10-kubeadm.conf"
+
+// hasNoForeignArguments looks at the unit that the cluster has. On kkbundle's own nodes kubeadm has written some of the files.
+func hasNoForeignArguments(s *Subject) Finding {
+	if s.Ours() {
+		return pass("kkbundle has installed here before")
+	}
+	units := []string{"kubelet.service"}
+	if s.Cluster.Kubernetes.Distribution == manifest.DistributionK3s {
+		units = []string{"k3s.service", "k3s-agent.service"}
+	}
+	var found []string
+	for _, u := range s.Facts.UnitSettings {
+		if slices.Contains(units, u.Unit) && path.Base(u.File) != kubeadmDropIn {
+			found = append(found, fmt.Sprintf("%s sets %s", u.File, some(u.Sets)))
+		}
+	}
+	if len(found) == 0 {
+		return pass("none")
+	}
+	return fail(strings.Join(found, "; "))
 }
 
 // isPodInterface reports whether an interface belongs to a pod network.

@@ -148,7 +148,7 @@ func kernelMutations() []mutation {
 		{"much entropy", good, w(func(f *node.Facts) { f.Kernel, f.Limits.Entropy = "5.4.0", 3000 }), nil},
 		{"no losetup", good, w(func(f *node.Facts) { delete(f.Executables, "losetup") }), each("executables", "w1")},
 		{"no conntrack for 1.31", good, of(old), each("executables", "cp1", "w1")},
-		{"no crictl for 1.30", withCluster(rich, func(c *manifest.Cluster) { c.Kubernetes.Version = "v1.30.4" }), w(func(f *node.Facts) { delete(f.Executables, "crictl") }), each("executables", "w1")},
+		{"no crictl for 1.30", withCluster(rich, func(c *manifest.Cluster) { c.Kubernetes.Version = "v1.30.4" }), w(func(f *node.Facts) { delete(f.Executables, "crictl") }), each("executables-optional", "w1")},
 		{"no iptables", good, w(func(f *node.Facts) { delete(f.Executables, "iptables") }), each("executables-optional", "w1")},
 		{"no iptables for Docker", withCluster(rich, func(c *manifest.Cluster) { c.CRI.Type = "docker" }), w(func(f *node.Facts) { delete(f.Executables, "iptables") }), each("executables", "w1")},
 		{"no ipvsadm", withCluster(rich, func(c *manifest.Cluster) { c.Kubernetes.ProxyMode = "ipvs" }), w(func(f *node.Facts) { delete(f.Executables, "ipvsadm") }), each("executables-optional", "w1")},
@@ -318,6 +318,21 @@ func networkMutations() []mutation {
 		{"a way was not tried", rich, func(in *input) { in.Links[0].OK, in.Links[0].Skipped = false, "w1 could not listen" }, each("links", "cp1")},
 		{"smaller packets on the way", rich, func(in *input) { in.Links[0].MTU = 1400 }, each("path-mtu", "cp1")},
 		{"port of the kubelet", good, w(func(f *node.Facts) { busy(f, 10250, "nginx") }), each("ports", "w1")},
+		{"port of the DNS cache", cached, w(func(f *node.Facts) { busy(f, 53, "dnsmasq") }), each("ports", "w1")},
+		{"systemd-resolved beside the DNS cache", cached, w(func(f *node.Facts) {
+			f.Ports = append(f.Ports, node.Port{Network: "udp", Port: 53, By: "systemd-resolve"}) // on all addresses nobody else could listen
+		}), nil},
+		{"our own DNS cache", cached, w(func(f *node.Facts) {
+			ours(f)
+			busy(f, 53, "node-cache")
+		}), nil},
+		{"DNS of others on our own node", cached, w(func(f *node.Facts) {
+			ours(f)
+			busy(f, 53, "dnsmasq")
+		}), each("ports", "w1")},
+		{"port 53 without a DNS cache", good, w(func(f *node.Facts) {
+			f.Ports = append(f.Ports, node.Port{Network: "udp", Port: 53, By: "dnsmasq"})
+		}), nil},
 		{"port of the registry", good, cp(func(f *node.Facts) { busy(f, 5000, "docker-proxy") }), each("ports", "cp1")},
 		{"other port of the registry", good, of(func(c *manifest.Cluster) { c.ImageRegistry.Port = 5001 }), each("ports", "cp1")}, // was not tried
 		{"no registry", good, func(in *input) {
@@ -512,6 +527,25 @@ func installedMutations() []mutation {
 		{"data of an old etcd where none will run", good, w(func(f *node.Facts) {
 			setPath(f, node.Path{Path: "/var/lib/etcd", Type: "dir", Entries: []string{"member"}})
 		}), nil},
+		{"arguments of another kubelet", good, w(func(f *node.Facts) {
+			f.UnitSettings = []node.UnitSetting{{Unit: "kubelet.service", File: "/etc/default/kubelet", Sets: []string{"--cgroup-driver", "--node-ip"}}}
+		}), each("kubelet-arguments", "w1")},
+		{"arguments of our own node", oursNow, cp(func(f *node.Facts) {
+			f.UnitSettings = []node.UnitSetting{{Unit: "kubelet.service", File: "/var/lib/kubelet/kubeadm-flags.env", Sets: []string{"--pod-infra-container-image"}}}
+		}), nil},
+		{"the drop-in that the installation writes", good, w(func(f *node.Facts) {
+			f.UnitSettings = []node.UnitSetting{{Unit: "kubelet.service", File: "/etc/systemd/system/kubelet.service.d/10-kubeadm.conf", Sets: []string{"ExecStart"}}}
+		}), nil},
+		{"arguments of a k3s that is not installed", good, w(func(f *node.Facts) {
+			f.UnitSettings = []node.UnitSetting{{Unit: "k3s.service", File: "/etc/systemd/system/k3s.service.env", Sets: []string{"K3S_TOKEN"}}}
+		}), nil},
+		{"arguments of another k3s", withCluster(good, func(c *manifest.Cluster) {
+			c.Kubernetes.Distribution, c.Kubernetes.Version = "k3s", "v1.34.3+k3s1"
+		}), w(func(f *node.Facts) {
+			f.UnitSettings = []node.UnitSetting{
+				{Unit: "kubelet.service", File: "/etc/default/kubelet", Sets: []string{"--v"}}, {Unit: "k3s-agent.service", File: "/etc/default/k3s-agent", Sets: []string{"--v"}},
+			}
+		}), each("kubelet-arguments", "w1")},
 		{"running kubelet", good, w(func(f *node.Facts) { setUnit(f, "kubelet.service", "active") }), each("leftovers", "w1")},
 		{"docker", good, w(func(f *node.Facts) { setUnit(f, "docker.service", "active") }), each("runtime", "w1")},
 		{"podman's images and CRI-O", withCluster(good, func(c *manifest.Cluster) { c.CRI.Type = "crio" }), w(func(f *node.Facts) {
@@ -568,6 +602,10 @@ func restMutations() []mutation {
 	return []mutation{
 		{"no runtime", rich, w(func(f *node.Facts) { setUnit(f, "containerd.service", "inactive") }), each("cri", "w1")},
 		{"installed containerd 1.5", rich, w(func(f *node.Facts) { setProgram(f, "containerd", "1.5.18") }), each("containerd-installed", "w1")},
+		{"an old containerd of ours, before an upgrade", rich, w(func(f *node.Facts) {
+			ours(f)
+			setProgram(f, "containerd", "1.5.18")
+		}), nil},
 		{"old Docker", rich, on("reg1", func(f *node.Facts) { setProgram(f, "docker", "19.03.15") }), each("docker-version", "reg1")},
 		{"no Docker", rich, on("reg1", func(f *node.Facts) {
 			f.Programs = slices.DeleteFunc(f.Programs, func(p node.Program) bool { return p.Name == "docker" })

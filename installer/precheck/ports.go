@@ -2,6 +2,7 @@ package precheck
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -14,9 +15,9 @@ func portChecks() []Check {
 	return []Check{
 		{
 			ID: "ports", Groups: []string{GroupNetwork}, Level: Block, Title: "the ports are free", Rule: hasPorts, Essential: true,
-			Why:     "the API server, etcd, the kubelet or the registry could not listen there",
-			Fix:     "stop the program that has the port",
-			Source:  "kubeadm Port-*; ports of the pod network, of the registry and of the load balancer",
+			Why:     "the API server, etcd, the kubelet, the DNS cache of nodes or the registry could not listen there",
+			Fix:     "stop the program that has the port; one that answers DNS may also listen on its own addresses only, for the DNS cache of nodes needs its address alone (dnsmasq: bind-dynamic)",
+			Source:  "kubeadm Port-*; ports of the pod network, of the DNS cache of nodes, of the registry and of the load balancer",
 			Kubeadm: []string{"Port-6443", "Port-10257", "Port-10259", "Port-10250", "Port-2379", "Port-2380"},
 		},
 	}
@@ -26,33 +27,69 @@ type port struct {
 	network string
 	number  int
 	what    string
+	address netip.Addr // invalid for all addresses
+}
+
+func tcp(number int, what string) port { return port{network: "tcp", number: number, what: what} }
+func udp(number int, what string) port { return port{network: "udp", number: number, what: what} }
+
+// String names the port and its program.
+func (p port) String() string {
+	if p.address.IsValid() {
+		return fmt.Sprintf("%s/%s (%s)", netip.AddrPortFrom(p.address, uint16(p.number)), p.network, p.what)
+	}
+	return fmt.Sprintf("%d/%s (%s)", p.number, p.network, p.what)
+}
+
+// in returns the port's state on a host.
+func (p port) in(f *node.Facts) (node.Port, bool) {
+	i := slices.IndexFunc(f.Ports, func(o node.Port) bool {
+		return o.Network == p.network && o.Port == p.number && o.Address == p.address
+	})
+	if i < 0 {
+		return node.Port{}, false
+	}
+	return f.Ports[i], true
 }
 
 // portsOf returns the ports that a host's roles need.
 func portsOf(c *manifest.Cluster, h manifest.Host) []port {
 	var list []port
 	if h.Is(manifest.RoleControlPlane) {
-		list = append(list, port{"tcp", manifest.DefaultPort, "API server"}, port{"tcp", 10257, "controller manager"}, port{"tcp", 10259, "scheduler"})
+		list = append(list, tcp(manifest.DefaultPort, "API server"), tcp(10257, "controller manager"), tcp(10259, "scheduler"))
 	}
 	if hasEtcd(c, h) {
-		list = append(list, port{"tcp", 2379, "etcd"}, port{"tcp", 2380, "etcd"})
+		list = append(list, tcp(2379, "etcd"), tcp(2380, "etcd"))
 	}
 	if h.Is(manifest.RoleCluster) {
-		list = append(list, port{"tcp", 10250, "kubelet"})
+		list = append(list, tcp(10250, "kubelet"))
 		for _, network := range networks(c) {
 			list = append(list, networkPorts(network)...)
 		}
 	}
 	if c.ControlPlaneEndpoint.Type == manifest.EndpointHAProxy && h.Is(manifest.RoleWorker) && !h.Is(manifest.RoleControlPlane) {
-		list = append(list, port{"tcp", manifest.DefaultPort, "haproxy"}, port{"tcp", 8081, "haproxy"})
+		list = append(list, tcp(manifest.DefaultPort, "haproxy"), tcp(8081, "haproxy"))
 	}
 	if h.Is(manifest.RoleRegistry) {
 		switch c.ImageRegistry.Type {
 		case manifest.RegistryPlain:
-			list = append(list, port{"tcp", c.ImageRegistry.Port, "registry"})
+			list = append(list, tcp(c.ImageRegistry.Port, "registry"))
 		case manifest.RegistryHarbor:
-			list = append(list, port{"tcp", 80, "Harbor"}, port{"tcp", 443, "Harbor"})
+			list = append(list, tcp(80, "Harbor"), tcp(443, "Harbor"))
 		}
+	}
+	return list
+}
+
+// nodeDNSPorts are those of the DNS cache on nodes. A program that listens on other addresses, as systemd-resolved does, is not in its way.
+func nodeDNSPorts(c *manifest.Cluster, h manifest.Host) []port {
+	if !c.DNS.NodeLocal || !h.Is(manifest.RoleCluster) {
+		return nil
+	}
+	address := netip.MustParseAddr(manifest.NodeDNSAddress)
+	list := []port{tcp(53, "DNS cache"), udp(53, "DNS cache")}
+	for i := range list {
+		list[i].address = address
 	}
 	return list
 }
@@ -73,15 +110,15 @@ func hasEtcd(c *manifest.Cluster, h manifest.Host) bool {
 func networkPorts(network manifest.NetworkType) []port {
 	switch network {
 	case manifest.NetworkFlannel:
-		return []port{{"udp", 8472, "flannel"}}
+		return []port{udp(8472, "flannel")}
 	case manifest.NetworkCalico:
-		return []port{{"tcp", 179, "calico"}, {"udp", 4789, "calico"}}
+		return []port{tcp(179, "calico"), udp(4789, "calico")}
 	case manifest.NetworkCilium:
-		return []port{{"tcp", 4240, "cilium"}, {"tcp", 4244, "cilium"}, {"udp", 8472, "cilium"}}
+		return []port{tcp(4240, "cilium"), tcp(4244, "cilium"), udp(8472, "cilium")}
 	case manifest.NetworkKubeOVN:
-		return []port{{"tcp", 6641, "kube-ovn"}, {"tcp", 6642, "kube-ovn"}, {"udp", 6081, "kube-ovn"}}
+		return []port{tcp(6641, "kube-ovn"), tcp(6642, "kube-ovn"), udp(6081, "kube-ovn")}
 	case manifest.NetworkHybridnet:
-		return []port{{"udp", 8472, "hybridnet"}}
+		return []port{udp(8472, "hybridnet")}
 	default:
 		return nil
 	}
@@ -101,6 +138,7 @@ func (p port) isOurs(program string) bool {
 		"haproxy":            {"haproxy"},
 		"registry":           {"registry"},
 		"Harbor":             {"docker-proxy"},
+		"DNS cache":          {"node-cache"},
 		"calico":             {"bird", "calico-node"},
 		"cilium":             {"cilium-agent"},
 		"kube-ovn":           {"ovsdb-server"},
@@ -110,15 +148,12 @@ func (p port) isOurs(program string) bool {
 func hasPorts(s *Subject) Finding {
 	var busy, untold []string
 	held := false
-	for _, want := range portsOf(s.Cluster, s.Host.Host) {
-		i := slices.IndexFunc(s.Facts.Ports, func(p node.Port) bool { return p.Network == want.network && p.Port == want.number })
-		name := fmt.Sprintf("%d/%s (%s)", want.number, want.network, want.what)
-		if i < 0 {
-			untold = append(untold, name+" was not tried")
-			continue
-		}
-		p := s.Facts.Ports[i]
+	for _, want := range append(portsOf(s.Cluster, s.Host.Host), nodeDNSPorts(s.Cluster, s.Host.Host)...) {
+		name := want.String()
+		p, tried := want.in(s.Facts)
 		switch {
+		case !tried:
+			untold = append(untold, name+" was not tried")
 		case p.Free:
 		case p.Problem != "":
 			untold = append(untold, name+": "+p.Problem)

@@ -34,6 +34,11 @@ func ProbeFor(c *manifest.Cluster, h Host) node.Probe {
 			p.Ports = append(p.Ports, port.number)
 		}
 	}
+	for _, port := range nodeDNSPorts(c, h.Host) {
+		if at := netip.AddrPortFrom(port.address, uint16(port.number)); !slices.Contains(p.Addresses, at) {
+			p.Addresses = append(p.Addresses, at)
+		}
+	}
 	for _, s := range h.Space {
 		p.Dirs = append(p.Dirs, s.Dir)
 	}

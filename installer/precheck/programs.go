@@ -18,15 +18,15 @@ func programChecks() []Check {
 			Source: "kubeadm FileExisting-*, by version; Docker needs iptables",
 			Kubeadm: []string{
 				"FileExisting-cp", "FileExisting-mount", "FileExisting-losetup", "FileExisting-conntrack",
-				"FileExisting-ip", "FileExisting-iptables", "FileExisting-nsenter", "FileExisting-crictl",
+				"FileExisting-ip", "FileExisting-iptables", "FileExisting-nsenter",
 			},
 		},
 		{
 			ID: "executables-optional", Groups: []string{GroupOS}, Level: Warn, Title: "the programs are there that some features use", Rule: hasOptionalExecutables, Roles: cluster(),
-			Why:     "without iptables, pods that ask for a port of the host (hostPort) get none; without the others, port forwarding, limits of bandwidth or looking into IPVS do not work",
-			Fix:     "install iptables and, if they are named, socat, iproute2 (tc), ethtool, ebtables, ipset and ipvsadm",
+			Why:     "without iptables, pods that ask for a port of the host (hostPort) get none; without the others, port forwarding, limits of bandwidth or looking into IPVS do not work, and kubeadm before 1.31 refuses to start without crictl",
+			Fix:     "install iptables and, if they are named, socat, iproute2 (tc), ethtool, ebtables, ipset, ipvsadm and crictl, which an installation by kkbundle brings",
 			Source:  "CNI plugins portmap and bandwidth; cri-dockerd; warnings of earlier kubeadm versions",
-			Kubeadm: []string{"FileExisting-ebtables", "FileExisting-ethtool", "FileExisting-socat", "FileExisting-tc", "FileExisting-touch"},
+			Kubeadm: []string{"FileExisting-ebtables", "FileExisting-ethtool", "FileExisting-socat", "FileExisting-tc", "FileExisting-touch", "FileExisting-crictl"},
 		},
 		{
 			ID: "packages", Groups: []string{GroupOS, GroupKKBundle}, Level: Warn, Title: "packages that the roles need are on the host, or in the bundle for its distribution", Rule: hasPackages,
@@ -69,15 +69,16 @@ func neededExecutables(s *Subject) []string {
 	if isBefore(version, 1, 32) {
 		list = append(list, "conntrack")
 	}
-	if isBefore(version, 1, 31) && !s.Input.Install {
-		list = append(list, "crictl")
-	}
 	return list
 }
 
-func optionalExecutables(c *manifest.Cluster) []string {
+func optionalExecutables(s *Subject) []string {
 	list := []string{"iptables"}
+	c := s.Cluster
 	version := c.Kubernetes.Version
+	if isBefore(version, 1, 31) && !s.Input.Install {
+		list = append(list, "crictl")
+	}
 	if isBefore(version, 1, 33) {
 		list = append(list, "tc", "ethtool", "touch")
 	}
@@ -98,7 +99,7 @@ func hasExecutables(s *Subject) Finding { return s.hasAll(neededExecutables(s)) 
 // hasOptionalExecutables excludes the required ones.
 func hasOptionalExecutables(s *Subject) Finding {
 	needed := neededExecutables(s)
-	list := slices.DeleteFunc(optionalExecutables(s.Cluster), func(name string) bool { return slices.Contains(needed, name) })
+	list := slices.DeleteFunc(optionalExecutables(s), func(name string) bool { return slices.Contains(needed, name) })
 	if len(list) == 0 {
 		return skip()
 	}

@@ -153,7 +153,10 @@ func TestLevels(t *testing.T) {
 		{"bridges with flannel", rich, func(in *precheck.Input) {
 			in.Cluster.CNI.Type = "flannel"
 			noBridge(in)
-		}, "bridge-netfilter", precheck.Block},
+		}, "bridge-netfilter", precheck.Warn},
+		{"forwarding of IPv6", rich, w(func(f *node.Facts) { f.Sysctls["net.ipv6.conf.default.forwarding"] = "0" }), "ipv6-forward", precheck.Warn},
+		{"no IPv6 at all", rich, w(func(f *node.Facts) { f.Sysctls["net.ipv6.conf.all.disable_ipv6"] = "1" }), "ipv6-forward", precheck.Block},
+		{"cgroups of version 1 without a version", good, version(""), "cgroup-version", precheck.Warn},
 		{"ipvs with 1.35", rich, of(func(c *manifest.Cluster) { c.Kubernetes.ProxyMode, c.Kubernetes.Version = "ipvs", "v1.35.0" }), "proxy-mode", precheck.Warn},
 		{"nftables with 1.30", rich, of(func(c *manifest.Cluster) { c.Kubernetes.Version = "v1.30.1" }), "proxy-mode", precheck.Block},
 		{"a way that pods may need", rich, func(in *precheck.Input) {
@@ -180,6 +183,57 @@ func TestLevels(t *testing.T) {
 				t.Errorf("want %s at level %s among %v", c.id, c.want, failed(r))
 			}
 		})
+	}
+}
+
+// TestWithoutBundle looks at hosts that a bundle would be installed on, and once more without it: what does not keep the installation from
+// succeeding does not block there either.
+func TestWithoutBundle(t *testing.T) {
+	t.Parallel()
+	blocking := func(in precheck.Input) map[string][]string {
+		list := map[string][]string{}
+		for _, r := range precheck.Evaluate(in).Results {
+			if !r.OK && r.Level == precheck.Block {
+				list[r.Host] = append(list[r.Host], r.ID)
+			}
+		}
+		return list
+	}
+	for _, m := range mutations() {
+		in := m.base(t)
+		m.change(&in)
+		in.Install = true
+		with := blocking(in)
+		in.Install = false
+		for host, ids := range blocking(in) {
+			if len(with[host]) == 0 {
+				t.Errorf("%s: %s on %q blocks without a bundle, and nothing with one", m.name, ids, host)
+			}
+		}
+	}
+}
+
+// TestWithoutVersion has no cluster file: what depends on the version of Kubernetes is left out.
+func TestWithoutVersion(t *testing.T) {
+	t.Parallel()
+	in := good(t)
+	in.Cluster, in.Install, in.Architectures = nil, false, nil
+	for i := range in.Hosts {
+		prepare(in.Hosts[i].Facts)
+		setUnit(in.Hosts[i].Facts, "etcd.service", "inactive")
+		cgroup1(in.Hosts[i].Facts)
+	}
+	if diff := cmp.Diff(each("cgroup-version", "cp1", "w1"), failed(precheck.Evaluate(in))); diff != "" {
+		t.Errorf("failed checks (-want +got):\n%s", diff)
+	}
+	for _, etcd := range []manifest.EtcdType{manifest.EtcdInternal, manifest.EtcdExternal} {
+		in.Cluster = &manifest.Cluster{}
+		in.Cluster.Etcd.Type = etcd
+		for _, r := range precheck.Evaluate(in).Results {
+			if r.Unknown || r.Level == precheck.Block && !r.OK {
+				t.Errorf("%s: %s on %q: %s", etcd, r.ID, r.Host, r.Found)
+			}
+		}
 	}
 }
 
@@ -267,7 +321,7 @@ func TestRecorded(t *testing.T) {
 // TestProbe takes away from the facts what is not asked for; nothing of that is missed.
 func TestProbe(t *testing.T) {
 	t.Parallel()
-	for name, base := range map[string]func(*testing.T) precheck.Input{"good": good, "rich": rich, "existing": existing} {
+	for name, base := range map[string]func(*testing.T) precheck.Input{"good": good, "rich": rich, "existing": existing, "cached": cached} {
 		in := base(t)
 		want := failed(precheck.Evaluate(in))
 		for _, h := range in.Hosts {
@@ -283,6 +337,9 @@ func trim(f *node.Facts, p node.Probe) {
 	f.Dirs = slices.DeleteFunc(f.Dirs, func(d node.Dir) bool { return !slices.Contains(p.Dirs, d.Path) })
 	f.Paths = slices.DeleteFunc(f.Paths, func(o node.Path) bool { return !slices.Contains(p.Paths, o.Path) })
 	f.Ports = slices.DeleteFunc(f.Ports, func(o node.Port) bool {
+		if o.Address.IsValid() {
+			return !slices.Contains(p.Addresses, netip.AddrPortFrom(o.Address, uint16(o.Port)))
+		}
 		return !slices.Contains(map[string][]int{"tcp": p.Ports, "udp": p.UDPPorts}[o.Network], o.Port)
 	})
 	f.Systemd.Units = slices.DeleteFunc(f.Systemd.Units, func(u node.Unit) bool { return !slices.Contains(p.Units, u.Name) })

@@ -52,15 +52,15 @@ func runtimeChecks() []Check {
 			Source: "KubeKey v4 cri_precheck (1.6.0); Kubernetes 1.35 is the last with containerd 1.7",
 		},
 		{
-			ID: "docker-version", Groups: []string{GroupCRI, GroupRegistry}, Level: Block, Title: "Docker is there, and new enough, where it is needed", Rule: hasDocker,
+			ID: "docker-version", Groups: []string{GroupCRI, GroupRegistry}, Level: Warn, Title: "Docker is there, and new enough, where it is needed", Rule: hasDocker,
 			Why:    "Harbor, or pods with cri.type docker, run with it",
-			Fix:    "install Docker 20.10.10 or newer",
+			Fix:    "install Docker 20.10.10 or newer; an installation by kkbundle does so",
 			Source: "KubeKey v4 image_registry_precheck; Harbor's prerequisites (20.10.10)",
 		},
 		{
-			ID: "compose-version", Groups: []string{GroupRegistry}, Level: Block, Title: "Docker Compose is there, and new enough, where Harbor will be", Rule: hasCompose, Roles: []manifest.Role{manifest.RoleRegistry},
+			ID: "compose-version", Groups: []string{GroupRegistry}, Level: Warn, Title: "Docker Compose is there, and new enough, where Harbor will be", Rule: hasCompose, Roles: []manifest.Role{manifest.RoleRegistry},
 			Why:    "Harbor's parts are started by it",
-			Fix:    "install Docker Compose 1.18.0 or newer",
+			Fix:    "install Docker Compose 1.18.0 or newer; an installation by kkbundle does so",
 			Source: "KubeKey v4 image_registry_precheck; Harbor's prerequisites (1.18.0)",
 		},
 	}
@@ -165,6 +165,9 @@ func isNewContainerd(s *Subject) Finding {
 		return skip()
 	}
 	version := s.Cluster.CRI.Version
+	if version == "" && s.Cluster.Kubernetes.Version == "" {
+		return skip() // neither is known
+	}
 	if version == "" {
 		var err error
 		if version, err = catalog.Version(s.Cluster, "containerd"); err != nil {
@@ -175,7 +178,7 @@ func isNewContainerd(s *Subject) Finding {
 }
 
 func hasNewContainerd(s *Subject) Finding {
-	if s.Input.Install || s.Cluster.CRI.Type != manifest.RuntimeContainerd || s.Facts.Unit("containerd.service").Active != "active" {
+	if s.Input.Install || s.Ours() || s.Cluster.CRI.Type != manifest.RuntimeContainerd || s.Facts.Unit("containerd.service").Active != "active" {
 		return skip()
 	}
 	version := versionOf(s.Facts, "containerd")

@@ -5,7 +5,6 @@ import (
 	"strconv"
 
 	"github.com/kkbundle/kkbundle/installer/node"
-	"github.com/kkbundle/kkbundle/manifest"
 )
 
 // Kernel parameters used by checks.
@@ -20,11 +19,11 @@ const (
 func sysctls() []string { return []string{forward4, forward6, bridge4, bridge6, disabled6} }
 
 // sysctlChecks check kernel parameters. An installation by kkbundle sets them, so their present values matter only for
-// other installers.
+// other installers: they are warnings, for who looks at hosts without a bundle may install from one.
 func sysctlChecks() []Check {
 	return []Check{
 		{
-			ID: "ip-forward", Groups: []string{GroupNetwork}, Level: Block, Title: "the host forwards packets", Rule: forwards, Roles: cluster(),
+			ID: "ip-forward", Groups: []string{GroupNetwork}, Level: Warn, Title: "the host forwards packets", Rule: forwards, Roles: cluster(),
 			Why:     "pods reach nothing outside their host, and kubeadm refuses to start",
 			Fix:     "sysctl -w net.ipv4.ip_forward=1, and the same in a file of /etc/sysctl.d; an installation by kkbundle does so",
 			Source:  "kubeadm FileContent--proc-sys-net-ipv4-ip_forward",
@@ -32,14 +31,14 @@ func sysctlChecks() []Check {
 		},
 		{
 			ID: "ipv6-forward", Groups: []string{GroupNetwork}, Level: Block, Title: "the host forwards packets of IPv6 where the cluster uses it", Rule: forwards6, Roles: cluster(),
+			LevelOf: forward6Level, Varies: "warns about forwarding, which the installation sets; blocks if IPv6 is switched off",
 			Why:     "pods reach nothing outside their host by IPv6, and kubeadm refuses to start",
-			Fix:     "net.ipv6.conf.all.forwarding=1 and net.ipv6.conf.default.forwarding=1 in a file of /etc/sysctl.d",
+			Fix:     "net.ipv6.conf.all.forwarding=1 and net.ipv6.conf.default.forwarding=1 in a file of /etc/sysctl.d; an installation by kkbundle does so, but does not switch IPv6 on",
 			Source:  "kubeadm FileContent--proc-sys-net-ipv6-conf-default-forwarding (KubeKey sets all, kubeadm reads default)",
 			Kubeadm: []string{"FileContent--proc-sys-net-ipv6-conf-default-forwarding"},
 		},
 		{
-			ID: "bridge-netfilter", Groups: []string{GroupNetwork}, Level: Block, Title: "bridged packets go through iptables", Rule: filtersBridges, Roles: cluster(),
-			LevelOf: bridgeLevel, Varies: "warns where the pod network has no bridge (all but flannel)",
+			ID: "bridge-netfilter", Groups: []string{GroupNetwork}, Level: Warn, Title: "bridged packets go through iptables", Rule: filtersBridges, Roles: cluster(),
 			Why:     "services that lead to a pod on the same host do not answer",
 			Fix:     "modprobe br_netfilter, and net.bridge.bridge-nf-call-iptables=1 in a file of /etc/sysctl.d; an installation by kkbundle does so",
 			Source:  "kubeadm up to 1.29; KubeKey and Kubespray set it",
@@ -101,6 +100,13 @@ func forwards6(s *Subject) Finding {
 	return s.isOn(forward6)
 }
 
+func forward6Level(s *Subject) Level {
+	if s.Facts.Sysctls[disabled6] == "1" {
+		return Block
+	}
+	return Warn
+}
+
 func filtersBridges(s *Subject) Finding {
 	if s.Facts.Modules["br_netfilter"] == node.ModuleMissing {
 		return skip() // reported by modules
@@ -110,13 +116,6 @@ func filtersBridges(s *Subject) Finding {
 		return s.isOn(bridge6)
 	}
 	return found
-}
-
-func bridgeLevel(s *Subject) Level {
-	if hasNetwork(s.Cluster, manifest.NetworkFlannel) {
-		return Block
-	}
-	return Warn
 }
 
 func watchesEnough(s *Subject) Finding {
