@@ -320,7 +320,7 @@ func networkMutations() []mutation {
 		{"port of the kubelet", good, w(func(f *node.Facts) { busy(f, 10250, "nginx") }), each("ports", "w1")},
 		{"port of the DNS cache", cached, w(func(f *node.Facts) { busy(f, 53, "dnsmasq") }), each("ports", "w1")},
 		{"systemd-resolved beside the DNS cache", cached, w(func(f *node.Facts) {
-			f.Ports = append(f.Ports, node.Port{Network: "udp", Port: 53, By: "systemd-resolve"}) // on all addresses nobody else could listen
+			f.Ports = slices.Insert(f.Ports, 0, node.Port{Network: "udp", Port: 53, By: "systemd-resolve"}) // on all addresses nobody else could listen
 		}), nil},
 		{"our own DNS cache", cached, w(func(f *node.Facts) {
 			ours(f)
