@@ -113,9 +113,9 @@ func (r *release) check(suite string, now time.Time) error {
 	return nil
 }
 
-// architecture refuses an architecture that the repository lacks.
+// architecture refuses an architecture that the repository lacks. One that has lists for all architectures alone serves each.
 func (r *release) architecture(arch string) error {
-	if len(r.architectures) > 0 && !slices.Contains(r.architectures, arch) && !slices.Contains(r.architectures, "all") {
+	if len(r.architectures) > 0 && !slices.Contains(r.architectures, arch) && !slices.Equal(r.architectures, []string{"all"}) {
 		return fmt.Errorf("not published for %s, only for %s", arch, strings.Join(r.architectures, ", "))
 	}
 	return nil
