@@ -313,11 +313,15 @@ func TestReadSites(t *testing.T) {
 	}{
 		"default arch": {v3 + "  kubernetes: {version: v1.34.3}\n", []string{"platforms:\n    - linux/arm64\n    - linux/amd64\n", "default arch amd64 applies to n2"}},
 		"k3s":          {v3 + "  kubernetes: {version: v1.34.3-k3s}\n  etcd: {type: kubeadm}\n", []string{"version: v1.34.3+k3s1", "distribution: k3s", "spec.etcd.type is not carried over: k3s keeps its own etcd"}},
-		"chart without version": {v3 + "  kubernetes: {version: v1.34.3}\n  addons: [{name: a, sources: {chart: {name: web, repo: https://charts.example}}}]\n",
-			[]string{"version: '*'", "f:11: the chart web has no version: the newest is used"}},
+		"chart without version": {
+			v3 + "  kubernetes: {version: v1.34.3}\n  addons: [{name: a, sources: {chart: {name: web, repo: https://charts.example}}}]\n",
+			[]string{"version: '*'", "f:11: the chart web has no version: the newest is used"},
+		},
 		"addon of YAML": {v3 + "  kubernetes: {version: v1.34.3}\n  addons: [{name: a, sources: {yaml: {path: [a.yaml]}}}]\n", []string{"manifests:\n        - a.yaml"}},
-		"Cilium of a mirror": {mirror + "  - registry.example/kubesphereio/cilium:v1.18.3\n  - registry.example:5000/kubesphereio/operator-generic:v1.18.3\n",
-			[]string{"cni.type cilium was guessed"}},
+		"Cilium of a mirror": {
+			mirror + "  - registry.example/kubesphereio/cilium:v1.18.3\n  - registry.example:5000/kubesphereio/operator-generic:v1.18.3\n",
+			[]string{"cni.type cilium was guessed"},
+		},
 		"Calico of a mirror":  {mirror + "  - registry.example/kubesphereio/kube-controllers:v3.31.0\n", []string{"cni.type calico was guessed"}},
 		"Flannel of a mirror": {mirror + "  - registry.example/kubesphereio/flannel-cni-plugin@sha256:" + strings.Repeat("a", 64) + "\n", []string{"cni.type flannel was guessed"}},
 		"Config without a version": {

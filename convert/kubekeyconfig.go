@@ -12,7 +12,7 @@ import (
 )
 
 // config reads a Config of KubeKey v4: its cluster, and the content that `kk artifact export` would pack.
-func (s *site) config(o *object) error {
+func (s *site) config(o *object) error { //nolint:funlen // one line for each key
 	spec := o.mapping("spec")
 	download := spec.mapping("download")
 	s.carried(spec, "download", "image_manifests", "zone")

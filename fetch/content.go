@@ -126,12 +126,12 @@ func (k *contentKind) is(head []byte) bool {
 }
 
 // program is the kind of executable files: ELF, scripts, Windows, macOS (one and several architectures), zip archives of Python.
-var program = &contentKind{name: "program", begins: []string{
+var program = &contentKind{name: "program", begins: []string{ //nolint:gochecknoglobals // a constant
 	"\x7fELF", "#!", "MZ", "\xfe\xed\xfa\xce", "\xfe\xed\xfa\xcf", "\xce\xfa\xed\xfe", "\xcf\xfa\xed\xfe", "\xca\xfe\xba\xbe", "PK\x03\x04",
 }}
 
 // kinds are the kinds of files by the end of their name.
-var kinds = map[string]*contentKind{
+var kinds = map[string]*contentKind{ //nolint:gochecknoglobals // a constant
 	"gz":   {name: "gzip archive", begins: []string{"\x1f\x8b"}},
 	"zip":  {name: "zip archive", begins: []string{"PK\x03\x04", "PK\x05\x06", "PK\x07\x08"}},
 	"xz":   {name: "xz archive", begins: []string{"\xfd7zXZ\x00"}},

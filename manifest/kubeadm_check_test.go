@@ -156,9 +156,10 @@ func TestReservedSettingsExist(t *testing.T) {
 		if r.section != kubeadmSection {
 			continue
 		}
-		at, ok := clusterConfiguration(true), true
+		at := clusterConfiguration(true)
 		for _, name := range strings.FieldsFunc(r.below, func(c rune) bool { return c == '.' }) {
-			if at, ok = at[name]; !ok {
+			below, ok := at[name]
+			if at = below; !ok {
 				t.Errorf("kubeadm has no %s", r.below)
 			}
 		}

@@ -28,7 +28,7 @@ type reserved struct {
 }
 
 // reservedSettings returns the table of reserved settings: a value that kkbundle uses has one place in the cluster file.
-func reservedSettings() []reserved {
+func reservedSettings() []reserved { //nolint:funlen // a table
 	const (
 		api, manager, scheduler, etcd = "apiServer.extraArgs", "controllerManager.extraArgs", "scheduler.extraArgs", "etcd.local.extraArgs"
 

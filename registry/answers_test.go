@@ -75,8 +75,10 @@ func TestPushNameRefused(t *testing.T) {
 	t.Parallel()
 	s, b := registrytest.Start(t, registrytest.Options{}), bundletest.NewBuilder(t)
 	b.Image("a.example/deep/down/app:1", bundletest.RandomImage(t, 1, 1, 1000))
-	s.AddFaults(registrytest.Fault{Path: regexp.MustCompile("/deep/"), Times: -1,
-		Effect: registrytest.FailWith(404, "", `{"errors":[{"code":"NAME_INVALID","message":"invalid repository name"}]}`)})
+	s.AddFaults(registrytest.Fault{
+		Path: regexp.MustCompile("/deep/"), Times: -1,
+		Effect: registrytest.FailWith(404, "", `{"errors":[{"code":"NAME_INVALID","message":"invalid repository name"}]}`),
+	})
 	_, err := registry.Push(t.Context(), b.Bundle().Reader, options(s))
 	if err == nil || !strings.Contains(err.Error(), "--rename") || !strings.Contains(err.Error(), "invalid repository name") {
 		t.Error(err)

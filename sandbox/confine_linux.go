@@ -3,7 +3,7 @@ package sandbox
 import (
 	"errors"
 	"fmt"
-	"net" //nolint:depguard // lists interfaces, and opens no connection
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -95,7 +95,8 @@ func (c confinement) enter() (missing []string) {
 	lacks(BarrierPrivileges, err)
 	lacks(BarrierLimits, c.limit(other))
 	// After the change of the user, which ends it. The parent may have died before.
-	lacks(BarrierLimits, errors.Join(unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0), parentLives()))
+	lacks(BarrierLimits, unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0))
+	endWithoutParent()
 	lacks(BarrierSeccomp, c.filterCalls())
 	return missing
 }
@@ -264,13 +265,12 @@ func (c confinement) limit(other bool) error {
 	return errors.Join(errs...)
 }
 
-// parentLives returns an error if the parent has closed this process's standard input.
-func parentLives() error {
+// endWithoutParent ends this process if the parent has closed its standard input.
+func endWithoutParent() {
 	polled := []unix.PollFd{{Fd: 0}}
 	if n, err := unix.Poll(polled, 0); err == nil && n > 0 && polled[0].Revents&unix.POLLHUP != 0 {
 		os.Exit(exitOrphan) //nolint:forbidigo // this process is the sandbox
 	}
-	return nil
 }
 
 // execute replaces this process by a program without an environment. A process that another thread of the parent is just starting may

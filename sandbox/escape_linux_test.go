@@ -36,7 +36,7 @@ const (
 
 // TestMain makes the test binary these programs.
 func TestMain(m *testing.M) {
-	err := errors.ErrUnsupported
+	var err error
 	switch {
 	case filepath.Base(os.Args[0]) == hostileName:
 		hostile()
@@ -46,7 +46,7 @@ func TestMain(m *testing.M) {
 			time.Sleep(time.Millisecond)
 		}
 	case len(os.Args) < 2:
-		os.Exit(m.Run())
+		os.Exit(m.Run()) //nolint:forbidigo // this is main
 	case os.Args[1] == Command:
 		err = Tasks{"echo": echo, "loop": loop, "allocate": allocate, "read": read, "inherited": inherited, "ask": ask, hostileName: leave}.Run(os.Stdin, os.Stdout)
 	case os.Args[1] == parentCommand:
@@ -60,7 +60,7 @@ func TestMain(m *testing.M) {
 		}
 		err = execute("./"+hostileName, []string{hostileName})
 	default:
-		os.Exit(m.Run())
+		os.Exit(m.Run()) //nolint:forbidigo // this is main
 	}
 	if err != nil {
 		log.Fatal(err)
@@ -89,7 +89,7 @@ func attack(of string) error {
 	p := ownProgram(hostileName)
 	p.Files = map[string][]byte{"target.json": []byte(of), "inside": []byte("x")}
 	out, err := p.Run(context.Background())
-	fmt.Printf("all barriers: %s %v\n", bytes.TrimSpace(out), err)
+	fmt.Printf("all barriers: %s %v\n", bytes.TrimSpace(out), err) //nolint:forbidigo // a program prints
 
 	dir, err := os.MkdirTemp("", "weak-")
 	if err != nil {
@@ -105,11 +105,11 @@ func attack(of string) error {
 	cmd.Dir, cmd.Env, cmd.Stderr = dir, []string{}, os.Stderr
 	cmd.Stdin, _ = os.Open(os.DevNull)
 	out, err = cmd.Output()
-	fmt.Printf("old kernel: %s %v\n", bytes.TrimSpace(out), err)
+	fmt.Printf("old kernel: %s %v\n", bytes.TrimSpace(out), err) //nolint:forbidigo // a program prints
 
 	for _, readable := range []string{"", dir} {
 		r, err := Job{Task: hostileName, Request: json.RawMessage(of), Readable: readable}.Do(context.Background(), time.Minute)
-		fmt.Printf("task: %s %v\n", r.Answer, err)
+		fmt.Printf("task: %s %v\n", r.Answer, err) //nolint:forbidigo // a program prints
 	}
 	return nil
 }
@@ -295,7 +295,7 @@ func hostile() {
 	if len(os.Args) > 1 { // without barriers
 		others = nil
 	}
-	fmt.Println(strings.Join(try(harmless, others), ", ") + ".")
+	fmt.Println(strings.Join(try(harmless, others), ", ") + ".") //nolint:forbidigo // a program prints
 }
 
 // try returns the attempts that succeed.
@@ -365,7 +365,7 @@ func TestHostileProgram(t *testing.T) {
 // newTarget makes a target of a user, and returns how to run commands as that user.
 func newTarget(t *testing.T, dir string, uid int) (of string, as func(...string) *exec.Cmd) {
 	t.Helper()
-	home, err := os.MkdirTemp(dir, "home-")
+	home, err := os.MkdirTemp(dir, "home-") //nolint:usetesting // users other than root must get in
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -421,7 +421,7 @@ func tried(t *testing.T, of string, as func(...string) *exec.Cmd) (missed []stri
 	if err := json.Unmarshal([]byte(of), &one); err != nil {
 		t.Fatal(err)
 	}
-	work, err := os.MkdirTemp(filepath.Dir(one.Outside), "free-")
+	work, err := os.MkdirTemp(filepath.Dir(one.Outside), "free-") //nolint:usetesting // users other than root must get in
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -543,7 +543,7 @@ func TestProgramOutput(t *testing.T) {
 func echo(w Work) (any, error) { return string(w.Request) + string(w.Input), nil }
 
 func loop(Work) (any, error) {
-	for { //nolint:revive // it is endless
+	for { //nolint:staticcheck // it is endless
 	}
 }
 
@@ -551,7 +551,7 @@ func allocate(Work) (any, error) {
 	var all [][]byte
 	for {
 		all = append(all, bytes.Repeat([]byte{1}, 1<<20))
-		if len(all) < 0 {
+		if len(all) == 1<<40 {
 			return all, nil
 		}
 	}

@@ -27,8 +27,10 @@ func TestDamageErrors(t *testing.T) {
 		{Damage(-1, "reason %d", 1), "damaged bundle: reason 1"},
 		{Damage(0, "reason"), "damaged bundle: reason (at byte 0 of the file)"},
 		{&DamageError{Blob: blob, Offset: -1, Part: "x.kkb.001", Reason: "reason", Err: cause}, "damaged bundle: blob " + string(blob) + ": reason: cause"},
-		{&DamageError{Offset: 0, Part: "x.kkb.001", Reason: "reason", Items: []string{"image a", "image b"}},
-			"damaged bundle: reason (at byte 0 of the bundle, in x.kkb.001); part of image a, image b"},
+		{
+			&DamageError{Offset: 0, Part: "x.kkb.001", Reason: "reason", Items: []string{"image a", "image b"}},
+			"damaged bundle: reason (at byte 0 of the bundle, in x.kkb.001); part of image a, image b",
+		},
 	} {
 		if got := tt.err.Error(); got != tt.want {
 			t.Errorf("got %q, want %q", got, tt.want)
@@ -140,7 +142,7 @@ func TestScanner(t *testing.T) {
 		t.Errorf("after an error: %v", s.Err)
 	}
 	first := s.Err
-	if s.Fail("more"); s.Err != first || s.Integer(9) != 0 || s.Text() != "" || s.HexSum() != (Sum{}) || s.Err != first {
+	if s.Fail("more"); s.Err != first || s.Integer(9) != 0 || s.Text() != "" || s.HexSum() != (Sum{}) || s.Err != first { //nolint:errorlint // the same error
 		t.Errorf("the first error is replaced: %v", s.Err)
 	}
 	for text, want := range map[string]bool{hexOf(0xaf): true, hexOf(0xaf) + "x": true, hexOf(9)[:63]: false, "g" + hexOf(9)[1:]: false, "`" + hexOf(9)[1:]: false, "/" + hexOf(9)[1:]: false, ":" + hexOf(9)[1:]: false, "A" + hexOf(9)[1:]: false} {

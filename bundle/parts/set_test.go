@@ -216,10 +216,10 @@ func TestExplain(t *testing.T) {
 			t.Fatal(err)
 		}
 		got := s.Explain(damage)
-		if !errors.Is(got, damage) || strings.HasSuffix(got.Error(), "; x.kkb.parts.json is missing, and perhaps x.kkb.003 too") == listed || listed && got != error(damage) {
+		if !errors.Is(got, damage) || strings.HasSuffix(got.Error(), "; x.kkb.parts.json is missing, and perhaps x.kkb.003 too") == listed || listed && got != error(damage) { //nolint:errorlint // unwrapped
 			t.Errorf("listed: %t: %v", listed, got)
 		}
-		if got := s.Explain(other); got != other {
+		if got := s.Explain(other); got != other { //nolint:errorlint // the same error
 			t.Errorf("another error: %v", got)
 		}
 		if err := s.Close(); err != nil {

@@ -111,15 +111,21 @@ func (p *plan) authority() *corev1.ConfigMap {
 	}
 }
 
+// mountedFiles are files of a pod: a volume, the directory where it is mounted, and the sum of the content.
+type mountedFiles struct {
+	corev1.Volume
+	path, sum string
+}
+
 // template is the common part of the pods: a borrowed image with nothing of it executed, and files that start the pod again when their
 // sum changes.
-func (p *plan) template(component string, b borrowed, withRegistry bool, files corev1.Volume, path, sum string) corev1.PodTemplateSpec {
+func (p *plan) template(component string, b borrowed, withRegistry bool, files mountedFiles) corev1.PodTemplateSpec {
 	volumes, at := volumes(p.programs[b.arch].all(withRegistry))
-	volumes = append(volumes, files,
+	volumes = append(volumes, files.Volume,
 		corev1.Volume{Name: "run", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: new(resource.MustParse("256Mi"))}}})
-	at = append(at, corev1.VolumeMount{Name: files.Name, MountPath: path, ReadOnly: true}, corev1.VolumeMount{Name: "run", MountPath: runDir})
+	at = append(at, corev1.VolumeMount{Name: files.Name, MountPath: files.path, ReadOnly: true}, corev1.VolumeMount{Name: "run", MountPath: runDir})
 	return corev1.PodTemplateSpec{
-		ObjectMeta: metav1.ObjectMeta{Labels: labels(component), Annotations: map[string]string{sumAnnotation: sum}},
+		ObjectMeta: metav1.ObjectMeta{Labels: labels(component), Annotations: map[string]string{sumAnnotation: files.sum}},
 		Spec: corev1.PodSpec{
 			AutomountServiceAccountToken: new(false),
 			EnableServiceLinks:           new(false),
@@ -144,9 +150,9 @@ func (p *plan) template(component string, b borrowed, withRegistry bool, files c
 
 func (p *plan) deployment() *appsv1.Deployment {
 	b := p.images[0]
-	t := p.template("registry", b, true, corev1.Volume{Name: "secret", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{
+	t := p.template("registry", b, true, mountedFiles{corev1.Volume{Name: "secret", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{
 		SecretName: secretName, DefaultMode: new(int32(0o440)), Items: items(keyPushers, keyPullers, keyCert, keyKey),
-	}}}, filePath, p.secret.sum())
+	}}}, filePath, p.secret.sum()})
 	pod, c := &t.Spec, &t.Spec.Containers[0]
 	c.Command = p.programs[b.arch].registryCommand("-dir", dataPath,
 		"-users", filePath+"/"+keyPushers, "-pullers", filePath+"/"+keyPullers,
@@ -184,9 +190,9 @@ func (p *plan) proxies() []*appsv1.DaemonSet {
 	var list []*appsv1.DaemonSet
 	for _, b := range p.images {
 		component := "proxy-" + b.arch
-		t := p.template(component, b, false, corev1.Volume{Name: "authority", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
+		t := p.template(component, b, false, mountedFiles{corev1.Volume{Name: "authority", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
 			LocalObjectReference: corev1.LocalObjectReference{Name: authorityName}, DefaultMode: new(int32(0o444)),
-		}}}, authorityPath, secret{keyAuthority: p.secret[keyAuthority]}.sum())
+		}}}, authorityPath, secret{keyAuthority: p.secret[keyAuthority]}.sum()})
 		pod, c := &t.Spec, &t.Spec.Containers[0]
 		pod.HostNetwork, pod.DNSPolicy = true, corev1.DNSDefault
 		pod.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}

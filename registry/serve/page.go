@@ -51,14 +51,14 @@ type pageData struct {
 	Manual  bool // is served at /docs/
 	// Fingerprint is that of the authority at /ca.pem, "" without one.
 	Fingerprint string
-	Query   string
-	Kind    string
-	Total   int // that match the query
-	From    int // number of the first item on the page, from 1
-	To      int
-	Prev    string
-	Next    string
-	Items   []pageItem
+	Query       string
+	Kind        string
+	Total       int // that match the query
+	From        int // number of the first item on the page, from 1
+	To          int
+	Prev        string
+	Next        string
+	Items       []pageItem
 }
 
 type pageBundle struct{ Name, Version, Digest, Size string }
