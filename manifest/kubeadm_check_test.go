@@ -105,6 +105,7 @@ func TestOnePlace(t *testing.T) {
 		"kubeadm: {apiServer: {extraArgs: {tls-cert-file: /a.crt}}}":                                                          "kubernetes.kubeadm.apiServer.certSANs",
 		"kubeadm: {scheduler: {extraArgs: {secure-port: 1}}}":                                                                 "default port",
 		"kubeadm: {scheduler: {extraArgs: {bind-address: 0.0.0.0}}, controllerManager: {extraArgs: {bind-address: 0.0.0.0}}}": "",
+
 		"kubelet: {maxPods: 200}":                                                               "kubernetes.kubelet.maxPods: " + own + "write kubernetes.maxPods",
 		"kubelet: {clusterDomain: a.example}":                                                   "write dns.domain",
 		"kubelet: {clusterDNS: [10.0.0.10]}":                                                    "pods ask the cluster's DNS",
