@@ -59,8 +59,8 @@ type partResult struct {
 }
 
 // whole reports whether a bundle can be read, and all of its content has its digest. An encrypted one cannot be read without a key.
-func whole(ctx context.Context, path string, progress func(done, total int64)) bool {
-	r, err := bundle.Open(path)
+func (g *globals) whole(ctx context.Context, path string, progress func(done, total int64)) bool {
+	r, err := g.openUnchecked(path)
 	if err != nil {
 		return false
 	}
@@ -71,7 +71,7 @@ func whole(ctx context.Context, path string, progress func(done, total int64)) b
 
 func runPartsVerify(ctx context.Context, g *globals, path string) error {
 	m := g.NewMeter("verify")
-	reports, err := parts.Verify(ctx, path, 0, m.Set, func(ctx context.Context) bool { return whole(ctx, path, m.Set) })
+	reports, err := parts.Verify(ctx, path, 0, m.Set, func(ctx context.Context) bool { return g.whole(ctx, path, m.Set) })
 	m.Stop()
 	if len(reports) == 0 {
 		return err

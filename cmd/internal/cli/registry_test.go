@@ -63,10 +63,10 @@ func TestRegistryServe(t *testing.T) {
 	if code, out, text := push("correct-horse"); code != 0 || strings.Contains(text, "instead of sha256:") || !strings.Contains(out, "@sha256:") {
 		t.Errorf("exit code %d; was a sparse index refused?\n%s", code, text)
 	}
-	if code, _, text := run(t, "", "registry", "gc", "--dir", content); code != 1 || !strings.Contains(text, "--read-only") {
+	if code, _, text := run(t, "", "registry", "gc", "--dir", content); code != 17 || !strings.Contains(text, "--read-only") {
 		t.Errorf("gc beside a registry that writes: exit code %d\n%s", code, text)
 	}
-	if code, _, text := run(t, "", "registry", "serve", "--dir", content, "--listen", "127.0.0.1:0"); code != 1 || !strings.Contains(text, "may write there") {
+	if code, _, text := run(t, "", "registry", "serve", "--dir", content, "--listen", "127.0.0.1:0"); code != 17 || !strings.Contains(text, "may write there") {
 		t.Errorf("a second registry: exit code %d\n%s", code, text)
 	}
 	addUser(t, users, "ops:battery-staple")
