@@ -65,7 +65,7 @@ configuration() {
 		/etc/systemd/system/kubelet.service.d/*.conf /etc/systemd/system/containerd.service.d/*.conf /etc/systemd/system/docker.service.d/*.conf \
 		/etc/systemd/system/crio.service.d/*.conf /etc/systemd/system/k3s.service.d/*.conf /etc/systemd/system/etcd.service.d/*.conf \
 		/etc/chrony.conf /etc/chrony/chrony.conf /etc/chrony/conf.d/*.conf /etc/chrony/sources.d/*.sources; do
-		[ -f "$f" ] && [ ! -h "$f" ] || continue
+		if [ ! -f "$f" ] || [ -h "$f" ]; then continue; fi
 		echo "==> $f <=="
 		case $f in
 		*/hosts.toml) grep -E '^ *(server|capabilities|skip_verify|override_path|ca) *=|^ *\[host\.[^]]*\]$' "$f" ;; # its headers are logins
