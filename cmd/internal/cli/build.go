@@ -39,8 +39,8 @@ func newBuildCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "build [MANIFEST|DIR]",
 		Short: "Build a bundle from a manifest",
-		Long: `Downloads all items of a manifest and writes them to one file, NAME-VERSION.kkb. Without MANIFEST it is manifest.yaml
-of this directory; of another directory, its manifest is used.
+		Long: `Downloads all items of a manifest and writes them to one file, NAME-VERSION.kkb. MANIFEST is manifest.yaml
+of this directory by default; DIR stands for the manifest in it.
 
 A matching lock file beside the manifest is used. Without one, build looks up the current digests of tags and keeps the lock in
 the bundle. Of a lock that does not match, the pins of unchanged items are used, unless --update is given. Downloads stay in the cache: an interrupted build continues, and the next build downloads only new items. The same

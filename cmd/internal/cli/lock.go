@@ -139,8 +139,8 @@ func newLockCmd(g *globals) *cobra.Command {
 		Use:   "lock [MANIFEST|DIR]",
 		Short: "Pin every item of a manifest by digest",
 		Long: `Looks up the current digests of the manifest's tags and versions and writes them to a lock file beside it
-(manifest.lock.yaml for manifest.yaml). build then uses exactly these; run lock again to move to newer ones. Without MANIFEST it is
-manifest.yaml of this directory; of another directory, its manifest is used.
+(manifest.lock.yaml for manifest.yaml). build then uses exactly these; run lock again to move to newer ones. MANIFEST is
+manifest.yaml of this directory by default; DIR stands for the manifest in it.
 
 After a change of the manifest or of its files, only new and changed items are looked up, and operating system packages; --update looks
 up all items.
