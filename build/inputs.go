@@ -99,12 +99,11 @@ func isKustomization(root *os.Root, name string) (bool, error) {
 // ownFile reports whether a file is the manifest, its lock, or one of its cluster files or catalogs.
 func (p *Project) ownFile(name string) bool {
 	own := []string{filepath.Base(p.File), filepath.Base(LockFile(p.File))}
-	for i, file := range p.Manifest.ClusterFiles() {
-		file = path.Clean(filepath.ToSlash(file))
-		own = append(own, file)
-		for _, catalog := range p.clusters[i].Catalog {
-			own = append(own, path.Join(path.Dir(file), filepath.ToSlash(catalog)))
-		}
+	for _, file := range p.Manifest.ClusterFiles() {
+		own = append(own, path.Clean(filepath.ToSlash(file)))
+	}
+	for _, catalog := range p.catalogs {
+		own = append(own, path.Clean(filepath.ToSlash(catalog)))
 	}
 	return slices.Contains(own, name)
 }
