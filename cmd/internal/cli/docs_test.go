@@ -440,7 +440,7 @@ func (u *internet) publish(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := (&manifest.Cluster{Kubernetes: manifest.Kubernetes{Version: "v1.36.3"}}).WithDefaults()
+	c := (&manifest.Cluster{Kubernetes: manifest.Kubernetes{Version: "v1.36.3"}, DNS: manifest.ClusterDNS{NodeLocal: true}}).WithDefaults() // as KubeKey
 	more, err := catalog.Resolve(c, install.Needed(c), catalog.Options{Platforms: []string{"linux/amd64", "linux/arm64"}})
 	if err != nil {
 		t.Fatal(err)
