@@ -47,7 +47,7 @@ func wantAll(t *testing.T, out string, texts ...string) {
 func TestOutputFull(t *testing.T) {
 	p := newPlace(t, upstream(t, silent(32*mib)))
 	dir := filepath.Dir(p.output)
-	out, code := inNamespace(t, `mount -t tmpfs -o size=8m tmpfs "$1" || exit 99
+	out, code := inNamespace(t, `mount -t tmpfs -o size=8m,mode=0700 tmpfs "$1" || exit 99
 		dir=$1; shift; echo before > $dir/x.kkb
 		"$@"; code=$?; ls -A $dir; cat $dir/x.kkb; exit $code`, append(append([]string{dir}, p.command(t)...), "--force")...)
 	wantAll(t, out, "no space for the bundle in "+dir, "needed there", "8.0 MiB free", "\nx.kkb\nbefore\n")
@@ -59,7 +59,7 @@ func TestOutputFull(t *testing.T) {
 // TestCacheFull has the cache meet the end of its disk, and go on when there is room.
 func TestCacheFull(t *testing.T) {
 	p := newPlace(t, upstream(t, silent(32*mib)))
-	out, code := inNamespace(t, `mount -t tmpfs -o size=8m tmpfs "$1" || exit 99
+	out, code := inNamespace(t, `mount -t tmpfs -o size=8m,mode=0700 tmpfs "$1" || exit 99
 		cache=$1; output=$2; shift 2
 		"$@"; echo "code $?"; ls -A $(dirname $output); du -sm $cache
 		mount -o remount,size=64m "$cache"
@@ -83,7 +83,7 @@ func TestLittleDisk(t *testing.T) {
 	dir := t.TempDir()
 	lock := []string{program(t), "lock", "--quiet", "--cache", t.TempDir(), manifest}
 	must(t, "", lock...)
-	script := `size=$1; dir=$2; shift 2; mount -t tmpfs -o size=$size tmpfs $dir || exit 99
+	script := `size=$1; dir=$2; shift 2; mount -t tmpfs -o size=$size,mode=0700 tmpfs $dir || exit 99
 		"$@" -o $dir/x.kkb; code=$?; ls -A $dir; exit $code`
 	run := func(size string, more ...string) (string, int) {
 		args := append([]string{size, dir, program(t), "build", "--locked", manifest}, more...)
@@ -110,7 +110,7 @@ func TestScratchFull(t *testing.T) {
 	p := newPlace(t, upstream(t, silent(32*mib)))
 	p.cache = ""
 	dir := filepath.Dir(p.output)
-	out, code := inNamespace(t, `mount -t tmpfs -o size=8m tmpfs "$1" || exit 99
+	out, code := inNamespace(t, `mount -t tmpfs -o size=8m,mode=0700 tmpfs "$1" || exit 99
 		dir=$1; shift; "$@"; code=$?; ls -A $dir; exit $code`, append([]string{dir}, p.command(t)...)...)
 	wantAll(t, out, "the disk of the scratch space "+dir+" is full: make room there")
 	if code == 0 || strings.Contains(out, "\n.kkb") || strings.Contains(out, "cache is full") {
@@ -152,7 +152,7 @@ func TestFilling(t *testing.T) {
 				sizes = append(sizes, fmt.Sprintf("%dk", 40+i*whole/steps/1024))
 			}
 			out, code := inNamespace(t, `dir=$1; want=$2; output=$3; sizes=$4; shift 4
-				mount -t tmpfs tmpfs "$dir" || exit 99
+				mount -t tmpfs -o mode=0700 tmpfs "$dir" || exit 99
 				for size in $sizes; do
 					rm -rf "$dir"/* "$dir"/.[!.]* "$output"; mount -o remount,size=$size "$dir" || exit 98
 					if "$@"; then echo "fitted"; else echo "code $?"; [ ! -e "$output" ] || { echo "a bundle is there: $size"; exit 97; }; fi
