@@ -19,6 +19,7 @@ import (
 	"helm.sh/helm/v3/pkg/action"
 	"helm.sh/helm/v3/pkg/chart"
 	"helm.sh/helm/v3/pkg/release"
+	"helm.sh/helm/v3/pkg/storage"
 	"helm.sh/helm/v3/pkg/storage/driver"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -160,6 +161,10 @@ func (s state) label() string {
 // apply installs or upgrades, depending on the newest revision.
 func (s state) apply(ctx context.Context, c *Chart, o InstallOptions) (*release.Release, error) {
 	values := copyValues(o.Values)
+	flat, err := s.prepare(ctx, c, o)
+	if err != nil {
+		return nil, fmt.Errorf("render chart %s %s: %w", c.Name(), c.Version(), err)
+	}
 	labels := map[string]string{MarkLabel: s.label()}
 	if s.last == nil || s.last.Info.Status == release.StatusUninstalled {
 		install := action.NewInstall(s.cfg)
@@ -169,7 +174,7 @@ func (s state) apply(ctx context.Context, c *Chart, o InstallOptions) (*release.
 		if o.Rewrite != nil {
 			install.PostRenderer = o.Rewrite
 		}
-		return install.RunWithContext(ctx, c.helm, values)
+		return install.RunWithContext(ctx, flat, values)
 	}
 	if err := releasePending(s.cfg, s.last); err != nil {
 		return nil, err
@@ -181,7 +186,24 @@ func (s state) apply(ctx context.Context, c *Chart, o InstallOptions) (*release.
 	if o.Rewrite != nil {
 		upgrade.PostRenderer = o.Rewrite
 	}
-	return upgrade.RunWithContext(ctx, o.Release, c.helm, values)
+	return upgrade.RunWithContext(ctx, o.Release, flat, values)
+}
+
+// prepare renders the chart as Helm would, and returns a chart of the results for Helm. Its record gets the chart itself.
+func (s state) prepare(ctx context.Context, c *Chart, o InstallOptions) (*chart.Chart, error) {
+	if client, err := s.cfg.RESTClientGetter.ToDiscoveryClient(); err == nil {
+		client.Invalidate() // definitions may be new
+	}
+	caps, err := s.capabilities()
+	if err != nil {
+		return nil, err
+	}
+	files, enabled, err := s.renderChart(ctx, c, o, caps)
+	if err != nil {
+		return nil, err
+	}
+	s.cfg.Releases = storage.Init(chartDriver{s.cfg.Releases.Driver, enabled})
+	return rendered(enabled, files), nil
 }
 
 // timeout bounds each of Helm's waits. Hooks are awaited even if pods are not.

@@ -10,11 +10,12 @@ import (
 	"strings"
 
 	"helm.sh/helm/v3/pkg/action"
+	"helm.sh/helm/v3/pkg/chart"
 	"helm.sh/helm/v3/pkg/chartutil"
-	"helm.sh/helm/v3/pkg/engine"
 	"helm.sh/helm/v3/pkg/release"
 	"helm.sh/helm/v3/pkg/releaseutil"
 	"helm.sh/helm/v3/pkg/storage/driver"
+	"k8s.io/client-go/discovery"
 )
 
 // A Preview is what Install would do.
@@ -56,41 +57,47 @@ func PreviewInstall(ctx context.Context, c *Chart, o InstallOptions, definitions
 	} else if !errors.Is(err, driver.ErrReleaseNotFound) && !errors.Is(err, driver.ErrNoDeployedReleases) {
 		return nil, fmt.Errorf("look up release %s/%s: %w", o.Namespace, o.Release, err)
 	}
-	p.Manifest, p.Hooks, err = r.render(c, o, definitions)
+	p.Manifest, p.Hooks, err = r.render(ctx, c, o, definitions)
 	if err != nil {
 		return nil, fmt.Errorf("render chart %s %s as %s/%s: %w", c.Name(), c.Version(), o.Namespace, o.Release, err)
 	}
 	return p, nil
 }
 
-// render returns the objects and the hooks that Helm would send.
-func (s state) render(c *Chart, o InstallOptions, definitions []string) (objects, hooks string, err error) {
-	copied := *c.helm // the enabled dependencies are recorded in it
-	values := copyValues(o.Values)
-	if err := chartutil.ProcessDependenciesWithMerge(&copied, values); err != nil {
-		return "", "", fmt.Errorf("dependencies: %w", err)
+// renderChart returns the files that a chart is rendered into, and the chart with the dependencies that the values enable. A sandbox
+// process does it first: what is done here is then known to end.
+func (s state) renderChart(ctx context.Context, c *Chart, o InstallOptions, caps *chartutil.Capabilities) (map[string]string, *chart.Chart, error) {
+	how := chartutil.ReleaseOptions{Name: o.Release, Namespace: o.Namespace, Revision: 1, IsInstall: true}
+	if s.last != nil && s.last.Info.Status != release.StatusUninstalled {
+		how.Revision, how.IsInstall, how.IsUpgrade = s.last.Version+1, false, true
 	}
+	if how.IsInstall { // Helm creates them first
+		for _, crd := range c.helm.CRDObjects() {
+			caps.APIVersions = append(caps.APIVersions, crdVersions(crd.File.Data)...)
+		}
+	}
+	if want := c.helm.Metadata.KubeVersion; want != "" && !chartutil.IsCompatibleRange(want, caps.KubeVersion.String()) {
+		return nil, nil, &KubeVersionError{Want: want, Have: caps.KubeVersion.String()}
+	}
+	files, err := s.renderFiles(ctx, c, o.Values, how, caps)
+	if err != nil {
+		return nil, nil, err
+	}
+	enabled := *c.helm // the enabled dependencies are recorded in it
+	if err := chartutil.ProcessDependenciesWithMerge(&enabled, copyValues(o.Values)); err != nil {
+		return nil, nil, fmt.Errorf("dependencies: %w", err)
+	}
+	return files, &enabled, nil
+}
+
+// render returns the objects and the hooks that Helm would send.
+func (s state) render(ctx context.Context, c *Chart, o InstallOptions, definitions []string) (objects, hooks string, err error) {
 	caps, err := s.capabilities()
 	if err != nil {
 		return "", "", err
 	}
 	caps.APIVersions = slices.Concat(caps.APIVersions, definitions, APIVersions(c.CRDs()))
-	if want := copied.Metadata.KubeVersion; want != "" && !chartutil.IsCompatibleRange(want, caps.KubeVersion.String()) {
-		return "", "", &KubeVersionError{Want: want, Have: caps.KubeVersion.String()}
-	}
-	how := chartutil.ReleaseOptions{Name: o.Release, Namespace: o.Namespace, Revision: 1, IsInstall: true}
-	if s.last != nil && s.last.Info.Status != release.StatusUninstalled {
-		how.Revision, how.IsInstall, how.IsUpgrade = s.last.Version+1, false, true
-	}
-	all, err := chartutil.ToRenderValuesWithSchemaValidation(&copied, values, how, caps, false)
-	if err != nil {
-		return "", "", fmt.Errorf("values: %w", err)
-	}
-	config, err := s.cfg.RESTClientGetter.ToRESTConfig()
-	if err != nil {
-		return "", "", err
-	}
-	files, err := engine.New(config).Render(&copied, all)
+	files, _, err := s.renderChart(ctx, c, o, caps)
 	if err != nil {
 		return "", "", err
 	}
@@ -124,7 +131,7 @@ func (s state) capabilities() (*chartutil.Capabilities, error) {
 		return nil, fmt.Errorf("version of the API server: %w", err)
 	}
 	versions, err := action.GetVersionSet(client)
-	if err != nil {
+	if err != nil && !discovery.IsGroupDiscoveryFailedError(err) { // an API service that does not answer; the others are listed
 		return nil, err
 	}
 	caps := chartutil.DefaultCapabilities.Copy()

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 
+	"helm.sh/helm/v3/pkg/chart"
 	"helm.sh/helm/v3/pkg/release"
 	"helm.sh/helm/v3/pkg/storage/driver"
 )
@@ -42,5 +43,17 @@ func (d hookDriver) Create(key string, r *release.Release) error {
 		}
 		h.Manifest = string(text)
 	}
+	return d.Driver.Create(key, r)
+}
+
+// chartDriver stores releases with the chart that they were rendered from.
+type chartDriver struct {
+	driver.Driver
+	chart *chart.Chart
+}
+
+// Create stores a new revision. Later updates of it are of the same object.
+func (d chartDriver) Create(key string, r *release.Release) error {
+	r.Chart = d.chart
 	return d.Driver.Create(key, r)
 }

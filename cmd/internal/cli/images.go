@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/kkbundle/kkbundle/build"
+	"github.com/kkbundle/kkbundle/charts"
 	"github.com/kkbundle/kkbundle/plain"
 	"github.com/kkbundle/kkbundle/sandbox"
 )
@@ -96,6 +98,10 @@ func newSandboxCmd(g *globals) *cobra.Command {
 		Short:  "Do work that strangers' content decides, for another kkbundle",
 		Hidden: true,
 		Args:   takes(),
-		RunE:   func(*cobra.Command, []string) error { return build.Tasks().Run(g.In, g.Out) },
+		RunE: func(*cobra.Command, []string) error {
+			tasks := build.Tasks()
+			maps.Copy(tasks, charts.Tasks())
+			return tasks.Run(g.In, g.Out)
+		},
 	}
 }
