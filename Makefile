@@ -39,7 +39,7 @@ export CGO_ENABLED ?= 0
 # Releases have neither paths of the machine nor symbols for debuggers in them. Tests have the same flags, so that a package is compiled once for both.
 export GOFLAGS := $(strip $(GOFLAGS) -trimpath -buildvcs=false -gcflags=all=-dwarf=false)
 
-.PHONY: help build helper helper-amd64 helper-arm64 dist dist-check dist-try release test test-full lint vuln fmt docs fuzz mutate mutants bench bench-corpus demo recording clients conformance lab-needs lab lab-up lab-down e2e e2e-ha e2e-upgrade e2e-one e2e-all vm-e2e clean
+.PHONY: help build helper helper-amd64 helper-arm64 dist dist-check dist-try release test test-full lint vuln fmt docs fuzz mutate mutants encoders bench bench-corpus demo recording clients conformance lab-needs lab lab-up lab-down e2e e2e-ha e2e-upgrade e2e-one e2e-all vm-e2e clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -117,7 +117,7 @@ test-full: helper ## all tests: also of size and of hostile input, kill loops, a
 	go vet ./... ./testdata/scale ./testdata/mutate ./testdata/mutants
 	go test -timeout 20m ./... ./testdata/scale ./testdata/mutate ./testdata/mutants
 	GOARCH=arm64 go test -exec qemu-aarch64-static -run Golden ./bundle # the same bundle, byte for byte
-	CGO_ENABLED=1 go test -race -timeout 25m $$(go list ./bundle/... ./fetch/... ./registry/... ./installer/... | grep -v /regzip$$) # regzip has no goroutines
+	CGO_ENABLED=1 go test -race -short -timeout 25m $$(go list ./bundle/... ./fetch/... ./registry/... ./installer/... | grep -v /regzip$$) # regzip has no goroutines
 	cd testdata/lab && go vet ./... && go test -short -timeout 5m ./...
 
 lint: $(LINT) helper ## the lint set, shell scripts, formatting, and the layers of docs/architecture.md
@@ -185,6 +185,9 @@ $(GREMLINS):
 
 bench-corpus: helper ## 20 images, 700 MB of gzip layers, beside what the same bytes cost anyhow (downloads Debian packages once)
 	@KKBUNDLE_BIG=1 go test -count=1 -timeout 30m -v -run TestCorpus ./testdata/scale
+
+encoders: ## which streams of other gzip encoders deltas make again, against the table of docs/site/updates.md
+	@KKBUNDLE_BIG=1 go test -count=1 -timeout 30m -v -run TestCoverageOfEncoders ./bundle/regzip
 
 bench: helper ## Go benchmarks, then whole processes on large input (25 GB of $$TMPDIR)
 	@go test -run '^$$' -bench . -benchmem ./bundle/... ./fetch/... ./registry/... ./installer/node/...

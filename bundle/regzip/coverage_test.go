@@ -95,8 +95,8 @@ func layerLike(t *testing.T) map[string][]byte {
 // TestCoverageOfEncoders measures which streams of other programs are made again, and compares with the table in docs/site/updates.md. No
 // stream may be identified and made differently.
 func TestCoverageOfEncoders(t *testing.T) {
-	if testing.Short() {
-		t.Skip("a measurement of all encoders: without -short")
+	if os.Getenv("KKBUNDLE_BIG") != "1" {
+		t.Skip("a measurement of all encoders, of minutes: make encoders")
 	}
 	docs, err := os.ReadFile(filepath.Join("..", "..", "docs", "site", "updates.md"))
 	check(t, err)
