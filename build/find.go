@@ -316,7 +316,7 @@ func (f *finder) plan(list []fetch.Chart) ([]findJob, error) {
 			problems = append(problems, bad...)
 			o := charts.RenderOptions{
 				Release: use.Release, Namespace: use.Namespace, Values: use.Set,
-				KubeVersion: cmp.Or(use.Version, version), APIVersions: f.Manifest.Kubernetes.APIVersions, MaxOutput: maxRendered,
+				KubeVersion: cmp.Or(use.Version, version), APIVersions: f.Manifest.Kubernetes.APIVersions, MaxOutput: charts.MaxRendered,
 			}
 			source := fmt.Sprintf("chart %s %s", c.Pin.Name, c.Pin.Version)
 			jobs = append(jobs, findJob{archive: c.Archive, request: findRequest{Source: source, Chart: &chartRequest{Options: o, Values: values}}})

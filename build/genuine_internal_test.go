@@ -78,7 +78,7 @@ func (n network) images(t *testing.T) (found, kinds, defined []string) {
 		if err := chart.Archive(&archive); err != nil {
 			t.Fatal(err)
 		}
-		o := charts.RenderOptions{Release: use.Release, Namespace: use.Namespace, Values: use.Set, KubeVersion: n.kubernetes, MaxOutput: maxRendered}
+		o := charts.RenderOptions{Release: use.Release, Namespace: use.Namespace, Values: use.Set, KubeVersion: n.kubernetes, MaxOutput: charts.MaxRendered}
 		answer := findRequest{Source: "chart " + use.Chart, Chart: &chartRequest{Options: o}}.answer(archive.Bytes())
 		for _, problem := range answer.Problems {
 			t.Errorf("%s: %s", use.Chart, problem)

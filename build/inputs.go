@@ -96,16 +96,13 @@ func isKustomization(root *os.Root, name string) (bool, error) {
 	return true, err
 }
 
-// ownFile reports whether a file is the manifest, its lock, or one of its cluster files or catalogs.
+// ownFile reports whether a file is the manifest, its lock, or one of its cluster files or, once these were read, catalogs.
 func (p *Project) ownFile(name string) bool {
 	own := []string{filepath.Base(p.File), filepath.Base(LockFile(p.File))}
 	for _, file := range p.Manifest.ClusterFiles() {
 		own = append(own, path.Clean(filepath.ToSlash(file)))
 	}
-	for _, catalog := range p.catalogs {
-		own = append(own, path.Clean(filepath.ToSlash(catalog)))
-	}
-	return slices.Contains(own, name)
+	return slices.Contains(own, name) || slices.Contains(p.catalogs, name)
 }
 
 // yamlJobs returns one job for all YAML files and one for each kustomize directory.
@@ -125,8 +122,8 @@ func (f *finder) yamlJobs() (jobs []findJob, problems []string) {
 			problems = append(problems, err.Error())
 			continue
 		}
-		if total += len(data); total > maxRendered {
-			return nil, append(problems, fmt.Sprintf("%s: manifests: the files have more than %s", f.File, plain.Size(maxRendered)))
+		if total += len(data); total > charts.MaxRendered {
+			return nil, append(problems, fmt.Sprintf("%s: manifests: the files have more than %s", f.File, plain.Size(charts.MaxRendered)))
 		}
 		request.YAML = append(request.YAML, charts.ValuesFile{Name: name, Data: data})
 		f.seen.inputs = append(f.seen.inputs, inputOf(name, data))

@@ -9,7 +9,7 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// TestCheckFilesOfAManifestWithACluster: what a manifest names is checked before its clusters are read, also its YAML.
+// TestCheckFilesOfAManifestWithACluster checks the files of a manifest, YAML among them, before its cluster files are read.
 func TestCheckFilesOfAManifestWithACluster(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{

@@ -22,10 +22,7 @@ import (
 // finderTask is the name of the task that searches charts and YAML for images.
 const finderTask = "find-images"
 
-const (
-	maxRendered = 64 << 20 // bytes of a rendered chart, or of all files; the largest charts have a few MiB
-	maxProblem  = 300      // bytes that are kept of each end of a message
-)
+const maxProblem = 300 // bytes that are kept of each end of a message
 
 // Tasks returns the work that a build gives to sandbox processes. Main of a program that uses this package gives it to them: see the
 // documentation of the package.

@@ -30,10 +30,12 @@ import (
 // actions render within the process that calls them, so they are given a chart whose templates are the rendered texts.
 
 const (
-	renderTask  = "render-chart"
-	renderTime  = time.Minute
-	maxRendered = 64 << 20 // bytes of all files of a chart
+	renderTask = "render-chart"
+	renderTime = time.Minute
 )
+
+// MaxRendered is the most bytes of a chart's rendered files, for a build and for a cluster; the largest charts have a few MiB.
+const MaxRendered = 64 << 20
 
 // Tasks returns the work that this package gives to sandbox processes. Main of a program that installs charts gives it to them: see
 // package sandbox.
@@ -76,8 +78,8 @@ func renderWork(w sandbox.Work) (any, error) {
 	for _, text := range files {
 		total += len(text)
 	}
-	if total > maxRendered {
-		return nil, fmt.Errorf("%w: more than %d bytes rendered", ErrTooLarge, maxRendered)
+	if total > MaxRendered {
+		return nil, fmt.Errorf("%w: more than %d bytes rendered", ErrTooLarge, MaxRendered)
 	}
 	return files, nil
 }

@@ -64,8 +64,8 @@ func PreviewInstall(ctx context.Context, c *Chart, o InstallOptions, definitions
 	return p, nil
 }
 
-// renderChart returns the files that a chart is rendered into, and the chart with the dependencies that the values enable. A sandbox
-// process does it first: what is done here is then known to end.
+// renderChart returns the files that a chart is rendered into, and the chart with the dependencies that the values enable. The
+// dependencies are processed here after a sandbox process has done the same within its limits.
 func (s state) renderChart(ctx context.Context, c *Chart, o InstallOptions, caps *chartutil.Capabilities) (map[string]string, *chart.Chart, error) {
 	how := chartutil.ReleaseOptions{Name: o.Release, Namespace: o.Namespace, Revision: 1, IsInstall: true}
 	if s.last != nil && s.last.Info.Status != release.StatusUninstalled {
