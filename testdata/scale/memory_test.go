@@ -4,6 +4,7 @@ package scale
 
 import (
 	"fmt"
+	"os/exec"
 	"path/filepath"
 	"testing"
 )
@@ -21,6 +22,18 @@ func TestMemory(t *testing.T) {
 	}
 	if big {
 		t.Run("8GiB", func(t *testing.T) { underLimit(t, 8*gib, 400*mib) })
+	}
+}
+
+// TestMemoryIsLimited holds that TestMemory can fail: with less memory than it needs, the kernel ends the program.
+func TestMemoryIsLimited(t *testing.T) {
+	group := newGroup(t, 24*mib)
+	manifest, dir := upstream(t, source{name: "large", seed: 1, size: 64 * mib}), t.TempDir()
+	build := []string{"build", "--quiet", "--cache", filepath.Join(dir, "cache"), "-o", filepath.Join(dir, "x.kkb"), manifest}
+	enter := []string{"-c", `echo $$ >"$0/cgroup.procs" && exec "$@"`, group, program(t)}
+	out, err := exec.CommandContext(t.Context(), "sh", append(enter, build...)...).CombinedOutput()
+	if n := killedForMemory(t, group); err == nil || n == 0 {
+		t.Errorf("%v, %d killed for memory\n%s", err, n, out)
 	}
 }
 
