@@ -39,7 +39,7 @@ export CGO_ENABLED ?= 0
 # Releases have neither paths of the machine nor symbols for debuggers in them. Tests have the same flags, so that a package is compiled once for both.
 export GOFLAGS := $(strip $(GOFLAGS) -trimpath -buildvcs=false -gcflags=all=-dwarf=false)
 
-.PHONY: help build helper helper-amd64 helper-arm64 dist dist-check dist-try release test test-full lint vuln fmt docs fuzz mutate mutants encoders bench bench-corpus demo recording clients conformance lab-needs lab lab-up lab-down e2e e2e-ha e2e-upgrade e2e-one e2e-all vm-e2e clean
+.PHONY: help build helper helper-amd64 helper-arm64 dist dist-check dist-try release test test-full race lint vuln fmt docs fuzz mutate mutants encoders bench bench-corpus demo recording clients conformance lab-needs lab lab-up lab-down e2e e2e-ha e2e-upgrade e2e-one e2e-all vm-e2e clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -112,13 +112,16 @@ test: helper-$(shell go env GOARCH) ## unit and integration tests without the sl
 	processors=$$(getconf _NPROCESSORS_ONLN)
 	GOGC=400 testdata/memory.sh go test -short -vet=off -ldflags=-w -p $$((processors + 1)) -parallel $$((2 * processors)) -timeout 20m ./...
 
-test-full: helper ## all tests: also of size and of hostile input, kill loops, arm64 emulated, the race detector on what is concurrent, the lab's own
+test-full: helper ## all tests: also of size and of hostile input, kill loops, arm64 emulated, the lab's own
 	@testdata/needs.sh $(TEST_NEEDS) gcc:gcc qemu-aarch64-static:qemu-user-static rpmbuild:rpm dnf:dnf
 	go vet ./... ./testdata/scale ./testdata/mutate ./testdata/mutants
 	go test -timeout 20m ./... ./testdata/scale ./testdata/mutate ./testdata/mutants
 	GOARCH=arm64 go test -exec qemu-aarch64-static -run Golden ./bundle # the same bundle, byte for byte
-	CGO_ENABLED=1 go test -race -short -timeout 25m $$(go list ./bundle/... ./fetch/... ./registry/... ./installer/... | grep -v /regzip$$) # regzip has no goroutines
 	cd testdata/lab && go vet ./... && go test -short -timeout 5m ./...
+
+race: helper-$(shell go env GOARCH) ## the race detector on the short tests of what is concurrent: 40 minutes on two slow cores that have compiled nothing
+	@testdata/needs.sh $(TEST_NEEDS) gcc:gcc
+	CGO_ENABLED=1 go test -race -short -timeout 25m $$(go list ./bundle/... ./fetch/... ./registry/... ./installer/... | grep -v /regzip$$) # regzip has no goroutines
 
 lint: $(LINT) helper ## the lint set, shell scripts, formatting, and the layers of docs/architecture.md
 	@testdata/needs.sh shellcheck:shellcheck
