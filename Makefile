@@ -115,7 +115,7 @@ test: helper-$(shell go env GOARCH) ## unit and integration tests without the sl
 test-full: helper ## all tests: also of size and of hostile input, kill loops, arm64 emulated, the lab's own
 	@testdata/needs.sh $(TEST_NEEDS) gcc:gcc qemu-aarch64-static:qemu-user-static rpmbuild:rpm dnf:dnf
 	go vet ./... ./testdata/scale ./testdata/mutate ./testdata/mutants
-	go test -timeout 20m ./... ./testdata/scale ./testdata/mutate ./testdata/mutants
+	go test -timeout 40m ./... ./testdata/scale ./testdata/mutate ./testdata/mutants
 	GOARCH=arm64 go test -exec qemu-aarch64-static -run Golden ./bundle # the same bundle, byte for byte
 	cd testdata/lab && go vet ./... && go test -short -timeout 5m ./...
 
