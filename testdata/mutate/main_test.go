@@ -373,7 +373,7 @@ func badKinds() []kind {
 func TestFaultsAreNoticed(t *testing.T) {
 	want := map[string]string{
 		"good":                                  "",
-		"memory":                                "took 1",
+		"memory":                                "the bound is 64 MiB",
 		"more memory than the machine may lose": "out of memory",
 		"time":                                  "of processor time",
 		"panic":                                 "panic: out of range",
