@@ -51,15 +51,12 @@ helper: helper-amd64 helper-arm64 ## build the programs for hosts and pods for b
 helper-amd64 helper-arm64: helper-%:
 	@mkdir -p bin/helper
 	for program in kkbundle-node kkbundle-start kkbundle-proxy kkbundle-registry; do
-		made=bin/helper/$$program-$* embedded=$(EMBEDDED)/$$program-$* flags="-s -w"
+		made=bin/helper/$$program-$* flags="-s -w"
 		[ $$program != kkbundle-start ] || flags+=" -E main.entry"
 		GOOS=linux GOARCH=$* go build -ldflags "$$flags" -o $$made ./cmd/$$program
-		if [ $$program = kkbundle-node ]; then
-			cmp -s $$made $$embedded || { cp $$made $$made.new; mv $$made.new $$embedded; }
-		else
-			gzip -dc $$embedded.gz 2>/dev/null | cmp -s $$made || { gzip -9 -n -c $$made > $$made.gz; mv $$made.gz $$embedded.gz; }
-		fi
 	done
+	rm -f $(EMBEDDED)/kkbundle-node-a??64 $(EMBEDDED)/kkbundle-*.gz # of earlier commits
+	go run ./cmd/internal/helper/pack $(EMBEDDED) bin/helper/kkbundle-*-$*
 
 build: helper ## build bin/kkbundle
 	@go build -ldflags "$(LDFLAGS)" -o bin/kkbundle ./cmd/kkbundle
