@@ -29,15 +29,15 @@ func flannelValues(c *manifest.Cluster, nodes []*task.Host) (map[string]any, err
 	for _, t := range nodes {
 		args = append(args, "--iface="+t.IP.String())
 	}
-	image, err := imageValue(c, "flannel")
+	image, err := catalog.ImageOf(c, "flannel")
 	if err != nil {
 		return nil, err
 	}
-	plugin, err := imageValue(c, "flannel-cni-plugin")
+	plugin, err := catalog.ImageOf(c, "flannel-cni-plugin")
 	if err != nil {
 		return nil, err
 	}
-	own := map[string]any{"args": args, "image": image, "image_cni": plugin}
+	own := map[string]any{"args": args, "image": image.Value(), "image_cni": plugin.Value()}
 	if c.ControlPlaneEndpoint.Type == manifest.EndpointHAProxy {
 		own["healthz"] = map[string]any{"port": 0} // without the server, and without the chart's probes of it
 	}
@@ -53,15 +53,6 @@ func flannelValues(c *manifest.Cluster, nodes []*task.Host) (map[string]any, err
 		}
 	}
 	return values, nil
-}
-
-func imageValue(c *manifest.Cluster, name string) (map[string]any, error) {
-	ref, err := catalog.ImageRef(c, name)
-	if err != nil {
-		return nil, err
-	}
-	i := strings.LastIndexByte(ref, ':')
-	return map[string]any{"repository": ref[:i], "tag": ref[i+1:]}, nil
 }
 
 // TaskName returns the name of the task that installs an addon.

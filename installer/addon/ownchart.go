@@ -4,16 +4,13 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"path"
 	"slices"
-	"strings"
 
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/charts"
 	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
-	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
 
 // An OwnChart is a chart of the catalog that the cluster's settings require, with its installation. install and the
@@ -126,48 +123,6 @@ func readValues(s *task.Site, paths []string) (map[string]any, error) {
 	}
 	return charts.ReadValues(files...)
 }
-
-// An imageName is a catalog image, split for charts' values: full is registry/repository.
-type imageName struct {
-	registry, repository, full, tag string
-}
-
-// imagesOf returns the images of a component in the catalog, by the last part of their names: node, cni, kube-controllers.
-func imagesOf(c *manifest.Cluster, component string) (map[string]imageName, error) {
-	refs, err := catalog.Refs(c, manifest.Need{Kind: manifest.ItemImage, Name: component}, "")
-	if err != nil {
-		return nil, err
-	}
-	images := map[string]imageName{}
-	for _, ref := range refs {
-		i := strings.LastIndexByte(ref, ':')
-		one := imageName{full: ref[:i], tag: ref[i+1:]}
-		one.registry, one.repository, _ = strings.Cut(one.full, "/")
-		images[path.Base(one.full)] = one
-	}
-	return images, nil
-}
-
-// pickImages returns images of a component in order. An image that the catalog does not have is an error.
-func pickImages(c *manifest.Cluster, component string, names ...string) ([]imageName, error) {
-	images, err := imagesOf(c, component)
-	if err != nil {
-		return nil, err
-	}
-	list := make([]imageName, 0, len(names))
-	for _, name := range names {
-		one, ok := images[name]
-		if !ok {
-			return nil, fmt.Errorf("the catalog's %s has no image called %s", component, name)
-		}
-		list = append(list, one)
-	}
-	return list, nil
-}
-
-// value returns an image in the form of most charts. Charts that use digests by default must switch them off: the
-// bundle has the tag, and its digest is in the lock.
-func (i imageName) value() map[string]any { return map[string]any{"repository": i.full, "tag": i.tag} }
 
 // OwnNamespaces returns the namespaces with pods of kkbundle's installation, which must be ready.
 func OwnNamespaces(c *manifest.Cluster) []string {

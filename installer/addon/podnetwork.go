@@ -107,7 +107,7 @@ func calicoChart(c *manifest.Cluster) OwnChart {
 // calicoValues selects VXLAN between all nodes and no BGP: that works on any network, and needs one UDP port. Nodes are
 // identified by their Kubernetes addresses, because a default route may be missing.
 func calicoValues(s environment) (map[string]any, error) {
-	images, err := pickImages(s.cluster, calico, "node")
+	images, err := catalog.PickImages(s.cluster, calico, "node")
 	if err != nil {
 		return nil, err
 	}
@@ -132,15 +132,15 @@ func calicoValues(s environment) (map[string]any, error) {
 	}
 	values := map[string]any{
 		// The operator pulls the images of its pods from this registry, as calico/….
-		"installation": map[string]any{"registry": strings.TrimSuffix(node.full, "/calico/node"), "calicoNetwork": network},
+		"installation": map[string]any{"registry": strings.TrimSuffix(node.Full, "/calico/node"), "calicoNetwork": network},
 		// Flow logs and their web page are off by default; the bundle has their images.
 		"goldmane": map[string]any{"enabled": false},
 		"whisker":  map[string]any{"enabled": false},
 	}
 	// The chart names the operator's own image, unless a catalog does.
-	all, err := imagesOf(s.cluster, calico)
+	all, err := catalog.ImagesOf(s.cluster, calico)
 	if operator, ok := all["operator"]; ok {
-		values["tigeraOperator"] = map[string]any{"registry": operator.registry, "image": operator.repository, "version": operator.tag}
+		values["tigeraOperator"] = map[string]any{"registry": operator.Registry, "image": operator.Repository, "version": operator.Tag}
 	}
 	return values, err
 }
@@ -199,21 +199,21 @@ func ciliumChart(c *manifest.Cluster) OwnChart {
 // cni.ipv4MaskSize and ipv6MaskSize apply.
 func ciliumValues(s environment) (map[string]any, error) {
 	c := s.cluster
-	images, err := pickImages(c, cilium, "cilium", "operator-generic")
+	images, err := catalog.PickImages(c, cilium, "cilium", "operator-generic")
 	if err != nil {
 		return nil, err
 	}
-	known, err := imagesOf(c, cilium)
+	known, err := catalog.ImagesOf(c, cilium)
 	if err != nil {
 		return nil, err
 	}
-	extra, err := imagesOf(c, "hubble")
+	extra, err := catalog.ImagesOf(c, "hubble")
 	if err != nil {
 		return nil, err
 	}
 	maps.Copy(known, extra)
-	byTag := func(i imageName) map[string]any {
-		v := i.value()
+	byTag := func(i catalog.ImageName) map[string]any {
+		v := i.Value()
 		v["useDigest"] = false // the chart's digests belong to its own tags
 		return map[string]any{"image": v}
 	}
@@ -224,7 +224,7 @@ func ciliumValues(s environment) (map[string]any, error) {
 		}
 		return map[string]any{"image": map[string]any{"useDigest": false}}
 	}
-	operator := byTag(imageName{full: strings.TrimSuffix(images[1].full, "-generic"), tag: images[1].tag}) // the chart appends the suffix
+	operator := byTag(catalog.ImageName{Full: strings.TrimSuffix(images[1].Full, "-generic"), Tag: images[1].Tag}) // the chart appends the suffix
 	operator["replicas"] = 1
 	if len(s.nodes) > 1 {
 		operator["replicas"] = 2 // one per node
@@ -270,7 +270,7 @@ func hybridnetChart(c *manifest.Cluster) OwnChart {
 // hybridnetValues names the nodes' addresses, from which the daemon finds its interface. Without a default route it
 // also needs cni.values with daemon.preferVxlanInterfaces.
 func hybridnetValues(s environment) (map[string]any, error) {
-	images, err := imagesOf(s.cluster, hybridnet)
+	images, err := catalog.ImagesOf(s.cluster, hybridnet)
 	if err != nil {
 		return nil, err
 	}
@@ -287,7 +287,7 @@ func hybridnetValues(s environment) (map[string]any, error) {
 		"manager":         pods3, "webhook": pods3, "typha": pods3,
 	}
 	if own, ok := images["hybridnet"]; ok { // else the chart's own
-		values["images"] = map[string]any{"registryURL": own.registry, "hybridnet": map[string]any{"image": own.repository, "tag": own.tag}}
+		values["images"] = map[string]any{"registryURL": own.Registry, "hybridnet": map[string]any{"image": own.Repository, "tag": own.Tag}}
 	}
 	var addresses []string
 	for _, t := range s.nodes {
@@ -338,7 +338,7 @@ func kubeOVNChart(c *manifest.Cluster) OwnChart {
 
 // kubeOVNValues names no interface: kube-ovn uses that of each node's address. Its pinger tests no external address.
 func kubeOVNValues(s environment) (map[string]any, error) {
-	images, err := pickImages(s.cluster, kubeOVN, "kube-ovn", "vpc-nat-gateway")
+	images, err := catalog.PickImages(s.cluster, kubeOVN, "kube-ovn", "vpc-nat-gateway")
 	if err != nil {
 		return nil, err
 	}
@@ -357,13 +357,13 @@ func kubeOVNValues(s environment) (map[string]any, error) {
 	for _, t := range s.controlPlanes {
 		masters = append(masters, t.IP.String())
 	}
-	repository := func(i imageName) string { return i.full[strings.LastIndexByte(i.full, '/')+1:] }
+	repository := func(i catalog.ImageName) string { return i.Full[strings.LastIndexByte(i.Full, '/')+1:] }
 	return map[string]any{
 		"global": map[string]any{
-			"registry": map[string]any{"address": strings.TrimSuffix(images[0].full, "/"+repository(images[0]))},
+			"registry": map[string]any{"address": strings.TrimSuffix(images[0].Full, "/"+repository(images[0]))},
 			"images": map[string]any{
-				"kubeovn":    map[string]any{"repository": repository(images[0]), "tag": images[0].tag},
-				"natgateway": map[string]any{"repository": repository(images[1]), "tag": images[1].tag},
+				"kubeovn":    map[string]any{"repository": repository(images[0]), "tag": images[0].Tag},
+				"natgateway": map[string]any{"repository": repository(images[1]), "tag": images[1].Tag},
 			},
 		},
 		"MASTER_NODES": strings.Join(masters, ","),

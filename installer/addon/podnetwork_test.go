@@ -13,6 +13,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/installer/tasktest"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
 
 const dualStack = "kubernetes: {version: v1.34.3, podCIDR: '10.233.64.0/18,fd00:1::/48', serviceCIDR: '10.233.0.0/18,fd00:2::/112'}\n"
@@ -137,7 +138,7 @@ func TestServiceValues(t *testing.T) {
 func TestPick(t *testing.T) {
 	t.Parallel()
 	c := tasktest.Cluster(t, "cni: {type: calico}")
-	if _, err := pickImages(c, calico, "node", "nothing"); err == nil || !strings.Contains(err.Error(), "calico has no image called nothing") {
+	if _, err := catalog.PickImages(c, calico, "node", "nothing"); err == nil || !strings.Contains(err.Error(), "calico has no image called nothing") {
 		t.Error(err)
 	}
 	c.Catalogs = []*manifest.Catalog{parseCatalog(t, `
