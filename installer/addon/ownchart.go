@@ -9,6 +9,7 @@ import (
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/charts"
 	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/network"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 )
@@ -48,19 +49,31 @@ func environmentOf(s *task.Site) environment {
 }
 
 // OwnCharts returns the charts of the cluster by their tasks' names.
-func OwnCharts(c *manifest.Cluster) map[string]OwnChart {
-	list := []OwnChart{
-		flannelChart(c), calicoChart(c), calicoDefinitions(), ciliumChart(c), hybridnetChart(c), kubeOVNChart(c),
-		metricsChart(), localChart(), nfsChart(),
+func OwnCharts(c *manifest.Cluster) map[string]OwnChart { return ownCharts(network.All(), c) }
+
+func ownCharts(all network.Table, c *manifest.Cluster) map[string]OwnChart {
+	list := []OwnChart{metricsChart(), localChart(), nfsChart()}
+	for _, n := range all {
+		if n.Chart == nil {
+			continue
+		}
+		list = append(list, networkChart(n, c))
+		if n.Chart.Definitions != nil {
+			list = append(list, definitionsChart(n))
+		}
 	}
 	charts := map[string]OwnChart{}
 	for _, o := range list {
-		o.chart = cmp.Or(o.chart, o.component)
-		o.Release = cmp.Or(o.Release, o.component)
-		o.Namespace = cmp.Or(o.Namespace, kube.SystemNamespace)
-		charts[o.component] = o
+		charts[o.component] = o.withDefaults()
 	}
 	return charts
+}
+
+func (o OwnChart) withDefaults() OwnChart {
+	o.chart = cmp.Or(o.chart, o.component)
+	o.Release = cmp.Or(o.Release, o.component)
+	o.Namespace = cmp.Or(o.Namespace, kube.SystemNamespace)
+	return o
 }
 
 func (o OwnChart) task(images ...string) task.Task {
@@ -125,26 +138,27 @@ func readValues(s *task.Site, paths []string) (map[string]any, error) {
 }
 
 // OwnNamespaces returns the namespaces with pods of kkbundle's installation, which must be ready.
-func OwnNamespaces(c *manifest.Cluster) []string {
+func OwnNamespaces(c *manifest.Cluster) []string { return ownNamespaces(network.All(), c) }
+
+func ownNamespaces(all network.Table, c *manifest.Cluster) []string {
 	list := []string{kube.SystemNamespace}
-	for _, task := range NetworkTasks(c) {
-		o, ok := OwnCharts(c)[task.Name]
+	own := ownCharts(all, c)
+	for _, task := range networkTasks(all, c) {
+		o, ok := own[task.Name]
 		if ok && !slices.Contains(list, o.Namespace) {
 			list = append(list, o.Namespace)
 		}
 	}
-	return append(list, NetworkOf(c).namespaces...)
+	return append(list, all.Primary(c).Namespaces...)
 }
 
 // SystemNamespaces returns the namespaces of Kubernetes and of every pod network that kkbundle installs, for a cluster whose
 // pod network is not known.
 func SystemNamespaces(c *manifest.Cluster) []string {
 	var list []string
-	for _, network := range []manifest.NetworkType{
-		manifest.NetworkFlannel, manifest.NetworkCalico, manifest.NetworkCilium, manifest.NetworkHybridnet, manifest.NetworkKubeOVN,
-	} {
+	for _, n := range network.All() {
 		one := *c
-		one.CNI.Type = network
+		one.CNI.Type, one.CNI.With = n.Name, ""
 		list = append(list, OwnNamespaces(&one)...)
 	}
 	return slices.Compact(slices.Sorted(slices.Values(list)))
