@@ -51,8 +51,9 @@ func cilium() Network {
 			{Before: []int{1, 18}, Least: "5.4", RHEL8: rhel86},
 			{Least: "5.10", RHEL8: rhel810},
 		},
-		Configs: []string{"05-cilium.conflist"},
-		Rules:   []string{"CILIUM_", "OLD_CILIUM_"},
+		KernelSource: "Kubespray (cilium 4.9.17); Cilium's system requirements (5.4 or RHEL 8.6 since 1.16, 5.10 or RHEL 8.10 since 1.18)",
+		Configs:      []string{"05-cilium.conflist"},
+		Rules:        []string{"CILIUM_", "OLD_CILIUM_"},
 		Leaves: Leaves{
 			// Its init container cilium-sysctlfix writes the file, which switches reverse path filters off at every boot.
 			Paths: []string{"/var/run/cilium", "/var/lib/cilium", "/opt/cni/bin/cilium-cni", "/etc/sysctl.d/99-zzz-override_cilium.conf"},

@@ -42,6 +42,8 @@ type Network struct {
 	Modules []string
 	// Kernels are the least kernels of its releases: the first whose Before is newer than the release counts.
 	Kernels []Kernel
+	// KernelSource is where Kernels are from, for people.
+	KernelSource string
 	// Kubernetes is the first release that it runs in; nil if any can have it.
 	Kubernetes *Kubernetes
 	// Configs are the names of its files in /etc/cni/net.d.
