@@ -74,7 +74,7 @@ func verifyTasks(c *manifest.Cluster) []task.Task {
 		return health.ImagesAreBundled(ctx, t, siteregistry.ReducedIndexes)
 	})
 	proofs := append([]task.Task{kubeadm.JoinProofTask(), images}, kubeadm.SecurityChecks()...)
-	if c.CNI.Type != manifest.NetworkNone {
+	if c.CNI.Type.Installed() {
 		tasks = append(tasks, health.WaitTask(health.CheckPods, health.PodsWait, health.PodsAreReady))
 		dns := task.Task{
 			Name:  "verify-dns",

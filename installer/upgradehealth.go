@@ -154,7 +154,7 @@ func (u *upgrade) nodesReady(ctx context.Context, t *task.Host, _ UpgradePlan) [
 	var errs []error
 	for _, s := range states {
 		marked := inUpgrade(&s) || u.LeftOut(s.Name)
-		if !kube.IsNodeReady(&s) && !marked && u.Cluster.CNI.Type != manifest.NetworkNone {
+		if !kube.IsNodeReady(&s) && !marked && u.Cluster.CNI.Type.Installed() {
 			reason := fmt.Sprintf("node %s is not ready: %s", s.Name, kube.NodeCondition(&s, corev1.NodeReady).Message)
 			if slices.ContainsFunc(u.workers(), func(t *task.Host) bool { return t.Name == s.Name }) {
 				reason += " (--without " + s.Name + " leaves it as it is)"

@@ -13,7 +13,7 @@ import (
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
 
-// maxDefinitions bounds the definitions of a chart in bytes. Those of Calico v3.32.1 have 2.3 MB.
+// maxDefinitions bounds the definitions of a chart in bytes. The largest that are known have 2.3 MB.
 const maxDefinitions = 32 << 20
 
 // definitionsChart is rendered and applied, and never a release of Helm.

@@ -26,7 +26,7 @@ const spreadWait = 2 * time.Minute
 
 // DNSSpreadTasks spreads kubeadm's CoreDNS if the cluster has a pod network.
 func DNSSpreadTasks(c *manifest.Cluster) []task.Task {
-	if c.CNI.Type == manifest.NetworkNone {
+	if !c.CNI.Type.Installed() {
 		return nil
 	}
 	return []task.Task{DNSSpreadTask()}

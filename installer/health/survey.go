@@ -111,7 +111,7 @@ func NewSurvey(ctx context.Context, r *task.Site, t *task.Host) (*Survey, error)
 	s := &Survey{
 		Kubernetes: r.Cluster.Kubernetes.Distribution == manifest.DistributionKubernetes, Version: r.Cluster.Kubernetes.Version,
 		Manual:     r.Cluster.Certificates.Renew == manifest.RenewManual,
-		ownNetwork: r.Cluster.CNI.Type == manifest.NetworkNone && r.Rule != task.AnyCluster, System: systemNamespaces(r), Objects: map[string]kube.Object{}, Now: r.Now(),
+		ownNetwork: !r.Cluster.CNI.Type.Installed() && r.Rule != task.AnyCluster, System: systemNamespaces(r), Objects: map[string]kube.Object{}, Now: r.Now(),
 	}
 	tasks := []func(context.Context) error{
 		func(ctx context.Context) error { s.Hosts = surveyHosts(ctx, r); return nil },
