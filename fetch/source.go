@@ -19,10 +19,10 @@ import (
 
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/proxy"
+	"github.com/kkbundle/kkbundle/web"
 )
 
 const (
-	userAgent    = "kkbundle"
 	maxRedirects = 10
 	maxCAFile    = 1 << 20
 	maxHeaders   = 1 << 20
@@ -434,9 +434,9 @@ func (g *guard) RoundTrip(req *http.Request) (*http.Response, error) {
 	if req.URL.Scheme != "https" && !g.plain(req.URL.Host) && !(here && g.local) {
 		return nil, fmt.Errorf("%s: %w", req.URL.Host, errPlainHTTP)
 	}
-	req.Header.Set("User-Agent", userAgent)
+	req.Header.Set("User-Agent", web.UserAgent)
 	resp, err := next.RoundTrip(req)
-	if here && g.local && isRegistry && notTLS(err) && req.Body == nil {
+	if here && g.local && isRegistry && web.IsPlainHTTP(err) && req.Body == nil {
 		if g.server.isHTTP.CompareAndSwap(false, true) {
 			g.log.Log(ctx, LevelNote, "plain HTTP is used, because the host is this machine and speaks nothing else", "host", g.host)
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/plain"
 	"github.com/kkbundle/kkbundle/proxy"
+	"github.com/kkbundle/kkbundle/web"
 )
 
 // Classes of Push's errors, for errors.Is.
@@ -68,6 +69,9 @@ func (s *session) explain(repo string, err error) error {
 		e = s.explainAnswer(repo, te)
 	} else {
 		e = s.explainNetwork(err)
+	}
+	if status := web.Status(err); status != nil && status.After > web.MaxRetryAfter {
+		e.fatal, e.text = true, fmt.Sprintf("%s; it demands a pause of %s", e.text, status.After.Round(time.Second))
 	}
 	if out, ok := errors.AsType[*outageError](err); ok {
 		e.fatal, e.text = true, fmt.Sprintf("%s; the registry has answered nothing for %s", e.text, out.lasted.Round(time.Second))
@@ -190,7 +194,7 @@ func (s *session) explainNetwork(err error) *plainError {
 		e.text = fmt.Sprintf("the certificate of %s is expired or not yet valid: check this machine's clock and renew the certificate", s.host)
 	case isInvalid:
 		e.text = fmt.Sprintf("the certificate of %s is invalid: %s", s.host, clean(invalid.Error()))
-	case isHTTPAnswer(err):
+	case web.IsPlainHTTP(err):
 		e.text = fmt.Sprintf("%s speaks plain HTTP, not HTTPS: allow it with --plain-http if you trust the network", s.host)
 	case errors.Is(err, errPlain):
 		e.text = fmt.Sprintf("%s: %s", s.host, clean(inner.Error()))
@@ -200,7 +204,7 @@ func (s *session) explainNetwork(err error) *plainError {
 		e.text = fmt.Sprintf("the token service %s answers without a token", s.rt.tokenService())
 	case strings.Contains(inner.Error(), "tls: certificate required"), strings.Contains(inner.Error(), "remote error: tls: bad certificate"):
 		e.text = fmt.Sprintf("%s requires a client certificate: give one with --cert FILE and --key FILE", s.host)
-	case isTLS(err):
+	case web.IsUntrusted(err):
 		e.text = fmt.Sprintf("no trusted connection to %s: %s", s.host, clean(inner.Error()))
 	default:
 		e.text = fmt.Sprintf("connection to %s failed: %s: check that the registry runs and is reachable from here", s.host, clean(inner.Error()))
@@ -222,11 +226,6 @@ func (s *session) proxyText(err error) string {
 			s.host, clean(op.Err.Error()))
 	}
 	return ""
-}
-
-// isHTTPAnswer recognises net/http's error when a TLS handshake reaches a plain HTTP server; it has no type.
-func isHTTPAnswer(err error) bool {
-	return err != nil && strings.Contains(err.Error(), "server gave HTTP response to HTTPS client")
 }
 
 // reason returns the registry's own message, in brackets.

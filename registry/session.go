@@ -18,6 +18,7 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/kkbundle/kkbundle/logins"
+	"github.com/kkbundle/kkbundle/web"
 )
 
 // A session is the state shared by one Push: credentials, transport, and a client for each repository.
@@ -91,7 +92,7 @@ func newSession(ctx context.Context, t target, o PushOptions) (*session, error) 
 // login checks address and credentials of the registry, so that a wrong one is a single error instead of one per item.
 // Push permission for a repository shows only with the first push.
 func (s *session) login(ctx context.Context, first *repo) error {
-	here := func(err error) bool { te, ok := asRegistryError(err); return ok && passingStatus(te.StatusCode) }
+	here := func(err error) bool { te, ok := asRegistryError(err); return ok && web.PassingStatus(te.StatusCode) }
 	err := s.retry.do(ctx, "login", here, func() error {
 		_, err := first.callOnce(ctx, request{method: http.MethodGet, url: s.url(pingPath), want: []int{http.StatusOK}})
 		return err
@@ -206,12 +207,15 @@ func (*repo) scope(repository, action string) string {
 	return "repository:" + repository + ":" + action
 }
 
-// checkAnswer turns every unwanted status into a *transport.Error, with its Retry-After. The body stays open.
+// checkAnswer turns every unwanted status into a *web.StatusError around a *transport.Error. The body stays open.
 func checkAnswer(resp *http.Response, wanted ...int) error {
-	if err := transport.CheckError(resp, wanted...); err != nil {
-		return withRetryAfter(resp.Header, err)
+	err := transport.CheckError(resp, wanted...)
+	if err == nil {
+		return nil
 	}
-	return nil
+	status := web.NewStatusError(resp)
+	status.Err = err
+	return status
 }
 
 // drain reads a little of the rest, so that the connection can be reused, and closes.
