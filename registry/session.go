@@ -50,7 +50,7 @@ type session struct {
 func newSession(ctx context.Context, t target, o PushOptions) (*session, error) {
 	inner := o.Transport
 	if inner == nil {
-		t, err := NewTransport("")
+		t, err := web.NewTransport(web.Files{})
 		if err != nil {
 			return nil, err
 		}

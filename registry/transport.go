@@ -2,86 +2,23 @@ package registry
 
 import (
 	"bytes"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/url"
-	"os"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 
 	"github.com/kkbundle/kkbundle/logins"
-	"github.com/kkbundle/kkbundle/proxy"
 )
 
 const (
-	maxCAFile = 4 << 20 // bytes; a system's whole trust store is a few hundred KB
 	pingPath  = "/v2/"
 	realmPath = "/.kkbundle-token-service" // never sent; stands for a token service's address, see authTransport
 )
-
-// NewTransport returns a transport for PushOptions.Transport: HTTP/1.1, so that parallel uploads have a connection
-// each; proxies from the environment; and, if caFile is not "", trust in that PEM file's certificates besides the
-// system's.
-func NewTransport(caFile string) (*http.Transport, error) {
-	t := &http.Transport{
-		Proxy:                  proxy.FromEnvironment(),
-		OnProxyConnectResponse: proxy.Answered,
-		DialContext:            (&net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}).DialContext,
-		TLSHandshakeTimeout:    30 * time.Second,
-		ExpectContinueTimeout:  5 * time.Second,
-		IdleConnTimeout:        90 * time.Second,
-		MaxIdleConnsPerHost:    128,
-		TLSClientConfig:        &tls.Config{MinVersion: tls.VersionTLS12},
-		TLSNextProto:           map[string]func(string, *tls.Conn) http.RoundTripper{}, // no HTTP/2
-	}
-	if caFile == "" {
-		return t, nil
-	}
-	pool, err := certPool(caFile)
-	if err != nil {
-		return nil, err
-	}
-	t.TLSClientConfig.RootCAs = pool
-	return t, nil
-}
-
-// UseCertificate sets t's client certificate, from PEM files, for servers that request one.
-func UseCertificate(t *http.Transport, certFile, keyFile string) error {
-	cert, err := tls.LoadX509KeyPair(certFile, keyFile)
-	if err != nil {
-		return fmt.Errorf("client certificate %s with key %s: %w", certFile, keyFile, err)
-	}
-	t.TLSClientConfig.Certificates = []tls.Certificate{cert}
-	return nil
-}
-
-func certPool(caFile string) (_ *x509.CertPool, err error) {
-	f, err := os.Open(caFile)
-	if err != nil {
-		return nil, fmt.Errorf("CA file: %w", err)
-	}
-	defer func() { err = errors.Join(err, f.Close()) }()
-	pem, err := io.ReadAll(io.LimitReader(f, maxCAFile))
-	if err != nil {
-		return nil, fmt.Errorf("CA file %s: %w", caFile, err)
-	}
-	pool, err := x509.SystemCertPool()
-	if err != nil {
-		pool = x509.NewCertPool()
-	}
-	if !pool.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("CA file %s: no certificate found: want PEM (-----BEGIN CERTIFICATE-----)", caFile)
-	}
-	return pool, nil
-}
 
 // errPlain answers a request that would leave the machine unencrypted without the user's consent.
 var errPlain = errors.New("plain HTTP is not allowed")
