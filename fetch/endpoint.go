@@ -43,7 +43,7 @@ func (g *registries) newEndpoint(p *peer, upstream name.Repository) (*endpoint, 
 		return nil, fmt.Errorf("source %s: %w", p, err)
 	}
 	if p.auth == nil {
-		p.auth = &authTransport{next: p.trip, host: host.RegistryStr(), scheme: p.scheme()}
+		p.auth = logins.NewTrip(p.trip, p.scheme(), host.RegistryStr())
 	}
 	return &endpoint{sender: g.loader.sender, keychain: g.keychain, peer: p, name: host.Repo(path.Join(p.prefix, upstream.RepositoryStr()))}, nil
 }

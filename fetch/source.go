@@ -13,14 +13,13 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/kkbundle/kkbundle/logins"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/web"
 )
 
-const (
-	maxRedirects  = 10
-	maxConcurrent = 8 // concurrent requests to a host unless its source sets a limit
-)
+// maxConcurrent bounds the concurrent requests to a host unless its source sets a limit.
+const maxConcurrent = 8
 
 // errPlainHTTP means a request without TLS was prevented because no source allows it.
 var errPlainHTTP = errors.New("plain HTTP is used only for hosts with plainHTTP: true under sources")
@@ -35,7 +34,7 @@ type peer struct {
 	spare    bool // another peer is tried if this one fails
 	server   *server
 	trip     http.RoundTripper // the connections, behind a guard
-	auth     *authTransport    // trip with registry authentication; nil until first used
+	auth     *logins.Trip      // trip with registry authentication; nil until first used
 }
 
 func (p *peer) isMirror() bool { return p.host != p.upstream || p.prefix != "" }
@@ -57,21 +56,7 @@ func (p *peer) scheme() string {
 
 // client sends requests through trip, which is p.trip or an authenticating layer above it.
 func (p *peer) client(trip http.RoundTripper) *http.Client {
-	return &http.Client{Transport: trip, CheckRedirect: checkRedirect}
-}
-
-// checkRedirect follows redirects without sending a host's credentials to another: net/http forwards them to
-// subdomains.
-func checkRedirect(req *http.Request, via []*http.Request) error {
-	if len(via) >= maxRedirects {
-		return permanent("more than %d redirects", maxRedirects)
-	}
-	if req.URL.Host != via[0].URL.Host {
-		for _, secret := range []string{"Authorization", "Cookie", "Proxy-Authorization"} {
-			req.Header.Del(secret)
-		}
-	}
-	return nil
+	return &http.Client{Transport: trip, CheckRedirect: web.CheckRedirect}
 }
 
 // network connects a run with its hosts.

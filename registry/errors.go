@@ -90,7 +90,7 @@ func (s *session) explainAnswer(repo string, te *transport.Error) *plainError {
 		return e
 	}
 	switch {
-	case te.StatusCode == http.StatusUnauthorized && !(repo != "" && s.account.Username != "" && s.loggedIn.Load() && s.rt.usesTokens()):
+	case te.StatusCode == http.StatusUnauthorized && !(repo != "" && s.account.Username != "" && s.loggedIn.Load() && s.usesTokens()):
 		e.text, e.class, e.fatal = s.loginText(te), ErrLogin, true
 	case te.StatusCode == http.StatusForbidden || te.StatusCode == http.StatusUnauthorized: // with tokens, 401 may be about permissions, too
 		e.text = fmt.Sprintf("%s may not push to %s%s: request push permission there; where projects must be created first (Harbor), %q must exist", s.who(), where, reason(te), project)
@@ -107,7 +107,7 @@ func (s *session) explainAnswer(repo string, te *transport.Error) *plainError {
 		e.text, e.class, e.fatal = proxy.LoginText(s.host), ErrUnreachable, true
 	case te.StatusCode == http.StatusTooManyRequests:
 		e.text = fmt.Sprintf("%s limits requests even after several retries%s: use fewer --jobs, or try later", s.host, reason(te))
-	case te.StatusCode == http.StatusBadRequest && s.rt.plain && len(te.Errors) == 0 && !s.loggedIn.Load():
+	case te.StatusCode == http.StatusBadRequest && s.plain && len(te.Errors) == 0 && !s.loggedIn.Load():
 		e.text, e.class, e.fatal = fmt.Sprintf("%s does not speak plain HTTP: omit --plain-http", s.host), ErrUnreachable, true
 	default:
 		e.text = fmt.Sprintf("%s answered %d %s%s", where, te.StatusCode, http.StatusText(te.StatusCode), reason(te))
@@ -153,7 +153,7 @@ func details(te *transport.Error) string {
 
 func (s *session) loginText(te *transport.Error) string {
 	at := s.host
-	if service := s.rt.tokenService(); service != s.host {
+	if service := s.tokenService(); service != s.host {
 		at += " (through " + service + ")"
 	}
 	if s.unread != nil {
@@ -201,7 +201,7 @@ func (s *session) explainNetwork(err error) *plainError {
 	case isDNS:
 		e.text = fmt.Sprintf("the name %s has no address: check the registry's name and this machine's DNS or /etc/hosts", dns.Name)
 	case strings.HasPrefix(inner.Error(), "no token in bearer response"): // followed by the actual answer
-		e.text = fmt.Sprintf("the token service %s answers without a token", s.rt.tokenService())
+		e.text = fmt.Sprintf("the token service %s answers without a token", s.tokenService())
 	case strings.Contains(inner.Error(), "tls: certificate required"), strings.Contains(inner.Error(), "remote error: tls: bad certificate"):
 		e.text = fmt.Sprintf("%s requires a client certificate: give one with --cert FILE and --key FILE", s.host)
 	case web.IsUntrusted(err):

@@ -83,7 +83,8 @@ func Passing(err error) bool {
 	if dns, ok := errors.AsType[*net.DNSError](err); ok {
 		return !dns.IsNotFound
 	}
-	return !errors.Is(err, proxy.ErrAddress) && !errors.Is(err, context.Canceled) && !IsUntrusted(err)
+	_, astray := errors.AsType[*RedirectError](err)
+	return !astray && !errors.Is(err, proxy.ErrAddress) && !errors.Is(err, context.Canceled) && !IsUntrusted(err)
 }
 
 // PassingStatus reports whether the same request may get another status later.

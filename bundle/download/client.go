@@ -18,7 +18,6 @@ import (
 const (
 	defaultTries = 8           // failures in a row, without a new byte between them
 	defaultIdle  = time.Minute // without a byte
-	maxRedirects = 10
 )
 
 // A Client sends requests to web servers.
@@ -51,17 +50,12 @@ func Shown(address string) string {
 	return plain.Line(u.Redacted()) + "?..."
 }
 
-// checkRedirect refuses to leave TLS, and sends the login to no other host or port: net/http forwards it to other ports and subdomains.
+// checkRedirect refuses to leave TLS.
 func checkRedirect(to *http.Request, via []*http.Request) error {
-	switch {
-	case len(via) >= maxRedirects:
-		return fmt.Errorf("more than %d redirects", maxRedirects)
-	case via[0].URL.Scheme == "https" && to.URL.Scheme != "https":
+	if via[0].URL.Scheme == "https" && to.URL.Scheme != "https" {
 		return unusable(via[0].URL.String(), "the server redirects to %s, which is not HTTPS", Shown(to.URL.String()))
-	case to.URL.Host != via[0].URL.Host || to.URL.Scheme != via[0].URL.Scheme:
-		to.Header.Del("Authorization")
 	}
-	return nil
+	return web.CheckRedirect(to, via)
 }
 
 // A ServerError is an error about a server: it cannot be reached, or its answers cannot be used.
