@@ -83,7 +83,7 @@ func (e *endpoint) handshake(ctx context.Context, auth authn.Authenticator) (htt
 		return nil, err
 	}
 	idle := e.sender.limits.Idle
-	ctx, cancel := context.WithTimeoutCause(ctx, idle, stalled(idle)) // the answers are short
+	ctx, cancel := context.WithTimeoutCause(ctx, idle, &web.StallError{Idle: idle}) // the answers are short
 	defer cancel()
 	pass, err := e.peer.server.gate.enter(ctx)
 	if err != nil {

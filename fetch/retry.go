@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -20,9 +21,6 @@ import (
 	"github.com/kkbundle/kkbundle/plain"
 	"github.com/kkbundle/kkbundle/web"
 )
-
-// errStalled means a server sent nothing for Retry.Idle.
-var errStalled = errors.New("the server stopped sending")
 
 // newStatusError reads a little of the answer. The caller closes it.
 func newStatusError(resp *http.Response) *web.StatusError {
@@ -246,8 +244,8 @@ func (s *sender) retry(ctx context.Context, p *peer, what string, f func() error
 	}
 }
 
-// send sends the request once. The answer's body ends with errStalled if the server sends nothing for Retry.Idle, and
-// must be closed.
+// send sends the request once. It and reads of the answer's body fail with a *web.StallError if the server sends nothing for Retry.Idle.
+// The body must be closed.
 func (s *sender) send(ctx context.Context, p *peer, c *http.Client, req *http.Request) (*http.Response, error) {
 	if err := p.server.given(); err != nil {
 		return nil, err
@@ -256,16 +254,8 @@ func (s *sender) send(ctx context.Context, p *peer, c *http.Client, req *http.Re
 	if err != nil {
 		return nil, err
 	}
-	idle := s.limits.Idle
-	ctx, cancel := context.WithCancelCause(ctx)
-	timer := time.AfterFunc(idle, func() { cancel(stalled(idle)) })
-	resp, err := c.Do(req.WithContext(ctx))
-	timer.Stop()
+	resp, err := web.Send(c, req.WithContext(ctx), s.limits.Idle)
 	if err != nil {
-		if cause := context.Cause(ctx); cause != nil {
-			err = cause
-		}
-		cancel(nil)
 		err = requestError(err)
 		if status := web.Status(err); status != nil {
 			pass.judge(status)
@@ -274,41 +264,19 @@ func (s *sender) send(ctx context.Context, p *peer, c *http.Client, req *http.Re
 		return nil, err
 	}
 	pass.judge(&web.StatusError{Code: resp.StatusCode})
-	resp.Body = &watchedBody{rc: resp.Body, ctx: ctx, timer: timer, idle: idle, end: func() { cancel(nil); pass.leave() }}
+	resp.Body = &gatedBody{resp.Body, sync.OnceFunc(pass.leave)}
 	return resp, nil
 }
 
-func stalled(idle time.Duration) error { return fmt.Errorf("%w for %s", errStalled, idle) }
-
-// watchedBody is an answer's body whose reads take at most idle.
-type watchedBody struct {
-	rc    io.ReadCloser
-	ctx   context.Context //nolint:containedctx // it is the request's, whose cause says why reading ended
-	timer *time.Timer
-	idle  time.Duration
-	end   func()
+// A gatedBody is an answer's body that counts as a request until it is closed.
+type gatedBody struct {
+	io.ReadCloser
+	leave func()
 }
 
-func (b *watchedBody) Read(p []byte) (int, error) {
-	b.timer.Reset(b.idle)
-	n, err := b.rc.Read(p)
-	b.timer.Stop()
-	if err != nil && !errors.Is(err, io.EOF) {
-		if cause := context.Cause(b.ctx); cause != nil {
-			err = cause
-		}
-	}
-	return n, err
-}
-
-func (b *watchedBody) Close() error {
-	b.timer.Stop()
-	err := b.rc.Close()
-	if b.end != nil {
-		b.end()
-		b.end = nil
-	}
-	return err
+func (b *gatedBody) Close() error {
+	defer b.leave()
+	return b.ReadCloser.Close()
 }
 
 // small reads a whole answer of at most limit bytes, with retries. A status other than 200 is a *web.StatusError.

@@ -103,7 +103,7 @@ func (r Retry) withDefaults() Retry {
 	set(&r.Wait, web.Patience().First)
 	set(&r.MaxWait, web.Patience().Longest)
 	set(&r.MaxRetryAfter, web.MaxRetryAfter)
-	set(&r.Idle, time.Minute)
+	set(&r.Idle, web.Idle)
 	return r
 }
 

@@ -15,10 +15,8 @@ import (
 	"github.com/kkbundle/kkbundle/web"
 )
 
-const (
-	defaultTries = 8           // failures in a row, without a new byte between them
-	defaultIdle  = time.Minute // without a byte
-)
+// defaultTries is the number of failures in a row, without a new byte between them, that end a download.
+const defaultTries = 8
 
 // A Client sends requests to web servers.
 type Client struct {
@@ -33,7 +31,7 @@ type Client struct {
 func NewClient(t http.RoundTripper, username, password string) *Client {
 	return &Client{
 		http: &http.Client{Transport: t, CheckRedirect: checkRedirect}, username: username, password: password,
-		tries: defaultTries, idle: defaultIdle, wait: web.Patience(),
+		tries: defaultTries, idle: web.Idle, wait: web.Patience(),
 	}
 }
 
@@ -119,14 +117,14 @@ type localError struct{ error }
 // Unwrap returns the cause.
 func (e *localError) Unwrap() error { return e.error }
 
-// do sends a request, follows redirects, and returns an answer with one of the statuses. A body that stalls fails.
+// do sends a request, follows redirects, and returns an answer with one of the statuses. A server that is silent for too long fails.
 func (c *Client) do(r *http.Request, statuses ...int) (*http.Response, error) {
 	if c.username != "" {
 		r.SetBasicAuth(c.username, c.password)
 	}
 	r.Header.Set("Accept-Encoding", "identity") // ranges are of the file's own bytes
 	r.Header.Set("User-Agent", web.UserAgent)
-	resp, err := c.http.Do(r)
+	resp, err := web.Send(c.http, r, c.idle)
 	if err != nil {
 		var u *url.Error
 		if errors.As(err, &u) {
@@ -140,7 +138,6 @@ func (c *Client) do(r *http.Request, statuses ...int) (*http.Response, error) {
 	}
 	for _, s := range statuses {
 		if resp.StatusCode == s {
-			resp.Body = newIdleBody(resp.Body, c.idle)
 			return resp, checkEncoding(resp)
 		}
 	}
@@ -206,33 +203,4 @@ func (c *Client) Small(ctx context.Context, address string, limit int64) (data [
 		return nil, unusable(address, "the file has more than %d bytes", limit)
 	}
 	return data, err
-}
-
-// An idleBody fails if no byte arrives for a while.
-type idleBody struct {
-	io.ReadCloser
-	idle  time.Duration
-	timer *time.Timer
-}
-
-func newIdleBody(body io.ReadCloser, idle time.Duration) *idleBody {
-	return &idleBody{body, idle, time.AfterFunc(idle, func() { _ = body.Close() })} // the reader gets the error
-}
-
-// Read reads, and begins to wait anew.
-func (b *idleBody) Read(p []byte) (int, error) {
-	n, err := b.ReadCloser.Read(p)
-	if !b.timer.Reset(b.idle) && err != nil && !errors.Is(err, io.EOF) {
-		err = fmt.Errorf("the server sent nothing for %s: %w", b.idle, err)
-	}
-	if err != nil {
-		b.timer.Stop()
-	}
-	return n, err
-}
-
-// Close ends the body.
-func (b *idleBody) Close() error {
-	b.timer.Stop()
-	return b.ReadCloser.Close()
 }

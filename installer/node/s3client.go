@@ -18,7 +18,7 @@ import (
 
 // Limits of a request.
 const (
-	s3Patience   = time.Minute      // for a connection, and for each piece of data
+	s3Patience   = web.Idle         // for a connection, and for each piece of data
 	s3Answer     = 2 * time.Minute  // for the answer; a storage joins the parts of an object before it
 	s3Continue   = 5 * time.Second  // for the storage's consent to a body
 	s3Attempts   = 10               // of one request
@@ -164,9 +164,10 @@ func canPass(err error) bool {
 	if web.IsUntrusted(err) {
 		return false
 	}
+	_, stalled := errors.AsType[*web.StallError](err)
 	_, isNet := errors.AsType[*net.OpError](err)
 	timeout, ok := errors.AsType[net.Error](err)
-	return isNet || ok && timeout.Timeout() || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+	return stalled || isNet || ok && timeout.Timeout() || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
 // Page returns a page of the list of the bucket's objects, of at most so many bytes.
@@ -187,8 +188,8 @@ func (c *S3Client) Download(ctx context.Context, object string, w io.Writer) err
 	var have int64
 	tag := ""
 	return c.persist(ctx, func() error {
-		ctx, cancel := context.WithCancel(ctx)
-		defer cancel()
+		ctx, cancel := context.WithCancelCause(ctx)
+		defer cancel(nil)
 		r := S3Request{Method: http.MethodGet, Object: object, SHA256: nothingSHA256}
 		if have > 0 {
 			r.Header = map[string]string{"range": fmt.Sprintf("bytes=%d-", have)}
@@ -200,35 +201,16 @@ func (c *S3Client) Download(ctx context.Context, object string, w io.Writer) err
 		if err != nil {
 			return err
 		}
-		defer func() { _ = answer.Body.Close() }()
+		body := web.Watch(ctx, cancel, answer.Body, s3Patience)
+		defer func() { _ = body.Close() }()
 		if have > 0 && !strings.HasPrefix(answer.Header.Get("Content-Range"), fmt.Sprintf("bytes %d-", have)) {
 			return fmt.Errorf("the connection broke after %d bytes, and the storage does not continue a download; run the command again", have)
 		}
 		tag = answer.Header.Get("ETag")
-		idle := time.AfterFunc(s3Patience, cancel)
-		defer idle.Stop()
-		n, err := io.Copy(w, liveReader{answer.Body, idle})
+		n, err := io.Copy(w, body)
 		have += n
-		if err != nil && ctx.Err() != nil && !idle.Stop() {
-			return fmt.Errorf("the storage sent nothing for %s: %w", s3Patience, io.ErrUnexpectedEOF)
-		}
 		return err
 	})
-}
-
-// A liveReader puts the timer off with each piece of data.
-type liveReader struct {
-	io.Reader
-	idle *time.Timer
-}
-
-// Read reads and puts the timer off.
-func (r liveReader) Read(data []byte) (int, error) {
-	n, err := r.Reader.Read(data)
-	if n > 0 {
-		r.idle.Reset(s3Patience)
-	}
-	return n, err
 }
 
 // An S3Error is the refusal of a storage.
