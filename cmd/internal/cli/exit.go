@@ -115,8 +115,7 @@ func exitClasses() []exitClass {
 		{24, "bundle encrypted, and no given key decrypts it", asError[*bundle.EncryptedError]},
 		{14, "some items could not be fetched; the rest is kept", asError[*fetch.Errors]},
 		{15, "registry or web server refused or unreachable", func(err error) bool {
-			return asError[*pushError](err) || asError[*pull.RefusedError](err) || asError[*download.StatusError](err) ||
-				asError[*download.ServerError](err) || asError[*deploy.RegistryError](err)
+			return asError[*pushError](err) || asError[*pull.RefusedError](err) || asError[*download.ServerError](err) || asError[*deploy.RegistryError](err)
 		}},
 		{17, "another run is at work there", func(err error) bool {
 			return asError[*task.LockedError](err) || asError[*deploy.LockedError](err) || asError[*deploy.BusyError](err) ||

@@ -24,6 +24,7 @@ import (
 	"github.com/kkbundle/kkbundle/registry"
 	"github.com/kkbundle/kkbundle/registry/embedded"
 	"github.com/kkbundle/kkbundle/registry/serve"
+	"github.com/kkbundle/kkbundle/web"
 )
 
 func newRegistryCmd(g *globals) *cobra.Command {
@@ -252,10 +253,7 @@ func (f *loginFlags) check() error {
 // transport returns a transport with the flags, and reports whether requests are plain HTTP: with --plain-http, or on this machine where
 // the registry speaks nothing else, as in docker.
 func (f *loginFlags) transport(ctx context.Context, g *globals, registryName string) (t *http.Transport, plainHTTP bool, err error) {
-	t, err = registry.NewTransport(f.ca)
-	if err == nil && f.cert != "" {
-		err = registry.UseCertificate(t, f.cert, f.key)
-	}
+	t, err = web.NewTransport(web.Files{CA: f.ca, Cert: f.cert, Key: f.key})
 	host, _, _ := strings.Cut(registryName, "/")
 	if err != nil || f.plainHTTP || f.ca+f.cert != "" || !manifest.IsLoopback(host) || !registry.SpeaksPlainHTTP(ctx, host, t) {
 		return t, f.plainHTTP, err
