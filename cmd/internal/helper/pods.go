@@ -4,10 +4,20 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"runtime"
 )
 
 // Programs are the programs of a registry in a foreign cluster. Registry is a zstd stream, the others are as they are executed.
 type Programs struct{ Start, Proxy, Registry []byte }
+
+// Registry returns kkbundle-registry for this machine.
+func Registry() ([]byte, error) {
+	b, err := program("kkbundle-registry", runtime.GOARCH)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("this kkbundle carries no kkbundle-registry for linux/%s: build it with `make build`", runtime.GOARCH)
+	}
+	return b, err
+}
 
 // PodPrograms returns the programs for nodes of a Linux architecture in Go's spelling ("amd64", "arm64").
 func PodPrograms(arch string) (Programs, error) {
