@@ -23,7 +23,7 @@ func ProbeFor(c *manifest.Cluster, h Host) node.Probe {
 		Modules:      Modules(c),
 		KernelConfig: kernelOptions(),
 		Sysctls:      sysctls(),
-		Certificates: pkiDirs(),
+		Certificates: node.CertificatePlaces(node.PKICertificate),
 		Internet:     dialAddresses(c, h.Host),
 		Vacant:       vacancies(c, h.Host),
 	}
