@@ -17,17 +17,13 @@ func probeFor(all network.Table, c *manifest.Cluster, h Host) node.Probe {
 	c = c.WithDefaults()
 	networks := all.Of(c)
 	p := node.Probe{
-		Units: []string{
-			"kubelet.service", "containerd.service", "docker.service", "crio.service", "etcd.service",
-			"k3s.service", "k3s-agent.service", "rke2-server.service", "rke2-agent.service", "fapolicyd.service",
-			"cri-docker.service", "chrony.service", "chronyd.service", "systemd-timesyncd.service", "ntp.service", "ntpd.service", "ntpsec.service",
-		},
+		Units:        append(bootUnits(), "fapolicyd.service"),
 		Executables:  executables(),
 		Paths:        slices.Concat(leftoverPaths(c), []string{MarkerDir, cniDir, taskDir, storageDir, crioDir}, policyFiles(containerPolicy), policyFiles(k3sPolicy)),
 		Modules:      modules(c, networks),
 		KernelConfig: kernelOptions(),
 		Sysctls:      sysctls(),
-		Certificates: pkiDirs(),
+		Certificates: node.CertificatePlaces(node.PKICertificate),
 		Internet:     dialAddresses(c, h.Host),
 		Vacant:       vacancies(c, h.Host),
 	}
