@@ -201,13 +201,13 @@ func (c *S3Client) Download(ctx context.Context, object string, w io.Writer) err
 		if err != nil {
 			return err
 		}
-		body := web.Watch(ctx, cancel, answer.Body, s3Patience)
-		defer func() { _ = body.Close() }()
+		answer.Body = web.Watch(ctx, cancel, answer.Body, s3Patience)
+		defer func() { _ = answer.Body.Close() }()
 		if have > 0 && !strings.HasPrefix(answer.Header.Get("Content-Range"), fmt.Sprintf("bytes %d-", have)) {
 			return fmt.Errorf("the connection broke after %d bytes, and the storage does not continue a download; run the command again", have)
 		}
 		tag = answer.Header.Get("ETag")
-		n, err := io.Copy(w, body)
+		n, err := io.Copy(w, answer.Body)
 		have += n
 		return err
 	})

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// NodeUnits returns the services that make a machine a node, under all their names.
-func NodeUnits() []string {
+// Services returns the services that make a machine a node, under all their names.
+func Services() []string {
 	return []string{
 		"kubelet.service", "containerd.service", "docker.service", "cri-docker.service", "crio.service", "k3s.service", "k3s-agent.service",
 	}
@@ -15,7 +15,7 @@ func NodeUnits() []string {
 // BootUnits returns the services that a node needs after a boot, under all their names.
 func BootUnits() []string {
 	return append(
-		NodeUnits(), "etcd.service",
+		Services(), "etcd.service",
 		"chrony.service", "chronyd.service", "systemd-timesyncd.service", "ntp.service", "ntpd.service", "ntpsec.service",
 	)
 }

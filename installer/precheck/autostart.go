@@ -36,5 +36,5 @@ func disabledUnits(s *Subject) []string {
 	if !s.Input.Install || s.Ours() {
 		return list
 	}
-	return slices.DeleteFunc(list, func(unit string) bool { return slices.Contains(node.NodeUnits(), unit) })
+	return slices.DeleteFunc(list, func(unit string) bool { return slices.Contains(node.Services(), unit) })
 }

@@ -25,7 +25,7 @@ type Registry struct {
 
 // Open starts the program as a worker that opens a registry. The error is a *dirlock.LockedError if another process may write there.
 func Open(ctx context.Context, program []byte, o Options, log *slog.Logger) (*Registry, error) {
-	p, err := start(program, log)
+	p, err := start(ctx, program, log)
 	if err != nil {
 		return nil, err
 	}
@@ -37,7 +37,7 @@ func Open(ctx context.Context, program []byte, o Options, log *slog.Logger) (*Re
 
 // Collect collects garbage in a worker. The error is a *dirlock.LockedError while a registry may write.
 func Collect(ctx context.Context, program []byte, o CollectOptions, log *slog.Logger) (Collected, error) {
-	p, err := start(program, log)
+	p, err := start(ctx, program, log)
 	if err != nil {
 		return Collected{}, err
 	}
@@ -113,22 +113,23 @@ type process struct {
 	ended   error // why, once done is closed
 }
 
-func start(program []byte, log *slog.Logger) (*process, error) {
+func start(ctx context.Context, program []byte, log *slog.Logger) (*process, error) {
 	cmd, l, err := launch(program)
 	if err != nil {
 		return nil, err
 	}
-	return newProcess(cmd, l, log), nil
+	return newProcess(ctx, cmd, l, log), nil
 }
 
-func newProcess(cmd *exec.Cmd, l link, log *slog.Logger) *process {
+// newProcess takes only the values of ctx for log records: Close ends the process.
+func newProcess(ctx context.Context, cmd *exec.Cmd, l link, log *slog.Logger) *process {
 	p := &process{link: l, cmd: cmd, log: log, done: make(chan struct{}), waiting: map[int]chan answer{}}
-	go p.read()
+	go p.read(context.WithoutCancel(ctx))
 	return p
 }
 
 // read takes answers and records until the worker ends.
-func (p *process) read() {
+func (p *process) read(ctx context.Context) {
 	buffer := make([]byte, maxMessage)
 	var err error
 	for err == nil {
@@ -137,7 +138,7 @@ func (p *process) read() {
 			break
 		}
 		if a.Record != nil {
-			p.write(a.Record)
+			p.write(ctx, a.Record)
 			continue
 		}
 		p.mu.Lock()
@@ -155,18 +156,18 @@ func (p *process) read() {
 	close(p.done)
 }
 
-func (p *process) write(r *record) {
+func (p *process) write(ctx context.Context, r *record) {
 	x := slog.NewRecord(r.Time, r.Level, r.Message, 0)
 	for _, a := range r.Attrs {
 		x.AddAttrs(a.unpack())
 	}
-	_ = p.log.Handler().Handle(context.Background(), x) // a log is not checked
+	_ = p.log.Handler().Handle(ctx, x) // a log is not checked
 }
 
 // level returns the lowest level that is logged.
-func (p *process) level() slog.Level {
+func (p *process) level(ctx context.Context) slog.Level {
 	for _, l := range []slog.Level{slog.LevelDebug, slog.LevelInfo, slog.LevelWarn} {
-		if p.log.Enabled(context.Background(), l) {
+		if p.log.Enabled(ctx, l) {
 			return l
 		}
 	}
@@ -178,7 +179,7 @@ func (p *process) ask(ctx context.Context, r request, file *os.File) (answer, er
 	c := make(chan answer, 1)
 	p.mu.Lock()
 	p.last++
-	r.ID, r.Level = p.last, p.level()
+	r.ID, r.Level = p.last, p.level(ctx)
 	p.waiting[r.ID] = c
 	p.mu.Unlock()
 	err := p.send(r, file)

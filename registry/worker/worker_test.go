@@ -176,7 +176,7 @@ func TestCrash(t *testing.T) {
 	if err := errors.Join(err, f.Close()); err != nil {
 		t.Fatal(err)
 	}
-	r := &Registry{process: newProcess(cmd, sockets, slog.New(slog.DiscardHandler))}
+	r := &Registry{process: newProcess(t.Context(), cmd, sockets, slog.New(slog.DiscardHandler))}
 	if _, err := r.ask(t.Context(), request{Do: open, Open: &Options{}}, nil); err != nil {
 		t.Fatal(err)
 	}

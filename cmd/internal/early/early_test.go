@@ -39,7 +39,10 @@ func current() int {
 func TestPercent(t *testing.T) {
 	t.Parallel()
 	for _, one := range []struct{ gogc, own, want string }{
-		{"", "", "400 100"}, {"50", "", "400 50"}, {"800", "", "400 800"}, {"off", "", "-1 -1"},
+		{"", "", "400 100"},
+		{"50", "", "400 50"},
+		{"800", "", "400 800"},
+		{"off", "", "-1 -1"},
 		{"", "25", "25 25"},
 	} {
 		cmd := exec.CommandContext(t.Context(), os.Args[0])

@@ -26,7 +26,7 @@ func main() {
 
 func run(args []string) error {
 	if len(args) == 0 {
-		return errors.New("usage: pack DIRECTORY PROGRAM...")
+		return errors.New("usage: pack DIRECTORY PROGRAM [PROGRAM ...]")
 	}
 	for _, name := range args[1:] {
 		if err := pack(filepath.Join(args[0], filepath.Base(name)+".zst"), name); err != nil {
