@@ -16,6 +16,7 @@ import (
 	"github.com/kkbundle/kkbundle/logins"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/web"
+	"github.com/kkbundle/kkbundle/web/dial"
 )
 
 // maxConcurrent bounds the concurrent requests to a host unless its source sets a limit.
@@ -68,13 +69,13 @@ type network struct {
 
 	mu         sync.Mutex
 	known      map[string][]*peer // by upstream host
-	transports map[web.Files]*http.Transport
+	transports map[dial.Files]*http.Transport
 }
 
 func newNetwork(o Options) *network {
 	return &network{
 		sources: o.Sources, dir: baseDir(o.Dir), hosts: o.Hosts, log: o.Logger,
-		known: map[string][]*peer{}, transports: map[web.Files]*http.Transport{},
+		known: map[string][]*peer{}, transports: map[dial.Files]*http.Transport{},
 	}
 }
 
@@ -146,7 +147,7 @@ func (n *network) connect(p *peer, source manifest.Source) error {
 		limit = maxConcurrent
 	}
 	p.server = n.hosts.server(p.host, limit)
-	trust := web.Files{CA: source.CA, Cert: source.Cert, Key: source.Key}
+	trust := dial.Files{CA: source.CA, Cert: source.Cert, Key: source.Key}
 	transport, err := n.transport(trust)
 	if err != nil {
 		return err
@@ -156,17 +157,17 @@ func (n *network) connect(p *peer, source manifest.Source) error {
 		defer n.mu.Unlock()
 		other := n.sources.of(canonicalHost(host))
 		// The same company, so probably the same authority; but the client certificate is only for its own host.
-		return n.transport(web.Files{CA: cmp.Or(other.CA, trust.CA), Cert: other.Cert, Key: other.Key})
+		return n.transport(dial.Files{CA: cmp.Or(other.CA, trust.CA), Cert: other.Cert, Key: other.Key})
 	}}
 	return nil
 }
 
 // transport returns the connections with these files, shared by all users of the same ones. n is locked.
-func (n *network) transport(f web.Files) (*http.Transport, error) {
+func (n *network) transport(f dial.Files) (*http.Transport, error) {
 	if t := n.transports[f]; t != nil {
 		return t, nil
 	}
-	t, err := web.NewTransport(web.Files{CA: n.dir.path(f.CA), Cert: n.dir.path(f.Cert), Key: n.dir.path(f.Key)})
+	t, err := dial.NewTransport(dial.Files{CA: n.dir.path(f.CA), Cert: n.dir.path(f.Cert), Key: n.dir.path(f.Key)})
 	if err != nil {
 		return nil, err
 	}

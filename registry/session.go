@@ -19,6 +19,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/logins"
 	"github.com/kkbundle/kkbundle/web"
+	"github.com/kkbundle/kkbundle/web/dial"
 )
 
 // A session is the state shared by one Push: credentials, transport, and a client for each repository.
@@ -51,7 +52,7 @@ type session struct {
 func newSession(ctx context.Context, t target, o PushOptions) (*session, error) {
 	inner := o.Transport
 	if inner == nil {
-		t, err := web.NewTransport(web.Files{})
+		t, err := dial.NewTransport(dial.Files{})
 		if err != nil {
 			return nil, err
 		}

@@ -15,8 +15,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/kkbundle/kkbundle/proxy"
 )
 
 // UserAgent is the name of kkbundle in requests.
@@ -72,10 +70,13 @@ func RetryAfter(h http.Header, now time.Time) time.Duration {
 	return 0
 }
 
-// Passing reports whether the same request may succeed a little later.
+// Passing reports whether the same request may succeed a little later. An error with a method CanPass says so itself.
 func Passing(err error) bool {
-	if refused, ok := errors.AsType[*proxy.Error](err); ok {
-		return PassingStatus(refused.Code)
+	if own, ok := errors.AsType[interface {
+		error
+		CanPass() bool
+	}](err); ok {
+		return own.CanPass()
 	}
 	if status := Status(err); status != nil {
 		return PassingStatus(status.Code)
@@ -84,7 +85,7 @@ func Passing(err error) bool {
 		return !dns.IsNotFound
 	}
 	_, astray := errors.AsType[*RedirectError](err)
-	return !astray && !errors.Is(err, proxy.ErrAddress) && !errors.Is(err, context.Canceled) && !IsUntrusted(err)
+	return !astray && !errors.Is(err, context.Canceled) && !IsUntrusted(err)
 }
 
 // PassingStatus reports whether the same request may get another status later.

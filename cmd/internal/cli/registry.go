@@ -25,7 +25,7 @@ import (
 	"github.com/kkbundle/kkbundle/plain"
 	"github.com/kkbundle/kkbundle/registry"
 	"github.com/kkbundle/kkbundle/registry/serve"
-	"github.com/kkbundle/kkbundle/web"
+	"github.com/kkbundle/kkbundle/web/dial"
 )
 
 func newRegistryCmd(g *globals) *cobra.Command {
@@ -273,7 +273,7 @@ func (f *loginFlags) check() error {
 // transport returns a transport with the flags, and reports whether requests are plain HTTP: with --plain-http, or on this machine where
 // the registry speaks nothing else, as in docker.
 func (f *loginFlags) transport(ctx context.Context, g *globals, registryName string) (t *http.Transport, plainHTTP bool, err error) {
-	t, err = web.NewTransport(web.Files{CA: f.ca, Cert: f.cert, Key: f.key})
+	t, err = dial.NewTransport(dial.Files{CA: f.ca, Cert: f.cert, Key: f.key})
 	host, _, _ := strings.Cut(registryName, "/")
 	if err != nil || f.plainHTTP || f.ca+f.cert != "" || !manifest.IsLoopback(host) || !registry.SpeaksPlainHTTP(ctx, host, t) {
 		return t, f.plainHTTP, err

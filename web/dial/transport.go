@@ -1,4 +1,6 @@
-package web
+// Package dial connects to web servers and registries: with the system's authorities and those of a file, with a client certificate,
+// and through the proxies of the environment.
+package dial
 
 import (
 	"crypto/tls"
