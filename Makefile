@@ -36,10 +36,12 @@ HOSTS    ?= 2
 HOSTS_OS ?=
 RESULTS  := $(CURDIR)/testdata/lab/results
 export CGO_ENABLED ?= 0
+# The helpers of this architecture: those of the other one are a quarter of all that is compiled.
+HELPERS := $(or $(filter helper-amd64 helper-arm64,helper-$(shell go env GOARCH)),helper-amd64 helper-arm64)
 # Releases have neither paths of the machine nor symbols for debuggers in them. Tests have the same flags, so that a package is compiled once for both.
 export GOFLAGS := $(strip $(GOFLAGS) -trimpath -buildvcs=false -gcflags=all=-dwarf=false)
 
-.PHONY: help build helper helper-amd64 helper-arm64 dist dist-check dist-try release test test-full race lint vuln fmt docs fuzz mutate mutants encoders bench bench-corpus demo recording clients conformance lab-needs lab lab-up lab-down e2e e2e-ha e2e-upgrade e2e-one e2e-all vm-e2e clean
+.PHONY: help build build-all helper helper-amd64 helper-arm64 dist dist-check dist-try release test test-full race lint vuln fmt docs fuzz mutate mutants encoders bench bench-corpus demo recording clients conformance lab-needs lab lab-up lab-down e2e e2e-ha e2e-upgrade e2e-one e2e-all vm-e2e clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -51,17 +53,19 @@ helper: helper-amd64 helper-arm64 ## build the programs for hosts and pods for b
 helper-amd64 helper-arm64: helper-%:
 	@mkdir -p bin/helper
 	for program in kkbundle-node kkbundle-start kkbundle-proxy kkbundle-registry; do
-		made=bin/helper/$$program-$* embedded=$(EMBEDDED)/$$program-$* flags="-s -w"
+		made=bin/helper/$$program-$* flags="-s -w"
 		[ $$program != kkbundle-start ] || flags+=" -E main.entry"
 		GOOS=linux GOARCH=$* go build -ldflags "$$flags" -o $$made ./cmd/$$program
-		if [ $$program = kkbundle-node ]; then
-			cmp -s $$made $$embedded || { cp $$made $$made.new; mv $$made.new $$embedded; }
-		else
-			gzip -dc $$embedded.gz 2>/dev/null | cmp -s $$made || { gzip -9 -n -c $$made > $$made.gz; mv $$made.gz $$embedded.gz; }
-		fi
 	done
+	rm -f $(EMBEDDED)/kkbundle-node-a??64 $(EMBEDDED)/kkbundle-*.gz # of earlier commits
+	GOOS= GOARCH= go run ./cmd/internal/helper/pack $(EMBEDDED) bin/helper/kkbundle-*-$*
 
-build: helper ## build bin/kkbundle
+# A helper that an earlier build-all left could be older than the program.
+build: $(HELPERS) ## build bin/kkbundle, with the programs for hosts and pods of this architecture only
+	@rm -f $(filter-out $(foreach arch,$(HELPERS:helper-%=%),$(wildcard $(EMBEDDED)/*-$(arch).zst)),$(wildcard $(EMBEDDED)/*.zst))
+	go build -ldflags "$(LDFLAGS)" -o bin/kkbundle ./cmd/kkbundle
+
+build-all: helper ## build bin/kkbundle with the programs for both architectures, as in a release
 	@go build -ldflags "$(LDFLAGS)" -o bin/kkbundle ./cmd/kkbundle
 
 dist: helper $(NFPM) ## a release in dist/: programs, deb, rpm, image, formula, bill of materials, provenance, checksums; RELEASE_KEY=FILE or env://NAME signs them
@@ -107,7 +111,7 @@ release: dist-check ## publish dist/ of the tag $(VERSION) at GitHub with gh, an
 # architecture would compile them twice. Many tests mostly wait (for sshd, for a disk), so there are more processes and tests at a time than processors.
 # Garbage collection, half of the processor time in the process of the commands' tests, runs less often. Tests write thousands of small files, in
 # memory if it has room; make test-full writes them to the disk.
-test: helper-$(shell go env GOARCH) ## unit and integration tests without the slow ones: what to run after each change
+test: $(HELPERS) ## unit and integration tests without the slow ones: what to run after each change
 	@testdata/needs.sh $(TEST_NEEDS)
 	processors=$$(getconf _NPROCESSORS_ONLN)
 	GOGC=400 testdata/memory.sh go test -short -vet=off -ldflags=-w -p $$((processors + 1)) -parallel $$((2 * processors)) -timeout 20m ./...
@@ -119,11 +123,11 @@ test-full: helper ## all tests: also of size and of hostile input, kill loops, a
 	GOARCH=arm64 go test -exec qemu-aarch64-static -run Golden ./bundle # the same bundle, byte for byte
 	cd testdata/lab && go vet ./... && go test -short -timeout 5m ./...
 
-race: helper-$(shell go env GOARCH) ## the race detector on the short tests of what is concurrent: 40 minutes on two slow cores that have compiled nothing
+race: $(HELPERS) ## the race detector on the short tests of what is concurrent: 40 minutes on two slow cores that have compiled nothing
 	@testdata/needs.sh $(TEST_NEEDS) gcc:gcc
 	CGO_ENABLED=1 go test -race -short -timeout 25m $$(go list ./bundle/... ./fetch/... ./registry/... ./installer/... | grep -v /regzip$$) # regzip has no goroutines
 
-lint: $(LINT) helper ## the lint set, shell scripts, formatting, and the layers of docs/architecture.md
+lint: $(LINT) $(HELPERS) ## the lint set, shell scripts, formatting, and the layers of docs/architecture.md
 	@testdata/needs.sh shellcheck:shellcheck
 	$(LINT) run ./... ./testdata/scale/... ./testdata/mutate/... ./testdata/mutants/...
 	(cd testdata/lab && $(LINT) run --config ../../.golangci.yml ./...)
@@ -133,7 +137,7 @@ lint: $(LINT) helper ## the lint set, shell scripts, formatting, and the layers 
 	shellcheck --exclude=SC2013 testdata/lab/software/root/lab-init
 	$(LINT) fmt --diff > /dev/null || { $(LINT) fmt --diff; echo "run make fmt"; exit 1; }
 
-vuln: $(VULN) helper ## known vulnerabilities in code that kkbundle calls; asks VULNDB, vuln.go.dev or a copy of it (file:///DIR)
+vuln: $(VULN) $(HELPERS) ## known vulnerabilities in code that kkbundle calls; asks VULNDB, vuln.go.dev or a copy of it (file:///DIR)
 	@rc=0; $(VULN) -db $(VULNDB) ./cmd/... || rc=$$?
 	case $$rc in
 	0) ;;
@@ -160,7 +164,7 @@ $(LINT):
 	GOBIN=$(TOOLS)/tmp go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION)
 	mv $(TOOLS)/tmp/golangci-lint $@
 
-docs: helper ## write the generated pages of docs anew: keys, commands, exit codes, error messages, checks, the catalog's tables, platforms
+docs: $(HELPERS) ## write the generated pages of docs anew: keys, commands, exit codes, error messages, checks, the catalog's tables, platforms
 	@go test ./manifest ./cmd/internal/cli -run 'TestReference$$' -update
 	go test ./installer/precheck -run 'TestListIsDocumented$$' -update
 	go test ./installer -run 'TestCatalogPage$$' -update
@@ -174,11 +178,11 @@ fuzz: ## every fuzz target for FUZZTIME (default 20s) each
 		done
 	done
 
-mutate: helper ## MUTATIONS=10000 hostile bundles, registry answers, charts and host answers: no panic, memory and time within bounds
+mutate: $(HELPERS) ## MUTATIONS=10000 hostile bundles, registry answers, charts and host answers: no panic, memory and time within bounds
 	@dir=$$(mktemp -d -p $$([ -d /dev/shm ] && echo /dev/shm || echo /tmp)); trap 'rm -rf "$$dir"' EXIT # in memory: thousands of small files
 	TMPDIR=$$dir MUTATIONS=$${MUTATIONS:-10000} go test -count=1 -timeout 60m -v -run TestMutations ./testdata/mutate
 
-mutants: helper $(GREMLINS) ## change conditions of PACKAGES="bundle/format ..." one by one: what no short test notices needs a reason in testdata/mutants (the whole data path: many hours)
+mutants: $(HELPERS) $(GREMLINS) ## change conditions of PACKAGES="bundle/format ..." one by one: what no short test notices needs a reason in testdata/mutants (the whole data path: many hours)
 	@GOFLAGS="$(GOFLAGS) -short -vet=off -count=1" nice go run ./testdata/mutants $(GREMLINS) $(PACKAGES)
 
 $(GREMLINS):
@@ -186,13 +190,13 @@ $(GREMLINS):
 	GOBIN=$(TOOLS)/tmp go install github.com/go-gremlins/gremlins/cmd/gremlins@$(GREMLINS_VERSION)
 	mv $(TOOLS)/tmp/gremlins $@
 
-bench-corpus: helper ## 20 images, 700 MB of gzip layers, beside what the same bytes cost anyhow (downloads Debian packages once)
+bench-corpus: $(HELPERS) ## 20 images, 700 MB of gzip layers, beside what the same bytes cost anyhow (downloads Debian packages once)
 	@KKBUNDLE_BIG=1 go test -count=1 -timeout 30m -v -run TestCorpus ./testdata/scale
 
 encoders: ## which streams of other gzip encoders deltas make again, against the table of docs/site/updates.md
 	@KKBUNDLE_BIG=1 go test -count=1 -timeout 30m -v -run TestCoverageOfEncoders ./bundle/regzip
 
-bench: helper ## Go benchmarks, then whole processes on large input (25 GB of $$TMPDIR)
+bench: $(HELPERS) ## Go benchmarks, then whole processes on large input (25 GB of $$TMPDIR)
 	@go test -run '^$$' -bench . -benchmem ./bundle/... ./fetch/... ./registry/... ./installer/node/...
 	KKBUNDLE_BIG=1 go test -count=1 -timeout 30m -v ./testdata/scale
 
@@ -245,7 +249,7 @@ e2e-all: build lab ## every lab test, one after the other (hours), and the page 
 	go test ./results -run 'TestPlatformsPage$$|TestUpgradeTable$$|TestDeployMatrixPage$$' -update
 	[ -z "$$failed" ] || { echo "failed:$$failed"; exit 1; }
 
-vm-e2e: build lab ## virtual machines with their own kernel (QEMU): RUN=TestVM selects; hours without KVM
+vm-e2e: build-all lab ## virtual machines with their own kernel (QEMU): RUN=TestVM selects; hours without KVM
 	@cd testdata/lab && KKBUNDLE_VM=1 KKBUNDLE_RESULTS=$(RESULTS) go test -count=1 -timeout 4h -v -run '$(or $(RUN),TestVM)' ./e2e
 
 clean: ## remove what make made here (the caches in $(CACHE) stay)

@@ -9,6 +9,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/kubekey"
 )
 
 // config reads a Config of KubeKey v4: its cluster, and the content that `kk artifact export` would pack.
@@ -84,7 +85,7 @@ func (s *site) carried(o *object, keys ...string) {
 func (s *site) choices4(spec, download *object, base *manifest.Cluster) choices {
 	var c choices
 	cni, cri, registry := download.mapping("cni"), download.mapping("cri"), download.mapping("image_registry")
-	c.networks = plain(s, cni, "type", ourNetwork)
+	c.networks = plain(s, cni, "type", kubekey.Network)
 	if spec.mapping("cni").text("type") != "" || len(c.networks) == 0 {
 		c.networks = before(base.CNI.Primary(), c.networks)
 	}
@@ -107,17 +108,6 @@ func (s *site) choices4(spec, download *object, base *manifest.Cluster) choices 
 		o.rest()
 	}
 	return c
-}
-
-// ourNetwork returns kkbundle's name of a network.
-func ourNetwork(name string) manifest.NetworkType {
-	switch name {
-	case "kubeovn":
-		return manifest.NetworkKubeOVN
-	case "other":
-		return manifest.NetworkNone
-	}
-	return manifest.NetworkType(name)
 }
 
 // ourRegistry returns kkbundle's name of a registry.

@@ -55,7 +55,7 @@ func (f *reader) variant(c manifest.Cluster, network manifest.NetworkType, runti
 	case n > maxClusters:
 		return
 	}
-	if network != c.CNI.Type && (c.CNI.Type != manifest.NetworkMultus || network != c.CNI.With) {
+	if network != c.CNI.Type && network != c.CNI.Primary() {
 		c.CNI.Type, c.CNI.With, c.CNI.Version = network, "", ""
 	}
 	if runtime.Type != c.CRI.Type || runtime.Version != "" {

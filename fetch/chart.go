@@ -41,7 +41,7 @@ func chartLabel(c manifest.Chart) string {
 // helmCharts pins and brings charts: local ones, and those of Helm repositories and registries.
 type helmCharts struct {
 	kept       kept
-	web        *web
+	web        *webFiles
 	registries *registries
 	local      *localFiles
 	cache      *cache

@@ -14,7 +14,7 @@ import (
 const maxChecksums = 1 << 20 // bytes of a checksum file
 
 // checksum returns the digest of the file at an address from an upstream checksum file.
-func (w *web) checksum(ctx context.Context, address, of string) (digest.Digest, error) {
+func (w *webFiles) checksum(ctx context.Context, address, of string) (digest.Digest, error) {
 	data, err := w.page(ctx, address, maxChecksums)
 	if err != nil {
 		return "", err

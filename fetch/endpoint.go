@@ -15,6 +15,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/logins"
 	"github.com/kkbundle/kkbundle/proxy"
+	"github.com/kkbundle/kkbundle/web"
 )
 
 // An endpoint is a repository on one of its servers. It logs in at the first request, because items in the store need
@@ -42,7 +43,7 @@ func (g *registries) newEndpoint(p *peer, upstream name.Repository) (*endpoint, 
 		return nil, fmt.Errorf("source %s: %w", p, err)
 	}
 	if p.auth == nil {
-		p.auth = &authTransport{next: p.trip, host: host.RegistryStr(), scheme: p.scheme()}
+		p.auth = logins.NewTrip(p.trip, p.scheme(), host.RegistryStr())
 	}
 	return &endpoint{sender: g.loader.sender, keychain: g.keychain, peer: p, name: host.Repo(path.Join(p.prefix, upstream.RepositoryStr()))}, nil
 }
@@ -82,7 +83,7 @@ func (e *endpoint) handshake(ctx context.Context, auth authn.Authenticator) (htt
 		return nil, err
 	}
 	idle := e.sender.limits.Idle
-	ctx, cancel := context.WithTimeoutCause(ctx, idle, stalled(idle)) // the answers are short
+	ctx, cancel := context.WithTimeoutCause(ctx, idle, &web.StallError{Idle: idle}) // the answers are short
 	defer cancel()
 	pass, err := e.peer.server.gate.enter(ctx)
 	if err != nil {
@@ -95,7 +96,7 @@ func (e *endpoint) handshake(ctx context.Context, auth authn.Authenticator) (htt
 	}
 	if err != nil {
 		err = requestError(err)
-		pass.judge(statusOf(err))
+		pass.judge(web.Status(err))
 		return nil, err
 	}
 	return trip, nil
@@ -147,11 +148,11 @@ func (e *endpoint) String() string { return e.peer.host + "/" + e.name.Repositor
 
 // explain turns a registry's answer into an error with cause and remedy.
 func (e *endpoint) explain(err error) error {
-	status := statusOf(err)
+	status := web.Status(err)
 	if status == nil {
 		return fmt.Errorf("ask %s: %w", e.peer, err)
 	}
-	switch status.code {
+	switch status.Code {
 	case http.StatusUnauthorized, http.StatusForbidden:
 		return e.explainDenied(err)
 	case http.StatusProxyAuthRequired:
@@ -159,15 +160,15 @@ func (e *endpoint) explain(err error) error {
 	case http.StatusNotFound:
 		what := "no such tag, digest or repository"
 		switch {
-		case strings.Contains(status.detail, string(transport.NameUnknownErrorCode)):
+		case strings.Contains(status.Detail, string(transport.NameUnknownErrorCode)):
 			what = "no such repository"
-		case strings.Contains(status.detail, string(transport.ManifestUnknownErrorCode)):
+		case strings.Contains(status.Detail, string(transport.ManifestUnknownErrorCode)):
 			what = "no such tag or digest"
-		case strings.Contains(status.detail, string(transport.BlobUnknownErrorCode)):
+		case strings.Contains(status.Detail, string(transport.BlobUnknownErrorCode)):
 			what = "the registry has lost this blob"
 		}
 		if !e.peer.isMirror() { // callers name the item, whose reference has the registry and the repository
-			return &namelessError{what + ": " + status.line(), err}
+			return &namelessError{what + ": " + status.Line(), err}
 		}
 		return fmt.Errorf("%s: %s in %s: %w", e.peer, what, e, err)
 	}

@@ -95,8 +95,8 @@ type Options struct {
 type Retry struct {
 	Attempts      int           // consecutive requests without a new byte before giving up; 6
 	Wait          time.Duration // before the second attempt, doubled for each further one, half of it random; 500 ms
-	MaxWait       time.Duration // upper bound of the doubling; 20 s
-	MaxRetryAfter time.Duration // the longest accepted Retry-After; a server that asks for more is an error; 2 min
+	MaxWait       time.Duration // upper bound of the doubling; 30 s
+	MaxRetryAfter time.Duration // the longest accepted Retry-After; a server that asks for more is an error; 5 min
 	Idle          time.Duration // how long a server may send nothing before the connection is closed; 60 s
 }
 

@@ -23,6 +23,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/proxy"
+	"github.com/kkbundle/kkbundle/web"
 )
 
 const (
@@ -35,7 +36,7 @@ const (
 // files pins and brings single files.
 type files struct {
 	kept      kept
-	web       *web
+	web       *webFiles
 	local     *localFiles
 	cache     *cache
 	platforms []string // of the run
@@ -102,8 +103,8 @@ func (f *files) pinLocal(ctx context.Context, pin manifest.Pin, known digest.Dig
 	return pin, nil
 }
 
-// web reads files of web servers.
-type web struct {
+// webFiles reads files of web servers.
+type webFiles struct {
 	network   *network
 	loader    *downloader
 	logins    netrc
@@ -115,7 +116,7 @@ type web struct {
 }
 
 // pinURL pins the file at an address. Without a published digest, it fetches the file and pins the result.
-func (w *web) pinURL(ctx context.Context, pin manifest.Pin, address string, known digest.Digest) (manifest.Pin, error) {
+func (w *webFiles) pinURL(ctx context.Context, pin manifest.Pin, address string, known digest.Digest) (manifest.Pin, error) {
 	d, err := w.urlDownload(address, known, -1)
 	if err != nil {
 		return pin, err
@@ -157,7 +158,7 @@ func (w *web) pinURL(ctx context.Context, pin manifest.Pin, address string, know
 
 // firstUse fetches a file without a published digest: from a directory that has it, or from upstream unless it is
 // unchanged there. Charts are always fetched: a file that turns out to be no chart must not be recorded.
-func (w *web) firstUse(ctx context.Context, pin manifest.Pin, d *download) (ocispec.Descriptor, error) {
+func (w *webFiles) firstUse(ctx context.Context, pin manifest.Pin, d *download) (ocispec.Descriptor, error) {
 	desc, ok, err := w.loader.dirs.find(ctx, d)
 	if err != nil || ok {
 		return desc, err
@@ -167,7 +168,7 @@ func (w *web) firstUse(ctx context.Context, pin manifest.Pin, d *download) (ocis
 }
 
 // urlDownload returns the download of a file or chart archive.
-func (w *web) urlDownload(address string, want digest.Digest, size int64) (*download, error) {
+func (w *webFiles) urlDownload(address string, want digest.Digest, size int64) (*download, error) {
 	asked, replaced := w.override(address)
 	places, err := w.network.route(asked)
 	if err != nil {
@@ -192,7 +193,7 @@ func (w *web) urlDownload(address string, want digest.Digest, size int64) (*down
 }
 
 // override returns the replacement of an address, if the manifest has one.
-func (w *web) override(address string) (string, bool) {
+func (w *webFiles) override(address string) (string, bool) {
 	for _, o := range w.overrides {
 		for _, platform := range append([]string{""}, w.platforms...) {
 			if with, ok := o.Apply(address, platform); ok {
@@ -204,7 +205,7 @@ func (w *web) override(address string) (string, bool) {
 }
 
 // overrideSum returns the sha256 that the manifest sets in place of the upstream's, "" for none.
-func (w *web) overrideSum(address, platform string) string {
+func (w *webFiles) overrideSum(address, platform string) string {
 	for _, o := range w.overrides {
 		if sum := o.Sum(address, platform); sum != "" {
 			return sum
@@ -215,11 +216,11 @@ func (w *web) overrideSum(address, platform string) string {
 
 // explainStatus adds cause and remedy to a web server's refusal.
 func explainStatus(p *peer, err error) error {
-	status := statusOf(err)
+	status := web.Status(err)
 	if status == nil {
 		return err
 	}
-	switch status.code {
+	switch status.Code {
 	case http.StatusNotFound, http.StatusGone:
 		return fmt.Errorf("no such file on %s: %w", p, err)
 	case http.StatusUnauthorized:
@@ -232,7 +233,7 @@ func explainStatus(p *peer, err error) error {
 	return err
 }
 
-// get reads a small file. A status other than 200 is a *statusError.
+// get reads a small file. A status other than 200 is a *web.StatusError.
 func (d *download) get(ctx context.Context, method string, limit int64) (data []byte, header http.Header, err error) {
 	err = d.each(ctx, func(o origin) error {
 		client, err := o.client(ctx)
@@ -257,7 +258,7 @@ func (d *download) head(ctx context.Context) (int64, error) {
 		err = d.present(ctx) // some servers answer so to every HEAD
 	}
 	switch {
-	case err != nil && (statusOf(err) == nil || answeredWith(err, http.StatusNotFound, http.StatusGone, http.StatusUnauthorized)):
+	case err != nil && (web.Status(err) == nil || answeredWith(err, http.StatusNotFound, http.StatusGone, http.StatusUnauthorized)):
 		return 0, err
 	case err != nil || header == nil:
 		return 0, nil // some servers refuse HEAD; GET will tell

@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/kkbundle/kkbundle/web"
 )
 
 // A gate bounds the concurrent requests to one host, and holds all of them back while the host asks clients to wait.
@@ -36,7 +38,7 @@ func (g *gate) enter(ctx context.Context) (*pass, error) {
 		if pause <= 0 {
 			return p, nil
 		}
-		if err := sleep(ctx, pause); err != nil {
+		if err := web.Sleep(ctx, pause); err != nil {
 			p.leave()
 			return nil, err
 		}
@@ -100,18 +102,4 @@ func (p *pass) leave() {
 		return
 	}
 	<-g.slots
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	if d <= 0 {
-		return context.Cause(ctx)
-	}
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }

@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"testing"
 	"time"
+
+	"github.com/kkbundle/kkbundle/web"
 )
 
 // TestGate lets fewer requests through when the host says that it is too many, and more again when it answers well.
@@ -23,7 +25,7 @@ func TestGate(t *testing.T) {
 	}
 	in := fill()
 	for _, p := range in { // all are told so at once
-		p.judge(&statusError{code: http.StatusTooManyRequests})
+		p.judge(&web.StatusError{Code: http.StatusTooManyRequests})
 	}
 	for _, p := range in {
 		p.leave()
@@ -33,7 +35,7 @@ func TestGate(t *testing.T) {
 	}
 	for range 10 {
 		in[0].round = g.round
-		in[0].judge(&statusError{code: http.StatusServiceUnavailable})
+		in[0].judge(&web.StatusError{Code: http.StatusServiceUnavailable})
 	}
 	for _, p := range in {
 		p.leave()
@@ -42,7 +44,7 @@ func TestGate(t *testing.T) {
 		t.Fatalf("%d at once though one is too many", len(in))
 	}
 	for range 100 {
-		in[0].judge(&statusError{code: http.StatusPartialContent})
+		in[0].judge(&web.StatusError{Code: http.StatusPartialContent})
 	}
 	in[0].leave()
 	if in = fill(); len(in) != 8 {

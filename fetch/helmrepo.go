@@ -83,7 +83,7 @@ func (h *helmCharts) versions(ctx context.Context, repo, chart string) ([]chartV
 func indexAddress(repo string) string { return strings.TrimSuffix(repo, "/") + "/index.yaml" }
 
 // page returns a small file about several items, fetched once per run.
-func (w *web) page(ctx context.Context, address string, limit int64) ([]byte, error) {
+func (w *webFiles) page(ctx context.Context, address string, limit int64) ([]byte, error) {
 	return once(&w.loader.cache.flights, "page "+address, func() ([]byte, error) {
 		w.mu.Lock()
 		known, ok := w.pages[address]

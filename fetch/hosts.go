@@ -11,6 +11,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/kkbundle/kkbundle/web"
 )
 
 const (
@@ -71,13 +73,13 @@ type server struct {
 
 // heard records an answer's status.
 func (v *server) heard(status int) {
-	if !retryableStatus(status) {
+	if !web.PassingStatus(status) {
 		v.breaker.answered()
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.answered = true
-	v.good = v.good || !retryableStatus(status)
+	v.good = v.good || !web.PassingStatus(status)
 }
 
 func (v *server) silent() bool {
@@ -125,7 +127,7 @@ func (v *server) passOver(ctx context.Context, log *slog.Logger, err error) {
 	first := !v.named
 	v.named = true
 	// A failure at one address does not condemn a server that answers at others.
-	if broken && v.lost == nil && (statusOf(err) == nil || !v.good) {
+	if broken && v.lost == nil && (web.Status(err) == nil || !v.good) {
 		v.lost = err
 	}
 	v.mu.Unlock()
@@ -136,12 +138,12 @@ func (v *server) passOver(ctx context.Context, log *slog.Logger, err error) {
 
 // aboutServer reports whether the server itself fails, rather than refusing or lacking this one file.
 func aboutServer(err error) bool {
-	if status := statusOf(err); status != nil {
-		return retryableStatus(status.code)
+	if status := web.Status(err); status != nil {
+		return web.PassingStatus(status.Code)
 	}
 	_, final := errors.AsType[*permanentError](err)
 	_, gone := errors.AsType[*unreachableError](err)
-	return gone || isTLS(err) || !final && !errors.Is(err, errMismatch) && !isLie(err)
+	return gone || web.IsUntrusted(err) || !final && !errors.Is(err, errMismatch) && !isLie(err)
 }
 
 // answeredWith reports whether every place answered with one of the codes.
@@ -149,8 +151,8 @@ func answeredWith(err error, codes ...int) bool {
 	if all, ok := errors.AsType[*everywhereError](err); ok {
 		return !slices.ContainsFunc(all.errs, func(e error) bool { return !answeredWith(e, codes...) })
 	}
-	status := statusOf(err)
-	return status != nil && slices.Contains(codes, status.code)
+	status := web.Status(err)
+	return status != nil && slices.Contains(codes, status.Code)
 }
 
 // lacking reports whether every reachable place answered with one of the codes for a missing file. Unreachable hosts do

@@ -17,6 +17,8 @@ import (
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/kkbundle/kkbundle/web"
 )
 
 const (
@@ -102,7 +104,7 @@ func (d *download) each(ctx context.Context, f func(o origin) error) error {
 }
 
 func (o origin) explained(err error) error {
-	if _, final := errors.AsType[*permanentError](err); statusOf(err) != nil && !final {
+	if _, final := errors.AsType[*permanentError](err); web.Status(err) != nil && !final {
 		return o.explain(err)
 	}
 	return err

@@ -7,7 +7,6 @@ import (
 	"net/url"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
@@ -116,19 +115,6 @@ func TestValidator(t *testing.T) {
 	}
 }
 
-func TestRetryAfter(t *testing.T) {
-	t.Parallel()
-	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	for value, want := range map[string]time.Duration{
-		"7": 7 * time.Second, "": 0, "-5": 0, "soon": 0, "99999999999999999999": 0,
-		now.Add(time.Minute).Format(http.TimeFormat): time.Minute, now.Add(-time.Minute).Format(http.TimeFormat): 0,
-	} {
-		if got := retryAfter(value, now); got != want {
-			t.Errorf("%q: got %s, want %s", value, got, want)
-		}
-	}
-}
-
 // TestDiagnostics has a registry's codes with their messages, and a code alone where it sent no message.
 func TestDiagnostics(t *testing.T) {
 	t.Parallel()
@@ -138,16 +124,6 @@ func TestDiagnostics(t *testing.T) {
 	}
 	if got := diagnostics(errors.New("<html>")); got != "" {
 		t.Errorf("a page: got %q", got)
-	}
-}
-
-func TestBackoffIsBounded(t *testing.T) {
-	t.Parallel()
-	r := Retry{}.withDefaults()
-	for attempt := 1; attempt < 100; attempt++ {
-		if wait := backoff(r, attempt); wait < r.Wait/2 || wait > r.MaxWait {
-			t.Errorf("attempt %d: %s", attempt, wait)
-		}
 	}
 }
 
@@ -212,17 +188,6 @@ func FuzzParseNetrc(f *testing.F) {
 		}
 		if len(got) == 0 && len(parseNetrc(before)) > 0 {
 			t.Error("entries went away")
-		}
-	})
-}
-
-func FuzzRetryAfter(f *testing.F) {
-	f.Add("7")
-	f.Add("Wed, 21 Oct 2026 07:28:00 GMT")
-	f.Add("-1")
-	f.Fuzz(func(t *testing.T, value string) {
-		if d := retryAfter(value, time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)); d < 0 {
-			t.Errorf("%q: %s", value, d)
 		}
 	})
 }

@@ -52,7 +52,7 @@ func (k kept) image(ctx context.Context, repo *repository, ref string) (root oci
 }
 
 // file returns the pin of a file whose digest the manifest does not name. The same checksum file must have named it.
-func (k kept) file(want manifest.Pin, site *web) (manifest.Pin, bool) {
+func (k kept) file(want manifest.Pin, site *webFiles) (manifest.Pin, bool) {
 	pin, ok := k.pins[keptItem{want.Kind, want.Ref, want.Platform}]
 	if !ok || !lookedUp(pin) || pin.Package != "" || !site.hasSource(pin.Ref, pin.From) || pin.Checksums != want.Checksums {
 		return want, false
@@ -62,7 +62,7 @@ func (k kept) file(want manifest.Pin, site *web) (manifest.Pin, bool) {
 }
 
 // chart returns the pin with the newest version that fits a chart of a repository or an address.
-func (k kept) chart(c manifest.Chart, site *web) (manifest.Pin, bool) {
+func (k kept) chart(c manifest.Chart, site *webFiles) (manifest.Pin, bool) {
 	var fitting []manifest.Pin
 	for _, pin := range k.charts {
 		sameSource := isManifest(pin.MediaType) || isRegistryAddress(pin.URL) || site.hasSource(cmp.Or(pin.URL, pin.Ref), pin.From)
@@ -81,7 +81,7 @@ func (k kept) chart(c manifest.Chart, site *web) (manifest.Pin, bool) {
 }
 
 // hasSource reports whether the bytes of an address still come from the override that a pin records, "" for none.
-func (w *web) hasSource(address, from string) bool {
+func (w *webFiles) hasSource(address, from string) bool {
 	asked, replaced := w.override(address)
 	return replaced == (from != "") && (!replaced || asked == from)
 }

@@ -19,6 +19,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
+	"github.com/kkbundle/kkbundle/web"
 )
 
 // A Newer lists the newer upstream versions of one item.
@@ -65,7 +66,7 @@ func Outdated(ctx context.Context, pins []manifest.Pin, o Options) ([]Newer, err
 
 // A versionLookup asks upstream for versions.
 type versionLookup struct {
-	web        *web
+	web        *webFiles
 	registries *registries
 	charts     *helmCharts
 	flights    singleflight.Group
@@ -139,7 +140,7 @@ func (r *repository) head(ctx context.Context, tag string) (digest.Digest, error
 			return d, nil
 		}
 	}
-	if err != nil && statusOf(err) == nil {
+	if err != nil && web.Status(err) == nil {
 		return "", err
 	}
 	got, _, err := r.read(ctx, u, ocispec.Descriptor{Size: -1})
@@ -321,8 +322,8 @@ func (l *versionLookup) exists(ctx context.Context, o origin) (string, error) {
 
 // isGone reports whether a server answered that it does not have something.
 func isGone(err error) bool {
-	status := statusOf(err)
-	return status != nil && (status.code == http.StatusNotFound || status.code == http.StatusGone)
+	status := web.Status(err)
+	return status != nil && (status.Code == http.StatusNotFound || status.Code == http.StatusGone)
 }
 
 // newerStable reads files that name a version.
@@ -406,7 +407,7 @@ func (l *versionLookup) latestRelease(ctx context.Context, project string) (stri
 		return l.head(ctx, "https://github.com/"+project+"/releases/latest", "find the latest release of "+project, func(ctx context.Context, o origin) (string, error) {
 			tag, err := l.leadsTo(ctx, o, "/releases/tag/")
 			if err == nil && tag == "" && o.peer.spare {
-				err = &statusError{code: http.StatusNotFound} // the next place may have it
+				err = &web.StatusError{Code: http.StatusNotFound} // the next place may have it
 			}
 			return tag, err
 		})

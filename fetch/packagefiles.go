@@ -26,7 +26,7 @@ import (
 )
 
 // networkFiles reads repositories on servers. Lists go through the store, so that they are fetched once.
-type networkFiles struct{ web *web }
+type networkFiles struct{ web *webFiles }
 
 // Get implements packages.Files.
 func (n networkFiles) Get(ctx context.Context, address string, limit int64) ([]byte, error) {

@@ -34,7 +34,7 @@ type fileLister interface {
 // A choice selects one set of packages for one platform.
 type choice struct {
 	dir      baseDir
-	web      *web
+	web      *webFiles
 	log      *slog.Logger
 	jobs     int
 	set      manifest.PackageSet
@@ -49,7 +49,7 @@ type choice struct {
 
 // packageSets chooses packages of distributions.
 type packageSets struct {
-	web      *web
+	web      *webFiles
 	local    *localFiles
 	log      *slog.Logger
 	jobs     int

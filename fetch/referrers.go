@@ -16,6 +16,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/capped"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/web"
 )
 
 // Bounds on one image's referrers: far above published images, and low enough that a hostile registry cannot fill the
@@ -83,7 +84,7 @@ func (r *repository) askReferrers(ctx context.Context, subject digest.Digest) (l
 	list, ok, err = r.listReferrers(ctx, subject)
 	if first && ctx.Err() == nil {
 		api.asked, api.absent = true, !ok && err == nil
-		if status := statusOf(err); err != nil && (status == nil || retryableStatus(status.code)) && !isLie(err) {
+		if status := web.Status(err); err != nil && (status == nil || web.PassingStatus(status.Code)) && !isLie(err) {
 			api.broken = err
 		}
 	}
@@ -127,7 +128,7 @@ func (e *endpoint) listReferrers(ctx context.Context, u *url.URL, subject digest
 		data, header, err := e.askWith(ctx, client, u, ocispec.MediaTypeImageIndex)
 		switch {
 		case err == nil && n == 0 && mediaType(header) != ocispec.MediaTypeImageIndex:
-			err = &statusError{code: http.StatusNotFound, detail: "the address serves something else than the referrers API"}
+			err = &web.StatusError{Code: http.StatusNotFound, Detail: "the address serves something else than the referrers API"}
 			return nil, fmt.Errorf("referrers of %s: %w", subject, err)
 		case n > 0 && hasNoAPI(err):
 			return nil, lied("referrers of %s: the next page of the list is missing", subject)
@@ -193,7 +194,7 @@ func (r *repository) tagged(ctx context.Context, tag string) (ocispec.Descriptor
 		if lacking(err, http.StatusNotFound) {
 			return ocispec.Descriptor{}, nil, false, nil
 		}
-		if err != nil && statusOf(err) == nil {
+		if err != nil && web.Status(err) == nil {
 			return ocispec.Descriptor{}, nil, false, err
 		}
 	}

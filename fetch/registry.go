@@ -25,6 +25,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/capped"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/web"
 )
 
 const (
@@ -154,7 +155,7 @@ func (r *repository) resolve(ctx context.Context, tag string) (ocispec.Descripto
 			return r.manifest(ctx, ocispec.Descriptor{Digest: d, Size: -1, MediaType: mediaType(header)})
 		}
 	}
-	if err != nil && statusOf(err) == nil {
+	if err != nil && web.Status(err) == nil {
 		return ocispec.Descriptor{}, nil, err
 	}
 	desc, data, got := r.get(ctx, u, ocispec.Descriptor{Size: -1})

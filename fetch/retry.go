@@ -9,51 +9,24 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"math/rand/v2"
-	"net"
 	"net/http"
 	"net/url"
-	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 
 	"github.com/kkbundle/kkbundle/plain"
-	"github.com/kkbundle/kkbundle/proxy"
+	"github.com/kkbundle/kkbundle/web"
 )
 
-// errStalled means a server sent nothing for Retry.Idle.
-var errStalled = errors.New("the server stopped sending")
-
-// A statusError is an answer with an unexpected status.
-type statusError struct {
-	code       int
-	detail     string        // the server's message, short and printable
-	retryAfter time.Duration // the requested delay, 0 if none
-}
-
-// line returns the status without the server's message.
-func (e *statusError) line() string {
-	return strings.TrimSpace(fmt.Sprintf("%d %s", e.code, http.StatusText(e.code)))
-}
-
-func (e *statusError) Error() string {
-	text := e.line()
-	if e.detail != "" {
-		text += ": " + e.detail
-	}
-	return text
-}
-
 // newStatusError reads a little of the answer. The caller closes it.
-func newStatusError(resp *http.Response) *statusError {
-	return &statusError{
-		code:       resp.StatusCode,
-		detail:     diagnostics(transport.CheckError(resp)),
-		retryAfter: retryAfter(resp.Header.Get("Retry-After"), time.Now()),
-	}
+func newStatusError(resp *http.Response) *web.StatusError {
+	status := web.NewStatusError(resp)
+	status.Detail = diagnostics(transport.CheckError(resp))
+	return status
 }
 
 // diagnostics returns a registry's error codes and messages, or nothing: pages for people are useless in a log.
@@ -77,17 +50,6 @@ func diagnostics(err error) string {
 func printable(s string) string {
 	const most = 300
 	return plain.Clip(strings.TrimSpace(plain.Line(s)), most)
-}
-
-// retryAfter parses the Retry-After header: seconds or a date.
-func retryAfter(value string, now time.Time) time.Duration {
-	if seconds, err := strconv.ParseInt(value, 10, 32); err == nil {
-		return max(time.Duration(seconds)*time.Second, 0)
-	}
-	if date, err := http.ParseTime(value); err == nil {
-		return max(date.Sub(now), 0)
-	}
-	return 0
 }
 
 // A storeError is a failure of the Store: another server or attempt cannot help.
@@ -115,56 +77,13 @@ func permanent(format string, args ...any) error { return &permanentError{fmt.Er
 
 // retryable reports whether the same request may succeed a little later.
 func retryable(err error) bool {
-	var (
-		status  *statusError
-		store   *storeError
-		final   *permanentError
-		dns     *net.DNSError
-		refused *proxy.Error
-	)
-	switch {
-	case errors.As(err, &final), errors.As(err, &store), errors.Is(err, errPlainHTTP), isTLS(err):
-		return false
-	case errors.As(err, &refused):
-		return retryableStatus(refused.Code)
-	case errors.As(err, &status):
-		return retryableStatus(status.code)
-	case errors.As(err, &dns):
-		return !dns.IsNotFound
-	}
-	return true
-}
-
-func retryableStatus(code int) bool {
-	switch code {
-	case http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
-		return true
-	case http.StatusNotImplemented, http.StatusHTTPVersionNotSupported:
-		return false
-	}
-	return code >= 500 // including those of proxies such as Cloudflare, 520 to 527
-}
-
-// isTLS reports whether TLS negotiation or trust failed.
-func isTLS(err error) bool {
-	var (
-		verify *tls.CertificateVerificationError
-		record tls.RecordHeaderError
-		host   x509.HostnameError
-	)
-	return errors.As(err, &verify) || errors.As(err, &record) || errors.As(err, &host) || notTLS(err)
-}
-
-// notTLS recognizes a server that speaks HTTP on a TLS port: the transport's error, and that of net/http's client, which has no type.
-func notTLS(err error) bool {
-	if record, ok := errors.AsType[tls.RecordHeaderError](err); ok {
-		return string(record.RecordHeader[:]) == "HTTP/"
-	}
-	return err != nil && strings.Contains(err.Error(), "server gave HTTP response to HTTPS client")
+	_, final := errors.AsType[*permanentError](err)
+	_, store := errors.AsType[*storeError](err)
+	return !final && !store && !errors.Is(err, errPlainHTTP) && web.Passing(err)
 }
 
 // requestError explains why a request got no answer, without the URL: callers name the file, and after a redirect the
-// URL may have a signature in it. A refusal of the token service is a *statusError.
+// URL may have a signature in it. A refusal of the token service is a *web.StatusError.
 func requestError(err error) error {
 	var wrapped *url.Error
 	for errors.As(err, &wrapped) {
@@ -178,12 +97,12 @@ func requestError(err error) error {
 	case errors.As(err, &gone):
 		return gone // already explained
 	case errors.As(err, &terr):
-		return &statusError{code: terr.StatusCode, detail: diagnostics(terr)}
+		return &web.StatusError{Code: terr.StatusCode, Detail: diagnostics(terr)}
 	case strings.HasPrefix(err.Error(), "no token in bearer response"):
 		return errors.New("the token service's answer has no token") // and the rest of the answer may be secret
 	case errors.As(err, &unknown):
 		return fmt.Errorf("%w: if this is your own authority, name its file under sources (ca)", printableError{err})
-	case notTLS(err), errors.As(err, &record):
+	case web.IsPlainHTTP(err), errors.As(err, &record):
 		return fmt.Errorf("%w: if that is intended, name the host under sources with plainHTTP: true", printableError{err})
 	}
 	return printableError{err}
@@ -261,16 +180,15 @@ func (a *attempts) again(ctx context.Context, err error) error {
 // pause waits as long as the host asks for, or longer with every attempt.
 func (a *attempts) pause(ctx context.Context, err error) error {
 	r := a.sender.limits
-	wait := backoff(r, a.n)
-	if status := statusOf(err); status != nil && (status.retryAfter > 0 || status.code == http.StatusTooManyRequests) {
-		if status.retryAfter > r.MaxRetryAfter {
-			return fmt.Errorf("%w: the server demands a pause of %s", err, status.retryAfter.Round(time.Second))
-		}
-		wait = max(wait, status.retryAfter)
+	wait, final := r.backoff().After(a.n, err, r.MaxRetryAfter)
+	if final != nil {
+		return final
+	}
+	if status := web.Status(err); status != nil && (status.After > 0 || status.Code == http.StatusTooManyRequests) {
 		a.peer.server.gate.hold(wait)
 	}
 	a.tell(ctx, err, wait)
-	return sleep(ctx, wait)
+	return web.Sleep(ctx, wait)
 }
 
 // end reports that the last request is over. If others wait for its outcome, it had no proper answer.
@@ -295,31 +213,14 @@ func (a *attempts) tell(ctx context.Context, err error, wait time.Duration) {
 	}
 }
 
-// statusOf returns the status error in an error, nil if there is none.
-func statusOf(err error) *statusError {
-	status, _ := errors.AsType[*statusError](err)
-	return status
-}
-
 // judge informs the gate about an answer; nil is a good one.
-func (p *pass) judge(status *statusError) {
+func (p *pass) judge(status *web.StatusError) {
 	switch {
-	case status == nil || status.code < http.StatusBadRequest || status.code == http.StatusNotFound:
+	case status == nil || status.Code < http.StatusBadRequest || status.Code == http.StatusNotFound:
 		p.fine()
-	case status.code == http.StatusTooManyRequests || status.code == http.StatusServiceUnavailable:
+	case status.Code == http.StatusTooManyRequests || status.Code == http.StatusServiceUnavailable:
 		p.crowded()
 	}
-}
-
-// backoff doubles the wait with each attempt up to a bound. Half of it is random, so that jobs that failed together do
-// not retry together.
-func backoff(r Retry, attempt int) time.Duration {
-	wait := r.Wait
-	for i := 1; i < attempt && wait < r.MaxWait; i++ {
-		wait *= 2
-	}
-	wait = min(wait, r.MaxWait)
-	return wait/2 + rand.N(wait/2+1) // no secret
 }
 
 // A sender sends requests, waits between attempts and tries the places of some content in their order.
@@ -343,8 +244,8 @@ func (s *sender) retry(ctx context.Context, p *peer, what string, f func() error
 	}
 }
 
-// send sends the request once. The answer's body ends with errStalled if the server sends nothing for Retry.Idle, and
-// must be closed.
+// send sends the request once. It and reads of the answer's body fail with a *web.StallError if the server sends nothing for Retry.Idle.
+// The body must be closed.
 func (s *sender) send(ctx context.Context, p *peer, c *http.Client, req *http.Request) (*http.Response, error) {
 	if err := p.server.given(); err != nil {
 		return nil, err
@@ -353,62 +254,32 @@ func (s *sender) send(ctx context.Context, p *peer, c *http.Client, req *http.Re
 	if err != nil {
 		return nil, err
 	}
-	idle := s.limits.Idle
-	ctx, cancel := context.WithCancelCause(ctx)
-	timer := time.AfterFunc(idle, func() { cancel(stalled(idle)) })
-	resp, err := c.Do(req.WithContext(ctx))
-	timer.Stop()
+	resp, err := web.Send(c, req.WithContext(ctx), s.limits.Idle)
 	if err != nil {
-		if cause := context.Cause(ctx); cause != nil {
-			err = cause
-		}
-		cancel(nil)
 		err = requestError(err)
-		if status := statusOf(err); status != nil {
+		if status := web.Status(err); status != nil {
 			pass.judge(status)
 		}
 		pass.leave()
 		return nil, err
 	}
-	pass.judge(&statusError{code: resp.StatusCode})
-	resp.Body = &watchedBody{rc: resp.Body, ctx: ctx, timer: timer, idle: idle, end: func() { cancel(nil); pass.leave() }}
+	pass.judge(&web.StatusError{Code: resp.StatusCode})
+	resp.Body = &gatedBody{resp.Body, sync.OnceFunc(pass.leave)}
 	return resp, nil
 }
 
-func stalled(idle time.Duration) error { return fmt.Errorf("%w for %s", errStalled, idle) }
-
-// watchedBody is an answer's body whose reads take at most idle.
-type watchedBody struct {
-	rc    io.ReadCloser
-	ctx   context.Context //nolint:containedctx // it is the request's, whose cause says why reading ended
-	timer *time.Timer
-	idle  time.Duration
-	end   func()
+// A gatedBody is an answer's body that counts as a request until it is closed.
+type gatedBody struct {
+	io.ReadCloser
+	leave func()
 }
 
-func (b *watchedBody) Read(p []byte) (int, error) {
-	b.timer.Reset(b.idle)
-	n, err := b.rc.Read(p)
-	b.timer.Stop()
-	if err != nil && !errors.Is(err, io.EOF) {
-		if cause := context.Cause(b.ctx); cause != nil {
-			err = cause
-		}
-	}
-	return n, err
+func (b *gatedBody) Close() error {
+	defer b.leave()
+	return b.ReadCloser.Close()
 }
 
-func (b *watchedBody) Close() error {
-	b.timer.Stop()
-	err := b.rc.Close()
-	if b.end != nil {
-		b.end()
-		b.end = nil
-	}
-	return err
-}
-
-// small reads a whole answer of at most limit bytes, with retries. A status other than 200 is a *statusError.
+// small reads a whole answer of at most limit bytes, with retries. A status other than 200 is a *web.StatusError.
 func (s *sender) small(ctx context.Context, p *peer, c *http.Client, req *http.Request, limit int64) (data []byte, header http.Header, err error) {
 	err = s.retry(ctx, p, req.URL.Redacted(), func() error {
 		resp, err := s.send(ctx, p, c, req)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/logins"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/web"
 )
 
 // A session is one run over many items: it orders the work, and the parts know the kinds of items.
@@ -60,7 +61,7 @@ func newSession(o Options) (*session, error) {
 	if o.Memory != "" {
 		loader.records = &records{dir: o.Memory, store: o.Store, log: o.Logger}
 	}
-	site := &web{network: s.network, loader: loader, logins: logins, overrides: o.Overrides, platforms: platforms, pages: map[string][]byte{}}
+	site := &webFiles{network: s.network, loader: loader, logins: logins, overrides: o.Overrides, platforms: platforms, pages: map[string][]byte{}}
 	local := &localFiles{dir: base, cache: s.cache}
 	s.registries = &registries{
 		network: s.network, loader: loader, keychain: o.Keychain, repos: map[string]*repository{}, apis: map[string]*referrersAPI{},
@@ -99,12 +100,14 @@ func (r Retry) withDefaults() Retry {
 	if r.Attempts <= 0 {
 		r.Attempts = 6
 	}
-	set(&r.Wait, 500*time.Millisecond)
-	set(&r.MaxWait, 20*time.Second)
-	set(&r.MaxRetryAfter, 2*time.Minute)
-	set(&r.Idle, time.Minute)
+	set(&r.Wait, web.Patience().First)
+	set(&r.MaxWait, web.Patience().Longest)
+	set(&r.MaxRetryAfter, web.MaxRetryAfter)
+	set(&r.Idle, web.Idle)
 	return r
 }
+
+func (r Retry) backoff() web.Backoff { return web.Backoff{First: r.Wait, Longest: r.MaxWait} }
 
 func (s *session) close() {
 	s.network.close()

@@ -2,35 +2,25 @@ package fetch
 
 import (
 	"cmp"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
-	"time"
 
+	"github.com/kkbundle/kkbundle/logins"
 	"github.com/kkbundle/kkbundle/manifest"
-	"github.com/kkbundle/kkbundle/proxy"
+	"github.com/kkbundle/kkbundle/web"
+	"github.com/kkbundle/kkbundle/web/dial"
 )
 
-const (
-	userAgent    = "kkbundle"
-	maxRedirects = 10
-	maxCAFile    = 1 << 20
-	maxHeaders   = 1 << 20
-
-	maxConcurrent = 8  // concurrent requests to a host unless its source sets a limit
-	maxIdle       = 32 // idle connections kept per host
-	dialTimeout   = 15 * time.Second
-)
+// maxConcurrent bounds the concurrent requests to a host unless its source sets a limit.
+const maxConcurrent = 8
 
 // errPlainHTTP means a request without TLS was prevented because no source allows it.
 var errPlainHTTP = errors.New("plain HTTP is used only for hosts with plainHTTP: true under sources")
@@ -45,7 +35,7 @@ type peer struct {
 	spare    bool // another peer is tried if this one fails
 	server   *server
 	trip     http.RoundTripper // the connections, behind a guard
-	auth     *authTransport    // trip with registry authentication; nil until first used
+	auth     *logins.Trip      // trip with registry authentication; nil until first used
 }
 
 func (p *peer) isMirror() bool { return p.host != p.upstream || p.prefix != "" }
@@ -67,21 +57,7 @@ func (p *peer) scheme() string {
 
 // client sends requests through trip, which is p.trip or an authenticating layer above it.
 func (p *peer) client(trip http.RoundTripper) *http.Client {
-	return &http.Client{Transport: trip, CheckRedirect: checkRedirect}
-}
-
-// checkRedirect follows redirects without sending a host's credentials to another: net/http forwards them to
-// subdomains.
-func checkRedirect(req *http.Request, via []*http.Request) error {
-	if len(via) >= maxRedirects {
-		return permanent("more than %d redirects", maxRedirects)
-	}
-	if req.URL.Host != via[0].URL.Host {
-		for _, secret := range []string{"Authorization", "Cookie", "Proxy-Authorization"} {
-			req.Header.Del(secret)
-		}
-	}
-	return nil
+	return &http.Client{Transport: trip, CheckRedirect: web.CheckRedirect}
 }
 
 // network connects a run with its hosts.
@@ -89,18 +65,17 @@ type network struct {
 	sources sources
 	dir     baseDir // of certificates and keys
 	hosts   *Hosts
-	proxy   func(*http.Request) (*url.URL, error)
 	log     *slog.Logger
 
 	mu         sync.Mutex
 	known      map[string][]*peer // by upstream host
-	transports map[credentials]*http.Transport
+	transports map[dial.Files]*http.Transport
 }
 
 func newNetwork(o Options) *network {
 	return &network{
-		sources: o.Sources, dir: baseDir(o.Dir), hosts: o.Hosts, proxy: proxy.FromEnvironment(), log: o.Logger,
-		known: map[string][]*peer{}, transports: map[credentials]*http.Transport{},
+		sources: o.Sources, dir: baseDir(o.Dir), hosts: o.Hosts, log: o.Logger,
+		known: map[string][]*peer{}, transports: map[dial.Files]*http.Transport{},
 	}
 }
 
@@ -172,7 +147,7 @@ func (n *network) connect(p *peer, source manifest.Source) error {
 		limit = maxConcurrent
 	}
 	p.server = n.hosts.server(p.host, limit)
-	trust := credentials{source.CA, source.Cert, source.Key}
+	trust := dial.Files{CA: source.CA, Cert: source.Cert, Key: source.Key}
 	transport, err := n.transport(trust)
 	if err != nil {
 		return err
@@ -182,68 +157,25 @@ func (n *network) connect(p *peer, source manifest.Source) error {
 		defer n.mu.Unlock()
 		other := n.sources.of(canonicalHost(host))
 		// The same company, so probably the same authority; but the client certificate is only for its own host.
-		return n.transport(credentials{cmp.Or(other.CA, trust.ca), other.Cert, other.Key})
+		return n.transport(dial.Files{CA: cmp.Or(other.CA, trust.CA), Cert: other.Cert, Key: other.Key})
 	}}
 	return nil
 }
 
-// credentials are the files of a TLS connection.
-type credentials struct{ ca, cert, key string }
-
-// transport returns the connections with these credentials, shared by all users of the same ones. They speak HTTP/1.1, so that each of the
-// concurrent downloads has a connection, and a window, of its own. n is locked.
-func (n *network) transport(c credentials) (*http.Transport, error) {
-	if t := n.transports[c]; t != nil {
+// transport returns the connections with these files, shared by all users of the same ones. n is locked.
+func (n *network) transport(f dial.Files) (*http.Transport, error) {
+	if t := n.transports[f]; t != nil {
 		return t, nil
 	}
-	roots, err := n.roots(c.ca)
+	t, err := dial.NewTransport(dial.Files{CA: n.dir.path(f.CA), Cert: n.dir.path(f.Cert), Key: n.dir.path(f.Key)})
 	if err != nil {
 		return nil, err
 	}
-	certificates, err := n.certificates(c)
-	if err != nil {
-		return nil, err
+	if info, err := os.Stat(n.dir.path(f.Key)); err == nil && f.Key != "" && info.Mode().Perm()&0o077 != 0 {
+		n.log.Warn("other users of this machine can read a private key; restrict it with chmod 600", "key", f.Key, "mode", info.Mode().Perm().String())
 	}
-	t := &http.Transport{
-		Proxy:                  n.proxy,
-		OnProxyConnectResponse: proxy.Answered,
-		DialContext:            (&net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second}).DialContext,
-		TLSClientConfig:        &tls.Config{RootCAs: roots, Certificates: certificates, MinVersion: tls.VersionTLS12},
-		TLSHandshakeTimeout:    20 * time.Second,
-		DisableCompression:     true, // bytes as published: digests and ranges refer to these
-		MaxIdleConnsPerHost:    maxIdle,
-		IdleConnTimeout:        90 * time.Second,
-		MaxResponseHeaderBytes: maxHeaders,
-	}
-	n.transports[c] = t
+	n.transports[f] = t
 	return t, nil
-}
-
-// certificates reads the client certificate, if there is one.
-func (n *network) certificates(c credentials) ([]tls.Certificate, error) {
-	if c.cert == "" {
-		return nil, nil
-	}
-	certificate, err := readFile(n.dir.path(c.cert), maxCAFile)
-	if err != nil {
-		return nil, fmt.Errorf("cert: %w", err)
-	}
-	key, err := readFile(n.dir.path(c.key), maxCAFile)
-	if err != nil {
-		return nil, fmt.Errorf("key: %w", err)
-	}
-	info, err := os.Stat(n.dir.path(c.key))
-	if err != nil {
-		return nil, fmt.Errorf("key: %w", err)
-	}
-	if info.Mode().Perm()&0o077 != 0 {
-		n.log.Warn("other users of this machine can read a private key; restrict it with chmod 600", "key", c.key, "mode", info.Mode().Perm().String())
-	}
-	pair, err := tls.X509KeyPair(certificate, key)
-	if err != nil {
-		return nil, fmt.Errorf("cert %s with key %s: %w", c.cert, c.key, err)
-	}
-	return []tls.Certificate{pair}, nil
 }
 
 // sources configures access to hosts.
@@ -291,31 +223,12 @@ func withoutPort(host, standard string) string {
 	return strings.TrimSuffix(canonicalHost(host), ":"+standard)
 }
 
-// roots returns the system's certificate authorities plus those of the file; nil means the system's alone.
-func (n *network) roots(file string) (*x509.CertPool, error) {
-	if file == "" {
-		return nil, nil // nil means the system's to crypto/tls
-	}
-	pem, err := readFile(n.dir.path(file), maxCAFile)
-	if err != nil {
-		return nil, fmt.Errorf("ca: %w", err)
-	}
-	pool, err := x509.SystemCertPool()
-	if err != nil {
-		pool = x509.NewCertPool() // a machine without system authorities: the file is enough
-	}
-	if !pool.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("ca: %s has no certificate in PEM form", file)
-	}
-	return pool, nil
-}
-
 // A baseDir is the directory of relative paths.
 type baseDir string
 
-// path returns a manifest's path as absolute or relative to the working directory.
+// path returns a manifest's path as absolute or relative to the working directory; "" stays.
 func (d baseDir) path(p string) string {
-	if filepath.IsAbs(p) {
+	if filepath.IsAbs(p) || p == "" {
 		return p
 	}
 	return filepath.Join(string(d), filepath.FromSlash(p))
@@ -434,9 +347,9 @@ func (g *guard) RoundTrip(req *http.Request) (*http.Response, error) {
 	if req.URL.Scheme != "https" && !g.plain(req.URL.Host) && !(here && g.local) {
 		return nil, fmt.Errorf("%s: %w", req.URL.Host, errPlainHTTP)
 	}
-	req.Header.Set("User-Agent", userAgent)
+	req.Header.Set("User-Agent", web.UserAgent)
 	resp, err := next.RoundTrip(req)
-	if here && g.local && isRegistry && notTLS(err) && req.Body == nil {
+	if here && g.local && isRegistry && web.IsPlainHTTP(err) && req.Body == nil {
 		if g.server.isHTTP.CompareAndSwap(false, true) {
 			g.log.Log(ctx, LevelNote, "plain HTTP is used, because the host is this machine and speaks nothing else", "host", g.host)
 		}

@@ -16,7 +16,7 @@ func vouches(servers []*peer) manifest.Verification {
 }
 
 // vouchesFor returns what stands behind a file of checksums or an index at an address.
-func (w *web) vouchesFor(address string) (manifest.Verification, error) {
+func (w *webFiles) vouchesFor(address string) (manifest.Verification, error) {
 	asked, replaced := w.override(address)
 	places, err := w.network.route(asked)
 	if err != nil {

@@ -2,8 +2,6 @@ package installer
 
 import (
 	"context"
-	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -13,21 +11,19 @@ import (
 	"sync"
 	"time"
 
-	"sigs.k8s.io/yaml"
-
 	"github.com/kkbundle/kkbundle/installer/authority"
 	"github.com/kkbundle/kkbundle/installer/cluster"
 	"github.com/kkbundle/kkbundle/installer/engine"
+	"github.com/kkbundle/kkbundle/installer/health"
 	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/installer/kubeadm"
 	"github.com/kkbundle/kkbundle/installer/member"
 	"github.com/kkbundle/kkbundle/installer/node"
-	"github.com/kkbundle/kkbundle/installer/siteregistry"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// A Certificate is one that the cluster depends on.
+// A Certificate is a line of the list of a cluster's certificates: one of the helper's facts with its host.
 type Certificate struct {
 	Host    string    `json:"host"`
 	Path    string    `json:"path"`
@@ -53,10 +49,12 @@ func Certificates(ctx context.Context, o engine.Options) ([]Certificate, error) 
 	_, err = r.Start(ctx, func(ctx context.Context) error {
 		ctx = task.InTask(ctx, "certificates")
 		return r.OnAll(r.Connected(), func(_ int, t *task.Host) error {
-			found, err := allCertificates(ctx, t)
+			found, err := health.Certificates(ctx, t)
 			mu.Lock()
 			defer mu.Unlock()
-			all = append(all, found...)
+			for _, c := range found {
+				all = append(all, Certificate{Host: t.Name, Path: c.Path, Subject: c.Subject, CA: c.CA, End: c.NotAfter, Problem: c.Problem, Renewal: renewal(t, c)})
+			}
 			return errors.Join(err, forgetHelper(ctx, t))
 		})
 	})
@@ -72,104 +70,23 @@ func compareByEnd(a, b Certificate) int {
 	return slices.Compare([]string{a.End.UTC().Format(time.RFC3339), a.Host, a.Path}, []string{b.End.UTC().Format(time.RFC3339), b.Host, b.Path})
 }
 
-// allCertificates returns a host's certificates: those in files, and the client certificates of kubeconfigs.
-func allCertificates(ctx context.Context, t *task.Host) ([]Certificate, error) {
-	probe := node.Probe{Certificates: []string{kube.PKIDir, kube.PKIDir + "/etcd", "/var/lib/kubelet/pki", siteregistry.ConfigDir, "/etc/kkbundle/etcd", "/etc/kkbundle/etcd-client", "/etc/kkbundle/pki"}}
-	facts, err := t.Facts(ctx, probe)
-	if err != nil {
-		return nil, err
-	}
-	var all []Certificate
-	seen := map[string]bool{}
-	for _, c := range facts.Certificates {
-		if link := c.Subject + c.NotAfter.String(); strings.HasPrefix(c.Path, "/var/lib/kubelet/pki") && seen[link] {
-			continue // kubelet-client-current.pem is a link to one with a date in its name
-		} else if seen[link] = true; c.NotAfter.IsZero() && c.Problem == "" {
-			continue
-		}
-		all = append(all, Certificate{Host: t.Name, Path: c.Path, Subject: c.Subject, CA: c.CA, End: c.NotAfter, Problem: c.Problem, Renewal: renewal(t, c)})
-	}
-	if !t.Is(manifest.RoleControlPlane) {
-		return current(all), nil
-	}
-	for _, name := range []string{"admin.conf", "super-admin.conf", "controller-manager.conf", "scheduler.conf"} {
-		one, err := clientOf(ctx, t, path.Join("/etc/kubernetes", name))
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		if err != nil {
-			return all, err
-		}
-		all = append(all, one)
-	}
-	return current(all), nil
-}
-
-// current removes the kubelet's older client certificates, which lie beside the one in use.
-func current(all []Certificate) []Certificate {
-	const prefix = "/var/lib/kubelet/pki/kubelet-client-"
-	last := ""
-	for _, c := range all {
-		if strings.HasPrefix(c.Path, prefix) {
-			last = max(last, c.End.Format(time.RFC3339))
-		}
-	}
-	return slices.DeleteFunc(all, func(c Certificate) bool {
-		return strings.HasPrefix(c.Path, prefix) && c.End.Format(time.RFC3339) != last
-	})
-}
-
 // renewal names the command or program that renews a certificate.
 func renewal(t *task.Host, c node.Certificate) string {
-	switch inKubernetes := strings.HasPrefix(c.Path, kube.PKIDir); {
-	case c.CA && inKubernetes && authority.HasOwnCA(t.Site.Cluster):
+	switch kind := c.Kind(); {
+	case c.CA && kind.InKubernetesPKI() && authority.HasOwnCA(t.Site.Cluster):
 		return "you: the cluster file names authorities of your own"
-	case c.CA && inKubernetes:
+	case c.CA && kind.InKubernetesPKI():
 		return "kkbundle certs rotate-ca"
 	case c.CA:
 		return "an authority: a new one is a new cluster's"
-	case isLeaf(t, c.Path):
+	case isLeaf(t, c.Path), kind.InKubernetesPKI(), kind == node.KubeconfigCertificate:
 		return renewCommandName
-	case inKubernetes:
-		return renewCommandName
-	case strings.HasPrefix(c.Path, "/var/lib/kubelet/pki/kubelet-client"):
+	case kind == node.KubeletFirstCertificate, kind == node.KubeletClientCertificate:
 		return "the kubelet itself"
-	case strings.HasPrefix(c.Path, "/var/lib/kubelet/pki"):
+	case kind == node.KubeletServingCertificate:
 		return "a new one where it is removed and the kubelet is restarted; the API server does not look at it"
 	}
 	return "kkbundle install"
-}
-
-// clientOf returns the certificate of a kubeconfig's user.
-func clientOf(ctx context.Context, t *task.Host, file string) (Certificate, error) {
-	one := Certificate{Host: t.Name, Path: file, Renewal: renewCommandName}
-	data, err := t.Read(ctx, file)
-	if err != nil {
-		return one, err
-	}
-	var config struct {
-		Users []struct {
-			User struct {
-				Certificate []byte `json:"client-certificate-data"`
-			} `json:"user"`
-		} `json:"users"`
-	}
-	if yaml.Unmarshal(data, &config) != nil || len(config.Users) == 0 {
-		one.Problem = "not a kubeconfig with a user" // a parser's error could quote the key
-		return one, nil
-	}
-	block, _ := pem.Decode(config.Users[0].User.Certificate)
-	if block == nil {
-		one.Problem = "the kubeconfig's user has no certificate"
-		return one, nil
-	}
-	cert, err := x509.ParseCertificate(block.Bytes)
-	if err != nil {
-		one.Problem = strings.ToValidUTF8(err.Error(), "\uFFFD")
-		return one, nil
-	}
-	one.Subject, one.End = cert.Subject.String(), cert.NotAfter.UTC()
-	return one, nil
 }
 
 // renewCommandName is the command that renews certificates, as people type it.
@@ -211,10 +128,10 @@ func renewTask(before time.Duration) task.Task {
 			if before == 0 {
 				return false, nil
 			}
-			all, err := allCertificates(ctx, t)
+			all, err := health.Certificates(ctx, t)
 			soon := t.Site.Now().Add(before)
-			ends := slices.ContainsFunc(all, func(c Certificate) bool {
-				return c.Renewal == renewCommandName && !isLeaf(t, c.Path) && c.Problem == "" && c.End.Before(soon)
+			ends := slices.ContainsFunc(all, func(c node.Certificate) bool {
+				return renewal(t, c) == renewCommandName && !isLeaf(t, c.Path) && c.Problem == "" && c.NotAfter.Before(soon)
 			})
 			return !ends, err
 		},

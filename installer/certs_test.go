@@ -3,7 +3,6 @@
 package installer
 
 import (
-	"context"
 	"encoding/base64"
 	"errors"
 	"os"
@@ -14,11 +13,13 @@ import (
 	"time"
 
 	"github.com/kkbundle/kkbundle/installer/authority"
-	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/etcd"
+	"github.com/kkbundle/kkbundle/installer/health"
 	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/installer/kubeadm"
 	"github.com/kkbundle/kkbundle/installer/member"
 	"github.com/kkbundle/kkbundle/installer/node"
+	"github.com/kkbundle/kkbundle/installer/siteregistry"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/installer/tasktest"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -93,11 +94,30 @@ func TestAuthorityRenewal(t *testing.T) {
 	for _, c := range []struct{ path, cluster, want string }{
 		{kube.ClusterCA, "", "kkbundle certs rotate-ca"},
 		{kube.ClusterCA, own, "you: the cluster file names authorities of your own"},
-		{"/etc/kkbundle/pki/ca.crt", own, "an authority: a new one is a new cluster's"},
+		{"/etc/kkbundle/etcd/ca.crt", own, "an authority: a new one is a new cluster's"},
 	} {
 		h := &task.Host{Site: &task.Site{Cluster: tasktest.Cluster(t, c.cluster)}}
 		if got := renewal(h, node.Certificate{Path: c.path, CA: true}); got != c.want {
 			t.Errorf("%s, %q: %q, want %q", c.path, c.cluster, got, c.want)
+		}
+	}
+}
+
+// TestCertificatePlaces holds that the helper looks where the steps put certificates.
+func TestCertificatePlaces(t *testing.T) {
+	t.Parallel()
+	want := map[string]node.CertificateKind{
+		kube.ClusterCA: node.KubeadmCertificate, kube.PKIDir + "/etcd/peer.crt": node.KubeadmCertificate, kube.PKIDir + "/alice.crt": node.PKICertificate,
+		kube.PKIDir + "/kkbundle-ca/ca.crt": node.UnknownCertificate, kube.AdminConf: node.KubeconfigCertificate,
+		siteregistry.CertificateFiles().Cert: node.RegistryCertificate,
+		etcd.AuthorityFiles().Cert:           node.EtcdCertificate, etcd.ClientAuthorityFiles().Cert: node.EtcdCertificate,
+	}
+	for _, f := range etcd.LeafFiles(true) {
+		want[f.Cert] = node.EtcdCertificate
+	}
+	for path, kind := range want {
+		if got := (node.Certificate{Path: path}).Kind(); got != kind {
+			t.Errorf("%s is of kind %d, want %d", path, got, kind)
 		}
 	}
 }
@@ -120,21 +140,17 @@ func TestRenewCertificates(t *testing.T) {
 	h.put(t, kube.AdminConf, config)
 	h.put(t, "/etc/kubernetes/scheduler.conf", "users: [{user: {token: secret}}]\n")
 	r := s.run(t, nil)
-	h.answer(host.HelperPath, func(_ context.Context, cmd host.Cmd) error {
-		_, err := cmd.Stdout.Write([]byte(`{"version": 1, "certificates": [{"path": "/etc/kubernetes/pki/ca.crt", "ca": true, "notAfter": "2001-01-01T00:00:00Z"}]}`))
-		return err
-	})
 	p := playProcesses(t, h)
 	cp1 := r.Hosts[0]
 	h.put(t, member.Path, string(member.File(r.Site).Data))
-	h.put(t, kube.PKIDir+"/ca.crt", "x")
-	h.put(t, "/etc/kubernetes/kubelet.conf", "x")
-	all, err := allCertificates(t.Context(), cp1)
+	h.put(t, kube.PKIDir+"/ca.crt", string(authorityPair(t, now.AddDate(-25, 0, 0)).Cert)) // it has ended, and nothing renews it
+	h.put(t, "/etc/kubernetes/kubelet.conf", "users: [{user: {client-certificate: /var/lib/kubelet/pki/kubelet-client-current.pem}}]\n")
+	all, err := health.Certificates(t.Context(), cp1)
 	if err != nil || len(all) != 3 {
 		t.Fatalf("%+v, %v", all, err)
 	}
 	for _, c := range all {
-		if c.Path == kube.AdminConf && !c.End.Equal(leafEnd(t, leaf)) || strings.HasSuffix(c.Path, "scheduler.conf") && c.Problem != "the kubeconfig's user has no certificate" {
+		if c.Path == kube.AdminConf && !c.NotAfter.Equal(leafEnd(t, leaf)) || strings.HasSuffix(c.Path, "scheduler.conf") && c.Problem != "the kubeconfig's user has no certificate" {
 			t.Errorf("%+v", c)
 		}
 	}

@@ -163,12 +163,10 @@ func statusWaits(t *testing.T) {
 	}
 	s.options.Helper = func(string) ([]byte, error) { return []byte("helper"), nil }
 	for _, h := range s.hosts {
-		for _, name := range []string{"uname", host.HelperPath} {
-			h.answer(name, func(_ context.Context, cmd host.Cmd) error {
-				_, err := cmd.Stdout.Write([]byte("x86_64\n"))
-				return err
-			})
-		}
+		h.answer("uname", func(_ context.Context, cmd host.Cmd) error {
+			_, err := cmd.Stdout.Write([]byte("x86_64\n"))
+			return err
+		})
 	}
 	status, err := Status(t.Context(), StatusOptions{Options: s.options, Wait: statusPause + time.Second, Waiting: func(list report.Findings) {
 		if looks++; looks == 1 {

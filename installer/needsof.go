@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/kkbundle/kkbundle/installer/addon"
+	"github.com/kkbundle/kkbundle/installer/network"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
@@ -17,7 +18,10 @@ import (
 // Images of pods that may run on any node, of charts and of cluster DNS, are needed by every node.
 func Needed(c *manifest.Cluster) []manifest.Demand {
 	// coredns' pods run anywhere, and on every node during the network proof; the others run on each node.
-	anywhere := []string{"coredns", addon.NodeDNS, addon.Multus}
+	anywhere := []string{"coredns", addon.NodeDNS}
+	for _, n := range network.All().Of(c) {
+		anywhere = append(anywhere, n.Images...)
+	}
 	found := map[manifest.Need]*manifest.Demand{}
 	for _, task := range tasksOf(c) {
 		for _, n := range task.Needs() {

@@ -12,6 +12,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/addon"
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/machine"
+	"github.com/kkbundle/kkbundle/installer/network"
 	"github.com/kkbundle/kkbundle/installer/tasktest"
 )
 
@@ -97,7 +98,7 @@ func TestPodLinks(t *testing.T) {
 		}
 		return nil
 	})
-	task := machine.LinksTask(c, addon.NetworkOf(c).Patterns)
+	task := machine.LinksTask(c, network.All().Primary(c).Links())
 	if err := task.Do(t.Context(), target); err != nil {
 		t.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/health"
 	"github.com/kkbundle/kkbundle/installer/kubeadm"
 	"github.com/kkbundle/kkbundle/installer/machine"
+	"github.com/kkbundle/kkbundle/installer/network"
 	"github.com/kkbundle/kkbundle/installer/siteregistry"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -20,7 +21,7 @@ import (
 // Plan returns all tasks of an installation of the cluster, in order. CheckInstall reports whether they can run.
 func Plan(c *manifest.Cluster) []task.Phase {
 	c = c.WithDefaults()
-	init := []task.Task{machine.PackagesTask(c), machine.LabelsTask(), machine.HostsTask(), machine.ClockTask(), machine.SwapTask(c), machine.KernelTask(c), machine.RouteTask(c), machine.LinksTask(c, addon.NetworkOf(c).Patterns)}
+	init := []task.Task{machine.PackagesTask(c), machine.LabelsTask(), machine.HostsTask(), machine.ClockTask(), machine.SwapTask(c), machine.KernelTask(c), machine.RouteTask(c), machine.LinksTask(c, network.All().Primary(c).Links())}
 	if c.ImageRegistry.Type.Installed() {
 		init = append([]task.Task{siteregistry.CertificatesTask()}, init...)
 	}
@@ -73,7 +74,7 @@ func verifyTasks(c *manifest.Cluster) []task.Task {
 		return health.ImagesAreBundled(ctx, t, siteregistry.ReducedIndexes)
 	})
 	proofs := append([]task.Task{kubeadm.JoinProofTask(), images}, kubeadm.SecurityChecks()...)
-	if c.CNI.Type != manifest.NetworkNone {
+	if c.CNI.Type.Installed() {
 		tasks = append(tasks, health.WaitTask(health.CheckPods, health.PodsWait, health.PodsAreReady))
 		dns := task.Task{
 			Name:  "verify-dns",

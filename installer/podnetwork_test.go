@@ -9,7 +9,9 @@ import (
 	"github.com/kkbundle/kkbundle/installer/addon"
 	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/installer/kubeadm"
+	"github.com/kkbundle/kkbundle/installer/network"
 	"github.com/kkbundle/kkbundle/installer/tasktest"
+	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
 
@@ -74,7 +76,7 @@ func TestOwnManifests(t *testing.T) {
 		tasktest.Golden(t, "node-dns-"+mode+".yaml", data) // clusters keep the digest: other bytes are applied anew
 	}
 	c := tasktest.Cluster(t, "cni: {type: multus, with: flannel}")
-	data, err := addon.MultusManifest(c)
+	data, err := network.All().Find(manifest.NetworkMultus).Manifest(c)
 	if err != nil || !strings.Contains(string(data), "image: ghcr.io/k8snetworkplumbingwg/multus-cni:v4.2.4\n") {
 		t.Errorf("%v\n%s", err, data)
 	}

@@ -340,12 +340,9 @@ func TestRegistryServices(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	p.hosts["reg1"].put(t, siteregistry.CertificateFiles().Cert, string(pair.Cert))
 	// The script looks at the host's own files: below its root they are, and systemctl is a program there.
 	p.hosts["reg1"].answer("sh", func(ctx context.Context, cmd host.Cmd) error {
-		if host.WithoutText(cmd.Args)[0] == "certificates.sh" {
-			_, err := cmd.Stdout.Write(append([]byte("# "+siteregistry.CertificateFiles().Cert+"\n"), pair.Cert...))
-			return err
-		}
 		if !slices.Contains(cmd.Args, siteregistry.Unit) {
 			t.Errorf("asked for %q", cmd.Args)
 		}
@@ -354,7 +351,7 @@ func TestRegistryServices(t *testing.T) {
 	})
 	p.r.Hosts[2].Err = errors.New("reg2: no answer")
 	s := health.Survey{Registries: health.SurveyRegistries(t.Context(), p.r.Site)}
-	if all := s.Registries[0].Certificates; len(all) != 1 || all[0].File != siteregistry.CertificateFiles().Cert {
+	if all := s.Registries[0].Certificates; len(all) != 1 || all[0].Path != siteregistry.CertificateFiles().Cert {
 		t.Errorf("certificates of reg1, which is no node: %+v", all)
 	}
 	var got []string

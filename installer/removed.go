@@ -71,7 +71,7 @@ func knownAddons(r *task.Site) map[string]bool {
 		if o, ok := own[task.Name]; ok {
 			known["chart "+o.Namespace+"/"+o.Release] = true
 		}
-		if task.Name == addon.NodeDNS || task.Name == addon.Multus || task.Name == addon.CalicoCRDs || task.Name == addon.RuntimeClasses {
+		if addon.IsOwnYAML(task.Name) {
 			known["manifests "+kube.SystemNamespace+"/"+task.Name] = true
 		}
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/k3s"
 	"github.com/kkbundle/kkbundle/installer/kubeadm"
 	"github.com/kkbundle/kkbundle/installer/machine"
+	"github.com/kkbundle/kkbundle/installer/network"
 	"github.com/kkbundle/kkbundle/installer/siteregistry"
 	"github.com/kkbundle/kkbundle/installer/task"
 )
@@ -101,8 +102,19 @@ func kubernetesPaths(r *task.Site) []string {
 }
 
 func networkPaths(r *task.Site) []string {
-	const links = "/sys/class/net/"
-	return []string{links + "cni0", links + "flannel.1", "/etc/cni", "/var/lib/cni", "/run/flannel"}
+	links, paths := leftOnEveryNode()
+	for i, link := range links {
+		links[i] = "/sys/class/net/" + link
+	}
+	return slices.Concat(links, []string{"/etc/cni", "/var/lib/cni"}, paths)
+}
+
+// leftOnEveryNode returns the interfaces and paths of pod networks that are removed whichever one the cluster file names.
+func leftOnEveryNode() (links, paths []string) {
+	for _, n := range network.All().Always() {
+		links, paths = append(links, n.Staying()...), append(paths, n.Leaves.Paths...)
+	}
+	return links, paths
 }
 
 // taskPaths returns the units and paths that tasks leave.
@@ -211,7 +223,8 @@ func removeLeaves(ctx context.Context, t *task.Host, l task.Leaves) error {
 
 // removeNetwork removes the pod network's interfaces, namespaces and configuration, and Kubernetes' filter rules.
 func removeNetwork(ctx context.Context, t *task.Host) error {
-	for _, link := range []string{"cni0", "flannel.1", "flannel-v6.1", "kube-ipvs0"} {
+	links, paths := leftOnEveryNode()
+	for _, link := range append(links, "kube-ipvs0") {
 		if _, err := t.Test(ctx, "ip", "link", "delete", link); err != nil {
 			return err
 		}
@@ -235,11 +248,12 @@ func removeNetwork(ctx context.Context, t *task.Host) error {
 			return err
 		}
 	}
-	// flannel's pod installs its plugin beside the others.
-	if err := t.Run(ctx, "rm", "-f", "/opt/cni/bin/flannel"); err != nil {
-		return err
+	for _, path := range paths {
+		if err := t.Remove(ctx, path); err != nil {
+			return err
+		}
 	}
-	return t.Empty(ctx, "/etc/cni", "/var/lib/cni", "/run/flannel")
+	return t.Empty(ctx, "/etc/cni", "/var/lib/cni")
 }
 
 func noRegistry(ctx context.Context, t *task.Host) (bool, error) {

@@ -5,6 +5,7 @@ package installer
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -44,6 +45,7 @@ func newRooted(t *testing.T, name string) *rooted {
 		h.mkdir(t, dir)
 	}
 	h.put(t, "/etc/hosts", "127.0.0.1 localhost\n")
+	h.put(t, "/proc/1/comm", "systemd\n")
 	h.put(t, "/proc/swaps", "Filename Type Size Used Priority\n")
 	h.put(t, "/proc/mounts", "")
 	h.put(t, "/etc/resolv.conf", "nameserver 10.0.0.1\n")
@@ -211,6 +213,8 @@ func (m *movedBack) Write(p []byte) (int, error) {
 func (h *rooted) helper(ctx context.Context, cmd host.Cmd) error {
 	var err error
 	switch cmd.Args[1] {
+	case "facts":
+		err = h.facts(ctx, cmd)
 	case "receive":
 		err = node.Receive(ctx, h.root, cmd.Stdin, cmd.Stdout)
 	case "dial":
@@ -227,6 +231,21 @@ func (h *rooted) helper(ctx context.Context, cmd host.Cmd) error {
 		return &host.ExitError{Host: h.name, Args: cmd.Args, Code: 1, Stderr: err.Error()}
 	}
 	return nil
+}
+
+// facts answers a probe about a few things. All facts would be about this machine.
+func (h *rooted) facts(ctx context.Context, cmd host.Cmd) error {
+	probe, err := node.ReadProbe(cmd.Stdin)
+	if err != nil || !probe.Only {
+		return errors.Join(errors.New("this test knows no other facts"), err)
+	}
+	run := func(ctx context.Context, args ...string) ([]byte, error) {
+		var out bytes.Buffer
+		err := h.Run(ctx, host.Cmd{Args: args, Stdout: &out})
+		return out.Bytes(), err
+	}
+	facts, err := node.CollectBelow(ctx, h.root, run, probe)
+	return errors.Join(err, json.NewEncoder(cmd.Stdout).Encode(facts))
 }
 
 // answer makes a command be answered by the test.

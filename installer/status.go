@@ -14,6 +14,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/health"
 	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/installer/member"
+	"github.com/kkbundle/kkbundle/installer/node"
 	"github.com/kkbundle/kkbundle/installer/report"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -158,11 +159,17 @@ func describe(s *health.Survey, out *report.Status) {
 		}
 		out.Nodes = append(out.Nodes, one)
 	}
+	certificates := func(host string, list []node.Certificate) {
+		for _, c := range health.Needed(list) {
+			days := int(c.NotAfter.Sub(s.Now).Hours() / 24)
+			out.Certificates = append(out.Certificates, report.Certificate{Host: host, File: c.Path, Subject: c.CommonName, Expires: c.NotAfter, Days: days})
+		}
+	}
 	for _, h := range s.Registries {
-		out.Certificates = append(out.Certificates, h.Certificates...)
+		certificates(h.Name, h.Certificates)
 	}
 	for _, h := range s.Hosts {
-		out.Certificates = append(out.Certificates, h.Certificates...)
+		certificates(h.Name, h.Certificates)
 		if h.Asked {
 			out.Etcd = append(out.Etcd, report.EtcdMember{
 				Host: h.Name, Healthy: h.EtcdErr == nil && h.Metrics.HasLeader, Leader: h.Metrics.Leader, Version: h.Metrics.Version, Bytes: h.Metrics.Bytes,

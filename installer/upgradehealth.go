@@ -2,9 +2,6 @@ package installer
 
 import (
 	"context"
-	"crypto/x509"
-	_ "embed"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"net"
@@ -21,9 +18,10 @@ import (
 	"github.com/kkbundle/kkbundle/installer/addon"
 	"github.com/kkbundle/kkbundle/installer/cri"
 	"github.com/kkbundle/kkbundle/installer/etcd"
-	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/health"
 	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/installer/kubeadm"
+	"github.com/kkbundle/kkbundle/installer/node"
 	"github.com/kkbundle/kkbundle/installer/siteregistry"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -154,7 +152,7 @@ func (u *upgrade) nodesReady(ctx context.Context, t *task.Host, _ UpgradePlan) [
 	var errs []error
 	for _, s := range states {
 		marked := inUpgrade(&s) || u.LeftOut(s.Name)
-		if !kube.IsNodeReady(&s) && !marked && u.Cluster.CNI.Type != manifest.NetworkNone {
+		if !kube.IsNodeReady(&s) && !marked && u.Cluster.CNI.Type.Installed() {
 			reason := fmt.Sprintf("node %s is not ready: %s", s.Name, kube.NodeCondition(&s, corev1.NodeReady).Message)
 			if slices.ContainsFunc(u.workers(), func(t *task.Host) bool { return t.Name == s.Name }) {
 				reason += " (--without " + s.Name + " leaves it as it is)"
@@ -327,48 +325,33 @@ func (u *upgrade) configReadable(ctx context.Context, t *task.Host, _ UpgradePla
 	return nil
 }
 
-//go:embed scripts/print-files.sh
-var printFilesScript string
-
 // certificatesValid checks a node's certificates: an upgrade renews kubeadm's, but cannot work with expired ones.
 func certificatesValid(ctx context.Context, t *task.Host) []error {
-	args := host.Script("print-files.sh", printFilesScript, "/var/lib/kubelet/pki/kubelet-client-current.pem")
-	for _, name := range []string{
-		"ca", "apiserver", "apiserver-kubelet-client", "apiserver-etcd-client", "front-proxy-ca", "front-proxy-client",
-		"etcd/ca", "etcd/server", "etcd/peer", "etcd/healthcheck-client",
-	} {
-		args = append(args, "/etc/kubernetes/pki/"+name+".crt")
-	}
-	out, err := t.Output(task.WithoutOutput(ctx), args...)
+	all, err := health.Certificates(ctx, t)
 	if err != nil {
 		return []error{fmt.Errorf("certificates of %s: %w", t.Name, err)}
 	}
 	var errs []error
-	for _, part := range strings.Split(string(out), "file /")[1:] {
-		name, text, _ := strings.Cut(part, "\n")
-		if err := validAt([]byte(text), t.Site.Now()); err != nil {
-			errs = append(errs, fmt.Errorf("certificate /%s of %s %w", name, t.Name, err))
+	for _, c := range all {
+		kind := c.Kind()
+		if kind != node.KubeadmCertificate && kind != node.KubeletClientCertificate {
+			continue
+		}
+		if err := validAt(c, t.Site.Now()); err != nil {
+			errs = append(errs, fmt.Errorf("certificate %s of %s %w", c.Path, t.Name, err))
 		}
 	}
 	return errs
 }
 
-// validAt checks the first certificate of a PEM file, which may also have a key.
-func validAt(data []byte, now time.Time) error {
-	for block, rest := pem.Decode(data); block != nil; block, rest = pem.Decode(rest) {
-		if block.Type != "CERTIFICATE" {
-			continue
-		}
-		c, err := x509.ParseCertificate(block.Bytes)
-		switch {
-		case err != nil:
-			return fmt.Errorf("cannot be read: %w", err)
-		case now.After(c.NotAfter):
-			return fmt.Errorf("has expired on %s: renew it (kkbundle certs renew) first", c.NotAfter.UTC().Format(time.RFC3339))
-		}
-		return nil
+func validAt(c node.Certificate, now time.Time) error {
+	switch {
+	case c.Problem != "":
+		return fmt.Errorf("has no certificate in it that can be read: %s", c.Problem)
+	case now.After(c.NotAfter):
+		return fmt.Errorf("has expired on %s: renew it (kkbundle certs renew) first", c.NotAfter.UTC().Format(time.RFC3339))
 	}
-	return errors.New("has no certificate in it")
+	return nil
 }
 
 // roomFor compares the space that an upgrade needs on a node with the free space.

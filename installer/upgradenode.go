@@ -456,7 +456,7 @@ func (u *upgrade) kubeletIsBack(ctx context.Context, t *task.Host) error {
 		return fmt.Errorf("%s is no longer a node of the cluster", t.Name)
 	case n.Status.NodeInfo.KubeletVersion != want:
 		return fmt.Errorf("%s still reports kubelet %s, not %s", t.Name, n.Status.NodeInfo.KubeletVersion, want)
-	case !kube.IsNodeReady(n) && u.Cluster.CNI.Type != manifest.NetworkNone:
+	case !kube.IsNodeReady(n) && u.Cluster.CNI.Type.Installed():
 		return fmt.Errorf("node %s is not ready: %s", t.Name, kube.NodeCondition(n, corev1.NodeReady).Message)
 	}
 	var errs []error

@@ -9,7 +9,6 @@ import (
 	"github.com/kkbundle/kkbundle/installer/health"
 	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/installer/task"
-	"github.com/kkbundle/kkbundle/manifest"
 )
 
 // services returns a function that runs servicesTask when it is first called: before the first drain of a batch.
@@ -25,7 +24,7 @@ func (u *upgrade) servicesTask(phase string) task.Task {
 		if err == nil || ctx.Err() != nil {
 			return err
 		}
-		if !u.Force && !u.lenient && u.Cluster.CNI.Type != manifest.NetworkNone {
+		if !u.Force && !u.lenient && u.Cluster.CNI.Type.Installed() {
 			return fmt.Errorf("nothing is drained while the Services of a ready node do not follow the API server "+
 				"(look at the controller manager, and at kube-proxy or its replacement on that node; --force drains anyway): %w", err)
 		}

@@ -26,6 +26,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/installer/kubeadm"
+	"github.com/kkbundle/kkbundle/installer/node"
 	"github.com/kkbundle/kkbundle/installer/report"
 	"github.com/kkbundle/kkbundle/installer/siteregistry"
 	"github.com/kkbundle/kkbundle/installer/task"
@@ -36,14 +37,14 @@ import (
 // healthy is a cluster of a control plane and a worker in which everything is as it should be.
 func healthy() *health.Survey {
 	now := time.Date(2026, 11, 22, 10, 0, 0, 0, time.UTC)
-	node := func(name string) corev1.Node {
+	named := func(name string) corev1.Node {
 		var n corev1.Node
 		n.Name = name
 		n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
 		n.Status.NodeInfo.KubeletVersion = "v1.34.3"
 		return n
 	}
-	cp, worker := node("cp1"), node("node1")
+	cp, worker := named("cp1"), named("node1")
 	cp.Labels = map[string]string{kube.ControlPlaneLabel: "", health.ExcludeLabel: ""}
 	cp.Spec.Taints = []corev1.Taint{{Key: kube.ControlPlaneLabel, Effect: corev1.TaintEffectNoSchedule}}
 	s := &health.Survey{
@@ -53,7 +54,7 @@ func healthy() *health.Survey {
 		Hosts: []health.Surveyed{
 			{
 				Name: "cp1", ControlPlane: true, Node: true, Etcd: true, Wanted: true, Member: true, Runtime: cri.ContainerdSocket, Asked: true,
-				Metrics: health.EtcdMetrics{HasLeader: true, Leader: true}, Certificates: []report.Certificate{{File: "a.crt", Expires: now.AddDate(1, 0, 0)}},
+				Metrics: health.EtcdMetrics{HasLeader: true, Leader: true}, Certificates: []node.Certificate{{Path: "a.crt", NotAfter: now.AddDate(1, 0, 0)}},
 			},
 			{Name: "node1", Worker: true, Node: true, Wanted: true, Member: true, Runtime: cri.ContainerdSocket},
 		},
@@ -172,8 +173,8 @@ func TestSurveyFindings(t *testing.T) {
 		"api-server-health cp1 failed":   func(s *health.Survey) { s.Hosts[0].API = errors.New("[-]etcd failed") },
 		"etcd-health cp1 failed":         func(s *health.Survey) { s.Hosts[0].Metrics.HasLeader = false },
 		"etcd-agreement failed":          func(s *health.Survey) { s.Hosts[0].Metrics.Leader = false },
-		"certificates cp1 warning":       func(s *health.Survey) { s.Hosts[0].Certificates[0].Expires = s.Now.AddDate(0, 0, 20) },
-		"certificates cp1 failed":        func(s *health.Survey) { s.Hosts[0].Certificates[0].Expires = s.Now.AddDate(0, 0, -1) },
+		"certificates cp1 warning":       func(s *health.Survey) { s.Hosts[0].Certificates[0].NotAfter = s.Now.AddDate(0, 0, 20) },
+		"certificates cp1 failed":        func(s *health.Survey) { s.Hosts[0].Certificates[0].NotAfter = s.Now.AddDate(0, 0, -1) },
 		"storage-class warning": func(s *health.Survey) {
 			for _, name := range []string{"a", "b"} {
 				s.Classes = append(s.Classes, storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{health.DefaultClass: "true"}}})
@@ -215,7 +216,7 @@ func TestManualRenewalIsWarnedOfEarly(t *testing.T) {
 	} {
 		s := healthy()
 		s.Manual = one.manual
-		s.Hosts[0].Certificates[0] = report.Certificate{File: one.file, Expires: s.Now.AddDate(0, 0, one.days)}
+		s.Hosts[0].Certificates[0] = node.Certificate{Path: one.file, NotAfter: s.Now.AddDate(0, 0, one.days)}
 		if got := wrong(s.Findings()); got != one.want {
 			t.Errorf("manual %t, %s, %d days left: got %q, want %q", one.manual, one.file, one.days, got, one.want)
 		}
@@ -229,7 +230,7 @@ func TestRegistryCertificateIsWatched(t *testing.T) {
 	for days, want := range map[int]string{31: "", 29: "certificates reg1 warning", -1: "certificates reg1 failed"} {
 		s := healthy()
 		expires := s.Now.AddDate(0, 0, days)
-		s.Registries = []health.RegistryState{{Name: "reg1", Certificates: []report.Certificate{{File: siteregistry.CertificateFiles().Cert, Expires: expires}}}}
+		s.Registries = []health.RegistryState{{Name: "reg1", Certificates: []node.Certificate{{Path: siteregistry.CertificateFiles().Cert, NotAfter: expires}}}}
 		if got := wrong(s.Findings()); got != want {
 			t.Errorf("%d days left: got %q, want %q", days, got, want)
 		}
@@ -358,12 +359,10 @@ func TestStatusOfWhatIsNot(t *testing.T) {
 	s := newSite(t, "cp1", "node1")
 	s.dialing("node1")
 	s.options.Helper = func(string) ([]byte, error) { return []byte("helper"), nil }
-	for _, name := range []string{"uname", host.HelperPath} {
-		s.hosts["cp1"].answer(name, func(_ context.Context, cmd host.Cmd) error {
-			_, err := cmd.Stdout.Write([]byte("x86_64\n"))
-			return err
-		})
-	}
+	s.hosts["cp1"].answer("uname", func(_ context.Context, cmd host.Cmd) error {
+		_, err := cmd.Stdout.Write([]byte("x86_64\n"))
+		return err
+	})
 	status, err := Status(t.Context(), StatusOptions{Options: s.options})
 	if err != nil {
 		t.Fatal(err)

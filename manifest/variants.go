@@ -96,6 +96,9 @@ const (
 	NetworkNone   NetworkType = "none"
 )
 
+// Installed reports whether install sets the pod network up, rather than the user.
+func (t NetworkType) Installed() bool { return t != NetworkNone }
+
 // RegistryType is the kind of registry that hosts pull from.
 type RegistryType string
 

@@ -4,7 +4,6 @@ package proxy
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -12,11 +11,22 @@ import (
 	"strings"
 
 	"golang.org/x/net/http/httpproxy"
+
+	"github.com/kkbundle/kkbundle/web"
 )
 
 // ErrAddress stands for an invalid proxy address, which is not repeated.
-var ErrAddress = errors.New("the proxy's address is not valid: check HTTPS_PROXY and HTTP_PROXY " +
-	"(want http://user:password@host:port, with @ : / ? # % in a password written as %40 %3A %2F %3F %23 %25)")
+var ErrAddress error = addressError{}
+
+type addressError struct{}
+
+func (addressError) Error() string {
+	return "the proxy's address is not valid: check HTTPS_PROXY and HTTP_PROXY " +
+		"(want http://user:password@host:port, with @ : / ? # % in a password written as %40 %3A %2F %3F %23 %25)"
+}
+
+// CanPass is false: it stays invalid.
+func (addressError) CanPass() bool { return false }
 
 // FromEnvironment reads HTTPS_PROXY, HTTP_PROXY and NO_PROXY, in upper or lower case, for http.Transport.Proxy. net/http's own function
 // reads them once per process, ignores some invalid addresses, and looks up parts of a password as a host.
@@ -74,6 +84,9 @@ func (e *Error) Error() string {
 	}
 	return text + ": the proxy cannot reach this host either; check the name, or name a mirror under sources"
 }
+
+// CanPass reports whether the proxy may connect a little later.
+func (e *Error) CanPass() bool { return web.PassingStatus(e.Code) }
 
 // LoginText explains an answer with 407 to a request for a host. Requests without TLS go through the proxy themselves, so its refusal
 // looks like the host's.

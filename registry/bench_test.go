@@ -15,6 +15,7 @@ import (
 	"github.com/kkbundle/kkbundle/bundle/bundletest"
 	"github.com/kkbundle/kkbundle/registry"
 	"github.com/kkbundle/kkbundle/registry/registrytest"
+	"github.com/kkbundle/kkbundle/web/dial"
 )
 
 // BenchmarkPushBlob sends one incompressible layer to a registry on disk, anew each time.
@@ -32,7 +33,7 @@ func BenchmarkPushBlob(b *testing.B) {
 					b.Fatal(err)
 				}
 				o := options(s)
-				if o.Transport, err = registry.NewTransport(s.CAFile); err != nil {
+				if o.Transport, err = dial.NewTransport(dial.Files{CA: s.CAFile}); err != nil {
 					b.Fatal(err)
 				}
 				b.StartTimer()
@@ -80,7 +81,7 @@ func BenchmarkSeed(b *testing.B) {
 		seed(b, func(s *registrytest.Server) error {
 			o := options(s)
 			var err error
-			if o.Transport, err = registry.NewTransport(""); err != nil {
+			if o.Transport, err = dial.NewTransport(dial.Files{}); err != nil {
 				return err
 			}
 			_, err = registry.Push(b.Context(), bun.Reader, o)

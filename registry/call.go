@@ -47,7 +47,7 @@ type answer struct {
 func (r *repo) call(ctx context.Context, q request) (answer, error) {
 	for try := 1; ; try++ {
 		a, err := r.callOnce(ctx, q)
-		if te, ok := asRegistryError(err); !ok || te.StatusCode != http.StatusUnauthorized || try == tokensTried || !r.rt.usesTokens() {
+		if te, ok := asRegistryError(err); !ok || te.StatusCode != http.StatusUnauthorized || try == tokensTried || !r.usesTokens() {
 			return a, err
 		}
 		r.forgetToken()
@@ -137,7 +137,7 @@ func receive(client *http.Client, req *http.Request, q request) (answer, error) 
 	return a, nil
 }
 
-// unused is the body of requests whose bodies come from GetBody, see authTransport.
+// unused is the body of requests whose bodies come from GetBody, see guard.
 type unused struct{}
 
 func (unused) Read([]byte) (int, error) { return 0, errors.New("body without GetBody") }

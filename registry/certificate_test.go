@@ -23,6 +23,7 @@ import (
 	"github.com/kkbundle/kkbundle/bundle/bundletest"
 	"github.com/kkbundle/kkbundle/registry"
 	"github.com/kkbundle/kkbundle/registry/registrytest"
+	"github.com/kkbundle/kkbundle/web/dial"
 )
 
 // clientCertificate writes a certificate and its key, and returns a pool that knows it.
@@ -77,7 +78,7 @@ func TestPushClientCertificate(t *testing.T) {
 		t.Fatal(err)
 	}
 	o := registry.PushOptions{Registry: front.Listener.Addr().String(), Retries: -1}
-	transport, err := registry.NewTransport(caFile)
+	transport, err := dial.NewTransport(dial.Files{CA: caFile})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,10 +87,7 @@ func TestPushClientCertificate(t *testing.T) {
 	if _, err := registry.Push(t.Context(), b.Reader, o); err == nil || !strings.Contains(err.Error(), "--cert") {
 		t.Errorf("without a certificate: %v", err)
 	}
-	if transport, err = registry.NewTransport(caFile); err != nil {
-		t.Fatal(err)
-	}
-	if err := registry.UseCertificate(transport, certFile, keyFile); err != nil {
+	if transport, err = dial.NewTransport(dial.Files{CA: caFile, Cert: certFile, Key: keyFile}); err != nil {
 		t.Fatal(err)
 	}
 	o.Transport = transport

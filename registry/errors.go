@@ -17,6 +17,7 @@ import (
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/plain"
 	"github.com/kkbundle/kkbundle/proxy"
+	"github.com/kkbundle/kkbundle/web"
 )
 
 // Classes of Push's errors, for errors.Is.
@@ -69,6 +70,9 @@ func (s *session) explain(repo string, err error) error {
 	} else {
 		e = s.explainNetwork(err)
 	}
+	if status := web.Status(err); status != nil && status.After > web.MaxRetryAfter {
+		e.fatal, e.text = true, fmt.Sprintf("%s; it demands a pause of %s", e.text, status.After.Round(time.Second))
+	}
 	if out, ok := errors.AsType[*outageError](err); ok {
 		e.fatal, e.text = true, fmt.Sprintf("%s; the registry has answered nothing for %s", e.text, out.lasted.Round(time.Second))
 	}
@@ -86,7 +90,7 @@ func (s *session) explainAnswer(repo string, te *transport.Error) *plainError {
 		return e
 	}
 	switch {
-	case te.StatusCode == http.StatusUnauthorized && !(repo != "" && s.account.Username != "" && s.loggedIn.Load() && s.rt.usesTokens()):
+	case te.StatusCode == http.StatusUnauthorized && !(repo != "" && s.account.Username != "" && s.loggedIn.Load() && s.usesTokens()):
 		e.text, e.class, e.fatal = s.loginText(te), ErrLogin, true
 	case te.StatusCode == http.StatusForbidden || te.StatusCode == http.StatusUnauthorized: // with tokens, 401 may be about permissions, too
 		e.text = fmt.Sprintf("%s may not push to %s%s: request push permission there; where projects must be created first (Harbor), %q must exist", s.who(), where, reason(te), project)
@@ -103,7 +107,7 @@ func (s *session) explainAnswer(repo string, te *transport.Error) *plainError {
 		e.text, e.class, e.fatal = proxy.LoginText(s.host), ErrUnreachable, true
 	case te.StatusCode == http.StatusTooManyRequests:
 		e.text = fmt.Sprintf("%s limits requests even after several retries%s: use fewer --jobs, or try later", s.host, reason(te))
-	case te.StatusCode == http.StatusBadRequest && s.rt.plain && len(te.Errors) == 0 && !s.loggedIn.Load():
+	case te.StatusCode == http.StatusBadRequest && s.plain && len(te.Errors) == 0 && !s.loggedIn.Load():
 		e.text, e.class, e.fatal = fmt.Sprintf("%s does not speak plain HTTP: omit --plain-http", s.host), ErrUnreachable, true
 	default:
 		e.text = fmt.Sprintf("%s answered %d %s%s", where, te.StatusCode, http.StatusText(te.StatusCode), reason(te))
@@ -149,7 +153,7 @@ func details(te *transport.Error) string {
 
 func (s *session) loginText(te *transport.Error) string {
 	at := s.host
-	if service := s.rt.tokenService(); service != s.host {
+	if service := s.tokenService(); service != s.host {
 		at += " (through " + service + ")"
 	}
 	if s.unread != nil {
@@ -190,17 +194,17 @@ func (s *session) explainNetwork(err error) *plainError {
 		e.text = fmt.Sprintf("the certificate of %s is expired or not yet valid: check this machine's clock and renew the certificate", s.host)
 	case isInvalid:
 		e.text = fmt.Sprintf("the certificate of %s is invalid: %s", s.host, clean(invalid.Error()))
-	case isHTTPAnswer(err):
+	case web.IsPlainHTTP(err):
 		e.text = fmt.Sprintf("%s speaks plain HTTP, not HTTPS: allow it with --plain-http if you trust the network", s.host)
 	case errors.Is(err, errPlain):
 		e.text = fmt.Sprintf("%s: %s", s.host, clean(inner.Error()))
 	case isDNS:
 		e.text = fmt.Sprintf("the name %s has no address: check the registry's name and this machine's DNS or /etc/hosts", dns.Name)
 	case strings.HasPrefix(inner.Error(), "no token in bearer response"): // followed by the actual answer
-		e.text = fmt.Sprintf("the token service %s answers without a token", s.rt.tokenService())
+		e.text = fmt.Sprintf("the token service %s answers without a token", s.tokenService())
 	case strings.Contains(inner.Error(), "tls: certificate required"), strings.Contains(inner.Error(), "remote error: tls: bad certificate"):
 		e.text = fmt.Sprintf("%s requires a client certificate: give one with --cert FILE and --key FILE", s.host)
-	case isTLS(err):
+	case web.IsUntrusted(err):
 		e.text = fmt.Sprintf("no trusted connection to %s: %s", s.host, clean(inner.Error()))
 	default:
 		e.text = fmt.Sprintf("connection to %s failed: %s: check that the registry runs and is reachable from here", s.host, clean(inner.Error()))
@@ -222,11 +226,6 @@ func (s *session) proxyText(err error) string {
 			s.host, clean(op.Err.Error()))
 	}
 	return ""
-}
-
-// isHTTPAnswer recognises net/http's error when a TLS handshake reaches a plain HTTP server; it has no type.
-func isHTTPAnswer(err error) bool {
-	return err != nil && strings.Contains(err.Error(), "server gave HTTP response to HTTPS client")
 }
 
 // reason returns the registry's own message, in brackets.

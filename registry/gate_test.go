@@ -16,6 +16,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/bundle/bundletest"
 	"github.com/kkbundle/kkbundle/registry/registrytest"
+	"github.com/kkbundle/kkbundle/web/dial"
 )
 
 func push(t *testing.T, s *registrytest.Server, o PushOptions) (PushSummary, error) {
@@ -113,7 +114,7 @@ func TestPushDetectsChangedTag(t *testing.T) {
 func TestNewTransport(t *testing.T) {
 	t.Parallel()
 	s := registrytest.Start(t, registrytest.Options{TLS: true})
-	rt, err := NewTransport(s.CAFile)
+	rt, err := dial.NewTransport(dial.Files{CA: s.CAFile})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,14 +122,14 @@ func TestNewTransport(t *testing.T) {
 	if _, err := push(t, s, PushOptions{Transport: rt}); err != nil {
 		t.Error(err)
 	}
-	if _, err := NewTransport(filepath.Join(t.TempDir(), "none")); err == nil || !strings.Contains(err.Error(), "CA file") {
+	if _, err := dial.NewTransport(dial.Files{CA: filepath.Join(t.TempDir(), "none")}); err == nil || !strings.Contains(err.Error(), "CA file") {
 		t.Errorf("no file: %v", err)
 	}
 	empty := filepath.Join(t.TempDir(), "empty")
 	if err := os.WriteFile(empty, []byte("x"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := NewTransport(empty); err == nil || !strings.Contains(err.Error(), "PEM") {
+	if _, err := dial.NewTransport(dial.Files{CA: empty}); err == nil || !strings.Contains(err.Error(), "PEM") {
 		t.Errorf("no certificate: %v", err)
 	}
 }

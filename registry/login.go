@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
+
+	"github.com/kkbundle/kkbundle/web"
 )
 
 // CheckLogin checks that a registry accepts a login: Registry, Auth, Transport and PlainHTTP of the options count. It shows nothing about
@@ -55,5 +57,5 @@ func SpeaksPlainHTTP(ctx context.Context, host string, t http.RoundTripper) bool
 	if err == nil {
 		_ = resp.Body.Close()
 	}
-	return isHTTPAnswer(err)
+	return web.IsPlainHTTP(err)
 }

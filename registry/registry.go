@@ -40,7 +40,7 @@ type PushOptions struct {
 	Recheck      bool                   // query every blob, also those of existing manifests
 	Harbor       *HarborOptions         // nil treats Harbor like any registry: its projects must exist
 	Auth         authn.Keychain         // queried once, for the registry; nil is no login
-	Transport    http.RoundTripper      // nil is NewTransport("")
+	Transport    http.RoundTripper      // nil is that of transport.New
 	PlainHTTP    bool                   // http instead of https; without it nothing is ever sent unencrypted
 	Jobs         int                    // concurrent requests, over images and blobs together; 0 is 8
 	Retries      int                    // retries of temporary failures; 0 is 7, below 0 none

@@ -2,16 +2,12 @@ package registry
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"io"
 	"log/slog"
-	"math/rand/v2"
 	"net/http"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -19,12 +15,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/proxy"
-)
-
-const (
-	firstDelay    = 250 * time.Millisecond
-	maxDelay      = 30 * time.Second
-	maxRetryAfter = 5 * time.Minute // the longest pause, even if a registry asks for more
+	"github.com/kkbundle/kkbundle/web"
 )
 
 // A retrier repeats an operation while its failure may be temporary.
@@ -58,12 +49,13 @@ func (r retrier) do(ctx context.Context, what string, passing func(error) bool, 
 		case attempt >= r.again:
 			return r.final(ctx, err, attempt, time.Since(began))
 		}
-		wait := delay(attempt, err)
+		wait, final := web.Patience().After(attempt+1, err, web.MaxRetryAfter)
+		if final != nil {
+			return final
+		}
 		r.logger.WarnContext(ctx, "request failed; retrying", "request", what, "error", r.words(err), "wait", wait.String(), "attempt", attempt+1)
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-time.After(wait):
+		if err := web.Sleep(ctx, wait); err != nil {
+			return err
 		}
 	}
 }
@@ -83,62 +75,13 @@ func (r retrier) final(ctx context.Context, err error, attempts int, lasted time
 	return err
 }
 
-// delay returns the pause requested by the registry, or else doubles with each attempt. Jitter keeps workers from
-// retrying together.
-func delay(attempt int, err error) time.Duration {
-	if _, asked := errors.AsType[*retryAfterError](err); asked {
-		return retryAfter(err)
-	}
-	d := min(firstDelay<<min(attempt, 10), maxDelay)
-	return d/2 + rand.N(d)
-}
-
-// retryAfter returns the pause requested by a registry, 0 for none.
-func retryAfter(err error) time.Duration {
-	if after, ok := errors.AsType[*retryAfterError](err); ok {
-		return min(after.wait, maxRetryAfter)
-	}
-	return 0
-}
-
-// A retryAfterError is an answer with its Retry-After header.
-type retryAfterError struct {
-	wait time.Duration
-	err  error
-}
-
-func (e *retryAfterError) Error() string { return e.err.Error() }
-func (e *retryAfterError) Unwrap() error { return e.err }
-
-func withRetryAfter(h http.Header, err error) error {
-	text := h.Get("Retry-After")
-	if seconds, e := strconv.ParseInt(text, 10, 32); e == nil && seconds >= 0 {
-		return &retryAfterError{wait: time.Duration(seconds) * time.Second, err: err}
-	}
-	if at, e := http.ParseTime(text); e == nil {
-		return &retryAfterError{wait: max(time.Until(at), 0), err: err}
-	}
-	return err
-}
-
 // passing reports whether the same request may succeed later.
 func passing(err error) bool {
 	if te, ok := asRegistryError(err); ok {
-		return passingStatus(te.StatusCode) && !isFull(te)
+		return web.PassingStatus(te.StatusCode) && !isFull(te)
 	}
-	if refused, ok := errors.AsType[*proxy.Error](err); ok {
-		return passingStatus(refused.Code)
-	}
-	return !errors.Is(err, proxy.ErrAddress) && !errors.Is(err, context.Canceled) && !errors.Is(err, bundle.ErrDamaged) && !errors.Is(err, errPlain) && !isTLS(err) && isNetwork(err)
-}
-
-func passingStatus(status int) bool {
-	switch status {
-	case http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests, http.StatusInternalServerError,
-		http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
-		return true
-	}
-	return false
+	_, refused := errors.AsType[*proxy.Error](err)
+	return !errors.Is(err, bundle.ErrDamaged) && !errors.Is(err, errPlain) && (refused || isNetwork(err)) && web.Passing(err)
 }
 
 // passingUpload also includes failures cured by a new upload session: a lost session, or content garbled in transit,
@@ -185,14 +128,4 @@ func hasCode(te *transport.Error, codes ...transport.ErrorCode) bool {
 func isNetwork(err error) bool {
 	_, ok := errors.AsType[*url.Error](err)
 	return ok || errors.Is(err, errStalled) || errors.Is(err, io.ErrUnexpectedEOF)
-}
-
-// isTLS reports whether TLS negotiation or trust failed: a retry does not help.
-func isTLS(err error) bool {
-	_, unknown := errors.AsType[x509.UnknownAuthorityError](err)
-	_, host := errors.AsType[x509.HostnameError](err)
-	_, invalid := errors.AsType[x509.CertificateInvalidError](err)
-	_, verify := errors.AsType[*tls.CertificateVerificationError](err)
-	_, record := errors.AsType[tls.RecordHeaderError](err)
-	return unknown || host || invalid || verify || record || isHTTPAnswer(err)
 }

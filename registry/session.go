@@ -18,13 +18,16 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/kkbundle/kkbundle/logins"
+	"github.com/kkbundle/kkbundle/web"
+	"github.com/kkbundle/kkbundle/web/dial"
 )
 
 // A session is the state shared by one Push: credentials, transport, and a client for each repository.
 type session struct {
 	registry  name.Registry
 	host      string
-	rt        *authTransport
+	plain     bool         // the user's scheme is HTTP
+	rt        *logins.Trip // over a guard
 	auth      authn.Authenticator
 	account   authn.AuthConfig // empty if anonymous
 	stall     time.Duration
@@ -49,7 +52,7 @@ type session struct {
 func newSession(ctx context.Context, t target, o PushOptions) (*session, error) {
 	inner := o.Transport
 	if inner == nil {
-		t, err := NewTransport("")
+		t, err := dial.NewTransport(dial.Files{})
 		if err != nil {
 			return nil, err
 		}
@@ -61,7 +64,8 @@ func newSession(ctx context.Context, t target, o PushOptions) (*session, error) 
 	}
 	s.retry.words = func(err error) error { return s.explain("", err) }
 	s.retry.alive = s.alive
-	s.rt = &authTransport{inner: inner, host: s.host, plain: o.PlainHTTP}
+	s.plain = o.PlainHTTP
+	s.rt = logins.NewTrip(guard{inner: inner, host: s.host, plain: o.PlainHTTP}, s.scheme(), s.host)
 	if o.PlainHTTP {
 		insecure, err := name.NewRegistry(s.host, name.Insecure)
 		if err != nil {
@@ -91,7 +95,7 @@ func newSession(ctx context.Context, t target, o PushOptions) (*session, error) 
 // login checks address and credentials of the registry, so that a wrong one is a single error instead of one per item.
 // Push permission for a repository shows only with the first push.
 func (s *session) login(ctx context.Context, first *repo) error {
-	here := func(err error) bool { te, ok := asRegistryError(err); return ok && passingStatus(te.StatusCode) }
+	here := func(err error) bool { te, ok := asRegistryError(err); return ok && web.PassingStatus(te.StatusCode) }
 	err := s.retry.do(ctx, "login", here, func() error {
 		_, err := first.callOnce(ctx, request{method: http.MethodGet, url: s.url(pingPath), want: []int{http.StatusOK}})
 		return err
@@ -100,15 +104,33 @@ func (s *session) login(ctx context.Context, first *repo) error {
 	return s.explain("", err)
 }
 
-// alive asks the registry for any answer. It is not the question that authTransport answers from memory.
+// alive asks the registry for any answer. It is not the question that a Trip answers from memory.
 func (s *session) alive(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, goodbye, errStalled)
 	defer cancel()
-	_, err := (&repo{session: s, client: &http.Client{Transport: s.rt}}).callOnce(ctx, request{method: http.MethodHead, url: s.url(pingPath), want: []int{http.StatusOK}})
+	_, err := (&repo{session: s, client: &http.Client{Transport: s.rt, CheckRedirect: web.CheckRedirect}}).callOnce(ctx, request{method: http.MethodHead, url: s.url(pingPath), want: []int{http.StatusOK}})
 	return err
 }
 
-func (s *session) url(path string) string { return s.rt.scheme() + "://" + s.host + path }
+func (s *session) url(path string) string { return s.scheme() + "://" + s.host + path }
+
+func (s *session) scheme() string {
+	if s.plain {
+		return "http"
+	}
+	return "https"
+}
+
+// usesTokens reports whether the registry requires tokens instead of the login itself.
+func (s *session) usesTokens() bool { return s.rt.Service() != nil }
+
+// tokenService returns the host that issues tokens, for messages: the registry itself without a separate one.
+func (s *session) tokenService() string {
+	if service := s.rt.Service(); service != nil {
+		return service.Host
+	}
+	return s.host
+}
 
 // repo returns the only repo of that name.
 func (s *session) repo(name string) *repo {
@@ -181,7 +203,7 @@ func (r *repo) open(ctx context.Context) (*http.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	r.client = &http.Client{Transport: rt}
+	r.client = &http.Client{Transport: rt, CheckRedirect: web.CheckRedirect}
 	return r.client, nil
 }
 
@@ -190,7 +212,7 @@ func (r *repo) open(ctx context.Context) (*http.Client, error) {
 func (r *repo) mayPull(from string) {
 	r.opening.Lock()
 	defer r.opening.Unlock()
-	if i := slices.Index(r.mountFrom, from); r.rt.usesTokens() && (i < 0 || i >= maxScopes) {
+	if i := slices.Index(r.mountFrom, from); r.usesTokens() && (i < 0 || i >= maxScopes) {
 		r.mountFrom = append([]string{from}, r.mountFrom...)
 		r.client = nil
 	}
@@ -206,12 +228,15 @@ func (*repo) scope(repository, action string) string {
 	return "repository:" + repository + ":" + action
 }
 
-// checkAnswer turns every unwanted status into a *transport.Error, with its Retry-After. The body stays open.
+// checkAnswer turns every unwanted status into a *web.StatusError around a *transport.Error. The body stays open.
 func checkAnswer(resp *http.Response, wanted ...int) error {
-	if err := transport.CheckError(resp, wanted...); err != nil {
-		return withRetryAfter(resp.Header, err)
+	err := transport.CheckError(resp, wanted...)
+	if err == nil {
+		return nil
 	}
-	return nil
+	status := web.NewStatusError(resp)
+	status.Err = err
+	return status
 }
 
 // drain reads a little of the rest, so that the connection can be reused, and closes.

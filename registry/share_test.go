@@ -19,8 +19,8 @@ import (
 
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/bundle/bundletest"
-	"github.com/kkbundle/kkbundle/registry"
 	"github.com/kkbundle/kkbundle/registry/registrytest"
+	"github.com/kkbundle/kkbundle/web/dial"
 )
 
 // sharedImages are images of n repositories with the same layers and a config each.
@@ -170,7 +170,7 @@ func TestPushWithoutContinue(t *testing.T) {
 	o := options(s)
 	proxy, asked := deafProxy(t, s.Host)
 	o.Registry, o.Jobs = proxy, 1
-	rt, err := registry.NewTransport("")
+	rt, err := dial.NewTransport(dial.Files{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"sync"
 	"time"
+
+	"github.com/kkbundle/kkbundle/web"
 )
 
 // A throttle bounds the concurrent requests to a registry. An answer about too many requests halves the bound; as many
@@ -111,7 +113,10 @@ func overloaded(err error) (wait time.Duration, over bool) {
 	}
 	switch te.StatusCode {
 	case http.StatusTooManyRequests, http.StatusInternalServerError, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
-		return retryAfter(err), true
+		if status := web.Status(err); status != nil {
+			wait = min(status.After, web.MaxRetryAfter)
+		}
+		return wait, true
 	}
 	return 0, false
 }

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
+
+	"github.com/kkbundle/kkbundle/web"
 )
 
 func TestThrottle(t *testing.T) {
@@ -88,13 +90,13 @@ func TestThrottlePauses(t *testing.T) {
 	now := time.Unix(0, 0)
 	th.now = func() time.Time { return now }
 	round, _ := th.start(t.Context())
-	th.end(round, &retryAfterError{wait: time.Hour, err: &transport.Error{StatusCode: http.StatusServiceUnavailable}})
+	th.end(round, &web.StatusError{After: time.Hour, Err: &transport.Error{StatusCode: http.StatusServiceUnavailable}})
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := th.start(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("a request started in the pause: %v", err)
 	}
-	now = now.Add(maxRetryAfter)
+	now = now.Add(web.MaxRetryAfter)
 	if _, err := th.start(ctx); err != nil {
 		t.Errorf("after the pause: %v", err)
 	}

@@ -1,113 +1,34 @@
 package registry
 
 import (
-	"bytes"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
-	"io"
-	"net"
 	"net/http"
 	"net/url"
-	"os"
 	"strings"
-	"sync"
-	"time"
 
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 
-	"github.com/kkbundle/kkbundle/logins"
-	"github.com/kkbundle/kkbundle/proxy"
+	"github.com/kkbundle/kkbundle/web"
 )
 
-const (
-	maxCAFile = 4 << 20 // bytes; a system's whole trust store is a few hundred KB
-	pingPath  = "/v2/"
-	realmPath = "/.kkbundle-token-service" // never sent; stands for a token service's address, see authTransport
-)
-
-// NewTransport returns a transport for PushOptions.Transport: HTTP/1.1, so that parallel uploads have a connection
-// each; proxies from the environment; and, if caFile is not "", trust in that PEM file's certificates besides the
-// system's.
-func NewTransport(caFile string) (*http.Transport, error) {
-	t := &http.Transport{
-		Proxy:                  proxy.FromEnvironment(),
-		OnProxyConnectResponse: proxy.Answered,
-		DialContext:            (&net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}).DialContext,
-		TLSHandshakeTimeout:    30 * time.Second,
-		ExpectContinueTimeout:  5 * time.Second,
-		IdleConnTimeout:        90 * time.Second,
-		MaxIdleConnsPerHost:    128,
-		TLSClientConfig:        &tls.Config{MinVersion: tls.VersionTLS12},
-		TLSNextProto:           map[string]func(string, *tls.Conn) http.RoundTripper{}, // no HTTP/2
-	}
-	if caFile == "" {
-		return t, nil
-	}
-	pool, err := certPool(caFile)
-	if err != nil {
-		return nil, err
-	}
-	t.TLSClientConfig.RootCAs = pool
-	return t, nil
-}
-
-// UseCertificate sets t's client certificate, from PEM files, for servers that request one.
-func UseCertificate(t *http.Transport, certFile, keyFile string) error {
-	cert, err := tls.LoadX509KeyPair(certFile, keyFile)
-	if err != nil {
-		return fmt.Errorf("client certificate %s with key %s: %w", certFile, keyFile, err)
-	}
-	t.TLSClientConfig.Certificates = []tls.Certificate{cert}
-	return nil
-}
-
-func certPool(caFile string) (_ *x509.CertPool, err error) {
-	f, err := os.Open(caFile)
-	if err != nil {
-		return nil, fmt.Errorf("CA file: %w", err)
-	}
-	defer func() { err = errors.Join(err, f.Close()) }()
-	pem, err := io.ReadAll(io.LimitReader(f, maxCAFile))
-	if err != nil {
-		return nil, fmt.Errorf("CA file %s: %w", caFile, err)
-	}
-	pool, err := x509.SystemCertPool()
-	if err != nil {
-		pool = x509.NewCertPool()
-	}
-	if !pool.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("CA file %s: no certificate found: want PEM (-----BEGIN CERTIFICATE-----)", caFile)
-	}
-	return pool, nil
-}
+const pingPath = "/v2/"
 
 // errPlain answers a request that would leave the machine unencrypted without the user's consent.
 var errPlain = errors.New("plain HTTP is not allowed")
 
-// An authTransport sits between go-containerregistry's authentication and the network.
+// A guard sits between the login's round trip and the network.
 //
-//   - It decides the scheme. The library would try plain HTTP by itself on private addresses, with the password.
-//   - It asks the registry for its challenge once and repeats the answer, so a client for each repository costs no
-//     request.
-//   - It stands in for the token service's address: the library refuses those on private networks, where sites have
-//     theirs.
+//   - It decides the scheme. go-containerregistry would try plain HTTP by itself on private addresses, with the password.
 //   - It gives every attempt its own body: the library repeats a request after a token has expired, with an already
 //     consumed body.
-type authTransport struct {
+type guard struct {
 	inner http.RoundTripper
 	host  string // of the registry
 	plain bool
-
-	mu    sync.Mutex
-	ping  *http.Response // the challenge, without body
-	body  []byte
-	realm *url.URL
-	token bool
 }
 
-func (g *authTransport) RoundTrip(in *http.Request) (*http.Response, error) {
+func (g guard) RoundTrip(in *http.Request) (*http.Response, error) {
 	req := in.Clone(in.Context())
 	if in.GetBody != nil {
 		body, err := in.GetBody()
@@ -117,103 +38,27 @@ func (g *authTransport) RoundTrip(in *http.Request) (*http.Response, error) {
 		req.Body = body
 	}
 	if req.Header.Get("User-Agent") == "" || strings.HasPrefix(req.Header.Get("User-Agent"), "go-containerregistry") {
-		req.Header.Set("User-Agent", "kkbundle")
-	}
-	if g.isRealm(req.URL) {
-		g.toRealm(req)
+		req.Header.Set("User-Agent", web.UserAgent)
 	}
 	if err := g.setScheme(req.URL); err != nil {
 		return nil, err
-	}
-	if req.Method == http.MethodGet && req.URL.Host == g.host && req.URL.Path == pingPath && req.Header.Get("Authorization") == "" {
-		return g.pinged(req)
 	}
 	return g.inner.RoundTrip(req)
 }
 
 // setScheme enforces the user's scheme: the library tries both, and registries behind a proxy return addresses with the
 // other one.
-func (g *authTransport) setScheme(u *url.URL) error {
+func (g guard) setScheme(u *url.URL) error {
 	if u.Host == g.host {
-		u.Scheme = g.scheme()
+		u.Scheme = "https"
+		if g.plain {
+			u.Scheme = "http"
+		}
 	}
 	if u.Scheme != "https" && !g.plain {
 		return fmt.Errorf("the registry refers to %s://%s: %w", u.Scheme, u.Host, errPlain)
 	}
 	return nil
-}
-
-func (g *authTransport) scheme() string {
-	if g.plain {
-		return "http"
-	}
-	return "https"
-}
-
-// pinged asks the registry for its challenge, once.
-func (g *authTransport) pinged(req *http.Request) (*http.Response, error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.ping == nil {
-		resp, err := g.inner.RoundTrip(req)
-		if err != nil {
-			return nil, err
-		}
-		body, err := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody))
-		if err = errors.Join(err, resp.Body.Close()); err != nil {
-			return nil, err
-		}
-		if resp.StatusCode != http.StatusOK && resp.StatusCode != http.StatusUnauthorized {
-			resp.Body = io.NopCloser(bytes.NewReader(body))
-			return resp, nil // not a challenge
-		}
-		g.realm = logins.Settle(resp.Header, g.url(pingPath), g.url(realmPath))
-		g.token = g.realm != nil
-		g.ping, g.body = resp, body
-	}
-	resp := *g.ping
-	resp.Header, resp.Request, resp.Body = g.ping.Header.Clone(), req, io.NopCloser(bytes.NewReader(g.body))
-	return &resp, nil
-}
-
-func (g *authTransport) url(path string) *url.URL {
-	return &url.URL{Scheme: g.scheme(), Host: g.host, Path: path}
-}
-
-func (g *authTransport) isRealm(u *url.URL) bool { return u.Host == g.host && u.Path == realmPath }
-
-func (g *authTransport) toRealm(req *http.Request) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.realm == nil {
-		return
-	}
-	query := req.URL.Query()
-	for k, v := range g.realm.Query() {
-		if !query.Has(k) {
-			query[k] = v
-		}
-	}
-	to := *g.realm
-	to.RawQuery = query.Encode()
-	req.URL, req.Host = &to, to.Host
-}
-
-// usesTokens reports whether the registry requires tokens instead of the login itself.
-func (g *authTransport) usesTokens() bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.token
-}
-
-// tokenService returns the host that issues tokens, for messages: the registry itself without a separate one.
-func (g *authTransport) tokenService() string {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.realm != nil {
-		return g.realm.Host
-	}
-	return g.host
 }
 
 // asRegistryError finds a registry's answer in an error.

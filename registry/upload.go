@@ -15,6 +15,8 @@ import (
 
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/kkbundle/kkbundle/web"
 )
 
 const (
@@ -119,7 +121,7 @@ func (u *upload) resume(ctx context.Context) (bool, error) {
 	} else {
 		u.unknown = 0
 	}
-	if err != nil && (!answered || passingStatus(te.StatusCode) && !isFull(te) && u.unknown < maxUnknown) {
+	if err != nil && (!answered || web.PassingStatus(te.StatusCode) && !isFull(te) && u.unknown < maxUnknown) {
 		return false, err
 	}
 	have := received(a.header)
@@ -154,7 +156,7 @@ func (u *upload) send(ctx context.Context) error {
 			return nil
 		case ok && u.smaller(te, size):
 			continue
-		case ok && !passingStatus(te.StatusCode) || !passing(err):
+		case ok && !web.PassingStatus(te.StatusCode) || !passing(err):
 			u.abandon(ctx) // the session is unusable
 		}
 		return err

@@ -3,41 +3,35 @@ package download
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"net/http"
 	"net/url"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/kkbundle/kkbundle/plain"
+	"github.com/kkbundle/kkbundle/web"
 )
 
-const (
-	defaultTries = 6                // failures in a row, without a new byte between them
-	defaultIdle  = time.Minute      // without a byte
-	firstWait    = time.Second      // after a failure; doubled with each
-	longestWait  = 30 * time.Second // also of a server's Retry-After
-	maxRedirects = 10
-)
+// defaultTries is the number of failures in a row, without a new byte between them, that end a download.
+const defaultTries = 8
 
 // A Client sends requests to web servers.
 type Client struct {
 	http               *http.Client
 	username, password string
 	tries              int
-	idle, wait         time.Duration
+	idle               time.Duration
+	wait               web.Backoff
 }
 
 // NewClient returns a client over a transport. With a username, it logs in with HTTP's basic authentication.
 func NewClient(t http.RoundTripper, username, password string) *Client {
 	return &Client{
 		http: &http.Client{Transport: t, CheckRedirect: checkRedirect}, username: username, password: password,
-		tries: defaultTries, idle: defaultIdle, wait: firstWait,
+		tries: defaultTries, idle: web.Idle, wait: web.Patience(),
 	}
 }
 
@@ -54,17 +48,12 @@ func Shown(address string) string {
 	return plain.Line(u.Redacted()) + "?..."
 }
 
-// checkRedirect refuses to leave TLS, and sends the login to no other host or port: net/http forwards it to other ports and subdomains.
+// checkRedirect refuses to leave TLS.
 func checkRedirect(to *http.Request, via []*http.Request) error {
-	switch {
-	case len(via) >= maxRedirects:
-		return fmt.Errorf("more than %d redirects", maxRedirects)
-	case via[0].URL.Scheme == "https" && to.URL.Scheme != "https":
+	if via[0].URL.Scheme == "https" && to.URL.Scheme != "https" {
 		return unusable(via[0].URL.String(), "the server redirects to %s, which is not HTTPS", Shown(to.URL.String()))
-	case to.URL.Host != via[0].URL.Host || to.URL.Scheme != via[0].URL.Scheme:
-		to.Header.Del("Authorization")
 	}
-	return nil
+	return web.CheckRedirect(to, via)
 }
 
 // A ServerError is an error about a server: it cannot be reached, or its answers cannot be used.
@@ -85,31 +74,13 @@ func unusable(address, format string, args ...any) error {
 	return &ServerError{Shown(address), fmt.Errorf(format, args...), true}
 }
 
-// ofServer names the server in an error that does not yet.
-func ofServer(address string, err error) error {
-	var status *StatusError
-	var server *ServerError
-	if err == nil || errors.As(err, &status) || errors.As(err, &server) || !transient(err) {
-		return err
+// Hint returns the remedy of a status.
+func (e *ServerError) Hint() string {
+	status := web.Status(e.Err)
+	if status == nil {
+		return ""
 	}
-	return &ServerError{URL: Shown(address), Err: err}
-}
-
-// A StatusError is a response other than the expected.
-type StatusError struct {
-	URL    string
-	Status int
-	after  time.Duration // Retry-After
-}
-
-// Error names address and status.
-func (e *StatusError) Error() string {
-	return strings.TrimSpace(fmt.Sprintf("%s: the server answers %d %s", e.URL, e.Status, http.StatusText(e.Status)))
-}
-
-// Hint returns the remedy.
-func (e *StatusError) Hint() string {
-	switch e.Status {
+	switch status.Code {
 	case http.StatusUnauthorized, http.StatusForbidden:
 		return "log in with --username and --password-stdin"
 	case http.StatusNotFound, http.StatusGone:
@@ -118,28 +89,26 @@ func (e *StatusError) Hint() string {
 	return "run the command again: it continues where it ended"
 }
 
+// ofServer names the server in an error that does not yet.
+func ofServer(address string, err error) error {
+	if _, named := errors.AsType[*ServerError](err); err == nil || named || !transient(err) {
+		return err
+	}
+	return &ServerError{URL: Shown(address), Err: err}
+}
+
 // isMissing reports whether the server does not have a file.
 func isMissing(err error) bool {
-	var s *StatusError
-	return errors.As(err, &s) && (s.Status == http.StatusNotFound || s.Status == http.StatusGone)
+	status := web.Status(err)
+	return status != nil && (status.Code == http.StatusNotFound || status.Code == http.StatusGone)
 }
 
 // transient reports whether the same request may succeed later.
 func transient(err error) bool {
-	var (
-		status *StatusError
-		server *ServerError
-		cert   *tls.CertificateVerificationError
-		local  *localError
-		file   *fs.PathError
-	)
-	switch {
-	case errors.As(err, &status):
-		return status.Status == http.StatusRequestTimeout || status.Status == http.StatusTooManyRequests || status.Status >= http.StatusInternalServerError
-	case errors.As(err, &cert), errors.As(err, &local), errors.As(err, &file), errors.As(err, &server) && server.final:
-		return false
-	}
-	return !errors.Is(err, context.Canceled)
+	_, local := errors.AsType[*localError](err)
+	_, file := errors.AsType[*fs.PathError](err)
+	server, ok := errors.AsType[*ServerError](err)
+	return !local && !file && !(ok && server.final) && web.Passing(err)
 }
 
 // A localError is about this machine, not about the server.
@@ -148,14 +117,14 @@ type localError struct{ error }
 // Unwrap returns the cause.
 func (e *localError) Unwrap() error { return e.error }
 
-// do sends a request, follows redirects, and returns an answer with one of the statuses. A body that stalls fails.
+// do sends a request, follows redirects, and returns an answer with one of the statuses. A server that is silent for too long fails.
 func (c *Client) do(r *http.Request, statuses ...int) (*http.Response, error) {
 	if c.username != "" {
 		r.SetBasicAuth(c.username, c.password)
 	}
 	r.Header.Set("Accept-Encoding", "identity") // ranges are of the file's own bytes
-	r.Header.Set("User-Agent", "kkbundle")
-	resp, err := c.http.Do(r)
+	r.Header.Set("User-Agent", web.UserAgent)
+	resp, err := web.Send(c.http, r, c.idle)
 	if err != nil {
 		var u *url.Error
 		if errors.As(err, &u) {
@@ -169,16 +138,11 @@ func (c *Client) do(r *http.Request, statuses ...int) (*http.Response, error) {
 	}
 	for _, s := range statuses {
 		if resp.StatusCode == s {
-			resp.Body = newIdleBody(resp.Body, c.idle)
 			return resp, checkEncoding(resp)
 		}
 	}
 	_ = resp.Body.Close() // the status is the error
-	seconds, err := strconv.Atoi(resp.Header.Get("Retry-After"))
-	if err != nil || seconds < 0 {
-		seconds = 0
-	}
-	return nil, &StatusError{URL: Shown(r.URL.String()), Status: resp.StatusCode, after: min(time.Duration(seconds)*time.Second, longestWait)}
+	return nil, &ServerError{URL: Shown(r.URL.String()), Err: fmt.Errorf("the server answers %w", web.NewStatusError(resp))}
 }
 
 // checkEncoding refuses a body that is not the file's own bytes, or whose end cannot be told from a broken connection.
@@ -196,19 +160,13 @@ func checkEncoding(resp *http.Response) error {
 	return errors.Join(err, resp.Body.Close())
 }
 
-// pause waits before another try, longer after each failure, or as long as the server asks for.
+// pause waits before another try.
 func (c *Client) pause(ctx context.Context, failures int, err error) error {
-	wait := min(c.wait<<min(failures, 16), longestWait)
-	var status *StatusError
-	if errors.As(err, &status) {
-		wait = max(wait, status.after)
+	wait, err := c.wait.After(failures, err, web.MaxRetryAfter)
+	if err != nil {
+		return err
 	}
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(wait):
-		return nil
-	}
+	return web.Sleep(ctx, wait)
 }
 
 // again calls try until it succeeds, or fails for good.
@@ -218,7 +176,7 @@ func (c *Client) again(ctx context.Context, address string, try func() error) er
 		if err == nil || ctx.Err() != nil || !transient(err) || failures >= c.tries {
 			return ofServer(address, err)
 		}
-		if err := c.pause(ctx, failures-1, err); err != nil {
+		if err := c.pause(ctx, failures, err); err != nil {
 			return err
 		}
 	}
@@ -245,33 +203,4 @@ func (c *Client) Small(ctx context.Context, address string, limit int64) (data [
 		return nil, unusable(address, "the file has more than %d bytes", limit)
 	}
 	return data, err
-}
-
-// An idleBody fails if no byte arrives for a while.
-type idleBody struct {
-	io.ReadCloser
-	idle  time.Duration
-	timer *time.Timer
-}
-
-func newIdleBody(body io.ReadCloser, idle time.Duration) *idleBody {
-	return &idleBody{body, idle, time.AfterFunc(idle, func() { _ = body.Close() })} // the reader gets the error
-}
-
-// Read reads, and begins to wait anew.
-func (b *idleBody) Read(p []byte) (int, error) {
-	n, err := b.ReadCloser.Read(p)
-	if !b.timer.Reset(b.idle) && err != nil && !errors.Is(err, io.EOF) {
-		err = fmt.Errorf("the server sent nothing for %s: %w", b.idle, err)
-	}
-	if err != nil {
-		b.timer.Stop()
-	}
-	return n, err
-}
-
-// Close ends the body.
-func (b *idleBody) Close() error {
-	b.timer.Stop()
-	return b.ReadCloser.Close()
 }

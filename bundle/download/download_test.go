@@ -17,6 +17,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/kkbundle/kkbundle/web"
 )
 
 // A server has one file, and a list of faults: each request uses up the first, and the rest are served well.
@@ -184,7 +186,7 @@ func random(seed int64, n int) []byte {
 // client returns a client that takes no pause of a busy machine for a stall: requests are as the test expects them.
 func client() *Client {
 	c := NewClient(&http.Transport{}, "", "")
-	c.wait, c.idle = time.Millisecond, time.Hour
+	c.wait, c.idle = web.Backoff{First: time.Millisecond, Longest: 30 * time.Millisecond}, time.Hour
 	return c
 }
 

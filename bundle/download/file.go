@@ -134,7 +134,7 @@ func (c *Client) file(ctx context.Context, address string, to target, room func(
 		if failures >= c.tries {
 			return ofServer(address, err)
 		}
-		if err := c.pause(ctx, failures-1, err); err != nil {
+		if err := c.pause(ctx, failures, err); err != nil {
 			return err
 		}
 	}

@@ -61,6 +61,7 @@ func TestSlim(t *testing.T) {
 	allowed := []string{
 		"github.com/kkbundle/kkbundle/cmd/kkbundle-node", "github.com/kkbundle/kkbundle/installer/node", "github.com/kkbundle/kkbundle/capped", "github.com/kkbundle/kkbundle/plain", "golang.org/x/sys/",
 		"github.com/kkbundle/kkbundle/pki",    // renews certificates
+		"github.com/kkbundle/kkbundle/web",    // copies etcd to a storage of S3
 		"filippo.io/", "golang.org/x/crypto/", // encrypts copies of etcd (age)
 	}
 	for _, p := range strings.Fields(string(out)) {

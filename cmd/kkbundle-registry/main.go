@@ -1,6 +1,7 @@
 //go:build linux
 
-// Command kkbundle-registry is the registry that kkbundle deploy brings into a cluster. Pulls come over TLS from the nodes. Pushes
+// Command kkbundle-registry is the registry that kkbundle deploy brings into a cluster and, as a worker, that of kkbundle registry serve
+// and gc. In a cluster, pulls come over TLS from the nodes. Pushes
 // are accepted only on the pod's loopback address, which the API server's port-forward reaches and the cluster's network does not.
 package main
 
@@ -20,15 +21,34 @@ import (
 
 	"github.com/kkbundle/kkbundle/registry/embedded"
 	"github.com/kkbundle/kkbundle/registry/httpd"
+	"github.com/kkbundle/kkbundle/registry/worker"
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, os.Args[1:])
-	stop()
+	var err error
+	if len(os.Args) == 2 && os.Args[1] == worker.Argument {
+		err = worker.Serve(context.Background(), backend())
+	} else {
+		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+		err = run(ctx, os.Args[1:])
+		stop()
+	}
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "kkbundle-registry: %v\n", err)
 		os.Exit(1)
+	}
+}
+
+// backend is the registry that a worker serves.
+func backend() worker.Backend {
+	return worker.Backend{
+		Open: func(ctx context.Context, o worker.Options, log *slog.Logger) (worker.Server, error) {
+			return embedded.Open(ctx, embedded.Options{Dir: o.Dir, Users: o.Users, Pullers: o.Pullers, Delete: o.Delete, ReadOnly: o.ReadOnly, Logger: log})
+		},
+		Collect: func(ctx context.Context, o worker.CollectOptions, log *slog.Logger) (worker.Collected, error) {
+			c, err := embedded.Collect(ctx, embedded.CollectOptions{Dir: o.Dir, DryRun: o.DryRun, Untagged: o.Untagged, Logger: log})
+			return worker.Collected(c), err
+		},
 	}
 }
 

@@ -6,10 +6,12 @@ import (
 	"os"
 
 	"github.com/kkbundle/kkbundle/cmd/internal/cli"
+	"github.com/kkbundle/kkbundle/cmd/internal/early"
 	"github.com/kkbundle/kkbundle/cmd/internal/terminal"
 )
 
 func main() {
+	early.Done()
 	ctx, stop := cli.WithSignals(context.Background())
 	code := cli.Main(ctx, os.Args[1:], terminal.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr})
 	stop()

@@ -4,7 +4,6 @@ import (
 	"archive/tar"
 	"bytes"
 	"cmp"
-	"compress/gzip"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -26,6 +25,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/klauspost/compress/zstd"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -74,7 +74,7 @@ func programs(arch string) (incluster.Programs, error) {
 	var p incluster.Programs
 	var err error
 	for program, data := range map[string]*[]byte{"start": &p.Start, "proxy": &p.Proxy, "registry": &p.Registry} {
-		packed, readErr := os.ReadFile(filepath.Join(dir, "kkbundle-"+program+"-"+arch+".gz"))
+		packed, readErr := os.ReadFile(filepath.Join(dir, "kkbundle-"+program+"-"+arch+".zst"))
 		if readErr != nil {
 			return p, readErr
 		}
@@ -89,10 +89,11 @@ func programs(arch string) (incluster.Programs, error) {
 }
 
 func unpacked(data []byte) ([]byte, error) {
-	z, err := gzip.NewReader(bytes.NewReader(data))
+	z, err := zstd.NewReader(bytes.NewReader(data))
 	if err != nil {
 		return nil, err
 	}
+	defer z.Close()
 	return io.ReadAll(z)
 }
 

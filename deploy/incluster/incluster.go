@@ -34,7 +34,7 @@ const (
 	defaultWait = 5 * time.Minute
 )
 
-// Programs are the programs of one architecture. Registry is a gzip stream; the others are as they are executed.
+// Programs are the programs of one architecture. Registry is a zstd stream; the others are as they are executed.
 type Programs struct{ Start, Proxy, Registry []byte }
 
 // Options describe the registry. Config and Programs are required.

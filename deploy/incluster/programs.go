@@ -2,7 +2,6 @@ package incluster
 
 import (
 	"bytes"
-	"compress/gzip"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -10,6 +9,7 @@ import (
 	"io"
 	"strconv"
 
+	"github.com/klauspost/compress/zstd"
 	corev1 "k8s.io/api/core/v1"
 )
 
@@ -84,10 +84,11 @@ func digest(data []byte) string {
 }
 
 func unpackedSum(packed []byte) (string, error) {
-	z, err := gzip.NewReader(bytes.NewReader(packed))
+	z, err := zstd.NewReader(bytes.NewReader(packed), zstd.WithDecoderConcurrency(1))
 	if err != nil {
 		return "", err
 	}
+	defer z.Close()
 	h := sha256.New()
 	n, err := io.Copy(h, io.LimitReader(z, maxProgram+1))
 	if err == nil && n > maxProgram {

@@ -2,7 +2,6 @@ package incluster
 
 import (
 	"bytes"
-	"compress/gzip"
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
@@ -17,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/klauspost/compress/zstd"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -27,7 +27,10 @@ import (
 func packed(t *testing.T, program []byte) []byte {
 	t.Helper()
 	var b bytes.Buffer
-	w := gzip.NewWriter(&b)
+	w, err := zstd.NewWriter(&b)
+	if err != nil {
+		t.Fatal(err)
+	}
 	if _, err := w.Write(program); err != nil {
 		t.Fatal(err)
 	}
@@ -86,14 +89,15 @@ func TestAStarterThatNoConfigMapHoldsIsRefused(t *testing.T) {
 // TestTheStarterFits reads what make helper built.
 func TestTheStarterFits(t *testing.T) {
 	for _, arch := range []string{"amd64", "arm64"} {
-		data, err := os.ReadFile(filepath.Join("../../cmd/internal/helper/bin", "kkbundle-start-"+arch+".gz"))
+		data, err := os.ReadFile(filepath.Join("../../cmd/internal/helper/bin", "kkbundle-start-"+arch+".zst"))
 		if err != nil {
 			t.Skipf("%v: run make helper", err)
 		}
-		z, err := gzip.NewReader(bytes.NewReader(data))
+		z, err := zstd.NewReader(bytes.NewReader(data))
 		if err != nil {
 			t.Fatal(err)
 		}
+		defer z.Close()
 		var b bytes.Buffer
 		if _, err := b.ReadFrom(z); err != nil {
 			t.Fatal(err)

@@ -4,7 +4,6 @@ package incluster
 
 import (
 	"bytes"
-	"compress/gzip"
 	"fmt"
 	"io"
 	"net"
@@ -22,6 +21,7 @@ import (
 	reference "github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/v1/random"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/klauspost/compress/zstd"
 	corev1 "k8s.io/api/core/v1"
 )
 
@@ -101,7 +101,7 @@ func runnable(t *testing.T) *plan {
 	t.Helper()
 	var programs Programs
 	for program, data := range map[string]*[]byte{"start": &programs.Start, "proxy": &programs.Proxy, "registry": &programs.Registry} {
-		packed, err := os.ReadFile(filepath.Join("../../cmd/internal/helper/bin", "kkbundle-"+program+"-"+runtime.GOARCH+".gz"))
+		packed, err := os.ReadFile(filepath.Join("../../cmd/internal/helper/bin", "kkbundle-"+program+"-"+runtime.GOARCH+".zst"))
 		if err != nil {
 			t.Skipf("%v: run make helper", err)
 		}
@@ -109,10 +109,11 @@ func runnable(t *testing.T) *plan {
 		if program == "registry" {
 			continue
 		}
-		z, err := gzip.NewReader(bytes.NewReader(packed))
+		z, err := zstd.NewReader(bytes.NewReader(packed))
 		if err != nil {
 			t.Fatal(err)
 		}
+		defer z.Close()
 		if *data, err = io.ReadAll(z); err != nil {
 			t.Fatal(err)
 		}

@@ -15,54 +15,10 @@ import (
 	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
-	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
 
 // ChartWait limits the wait for a chart's pods to become ready.
 const ChartWait = 5 * time.Minute
-
-// flannelValues sets flannel's images as the bundle names them, and selects its interface by the hosts' addresses. By
-// default flannel uses the interface of the default route, which may be missing or the wrong one. From v0.28.10 on its chart has a health
-// server on port 8081 of all addresses, and flannel ends if it is taken: haproxy's health has it on every worker.
-func flannelValues(c *manifest.Cluster, nodes []*task.Host) (map[string]any, error) {
-	args := []any{"--ip-masq", "--kube-subnet-mgr"}
-	for _, t := range nodes {
-		args = append(args, "--iface="+t.IP.String())
-	}
-	image, err := imageValue(c, "flannel")
-	if err != nil {
-		return nil, err
-	}
-	plugin, err := imageValue(c, "flannel-cni-plugin")
-	if err != nil {
-		return nil, err
-	}
-	own := map[string]any{"args": args, "image": image, "image_cni": plugin}
-	if c.ControlPlaneEndpoint.Type == manifest.EndpointHAProxy {
-		own["healthz"] = map[string]any{"port": 0} // without the server, and without the chart's probes of it
-	}
-	values := map[string]any{
-		"podCidr": "", // the chart's default is another network, and invalid for a cluster without IPv4
-		"flannel": own,
-	}
-	for _, p := range c.Kubernetes.PodCIDR {
-		if p.Addr().Is4() {
-			values["podCidr"] = p.String()
-		} else {
-			values["podCidrv6"] = p.String()
-		}
-	}
-	return values, nil
-}
-
-func imageValue(c *manifest.Cluster, name string) (map[string]any, error) {
-	ref, err := catalog.ImageRef(c, name)
-	if err != nil {
-		return nil, err
-	}
-	i := strings.LastIndexByte(ref, ':')
-	return map[string]any{"repository": ref[:i], "tag": ref[i+1:]}, nil
-}
 
 // TaskName returns the name of the task that installs an addon.
 func TaskName(a manifest.Addon) string { return "addon-" + a.Release }

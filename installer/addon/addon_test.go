@@ -1,45 +1,13 @@
 package addon
 
 import (
-	"net/netip"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/kkbundle/kkbundle/installer/kube"
-	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/installer/tasktest"
 )
-
-func TestFlannelValues(t *testing.T) {
-	t.Parallel()
-	nodes := []*task.Host{{IP: netip.MustParseAddr("10.0.0.3")}, {IP: netip.MustParseAddr("10.0.0.4")}}
-	values, err := flannelValues(tasktest.Cluster(t, ""), nodes)
-	if err != nil {
-		t.Fatal(err)
-	}
-	got, err := kube.Documents(values)
-	if err != nil {
-		t.Fatal(err)
-	}
-	tasktest.Golden(t, "flannel-values.yaml", got)
-}
-
-// haproxy's health has port 8081 of each worker's loopback; flannel from v0.28.10 on would bind the same port of all addresses, and end.
-func TestFlannelLeavesHAProxyItsPort(t *testing.T) {
-	t.Parallel()
-	for endpoint, want := range map[string]any{"": nil, "controlPlaneEndpoint: {type: haproxy}": map[string]any{"port": 0}} {
-		values, err := flannelValues(tasktest.Cluster(t, endpoint), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		flannel, _ := values["flannel"].(map[string]any)
-		if diff := cmp.Diff(want, flannel["healthz"]); diff != "" {
-			t.Errorf("%q (-want +got):\n%s", endpoint, diff)
-		}
-	}
-}
 
 func TestWithoutForward(t *testing.T) {
 	t.Parallel()

@@ -7,37 +7,36 @@ import (
 
 	"github.com/kkbundle/kkbundle/charts"
 	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/network"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
 
-// CalicoCRDs is the task and the component whose chart has the custom resource definitions of Calico and its operator, from v3.32 on.
-const CalicoCRDs = "calico-crds"
-
-// maxDefinitions bounds the definitions of a chart in bytes. Those of Calico v3.32.1 have 2.3 MB.
+// maxDefinitions bounds the definitions of a chart in bytes. The largest that are known have 2.3 MB.
 const maxDefinitions = 32 << 20
 
-// calicoDefinitions is rendered and applied, and never a release of Helm: definitions exceed the size of a release, and a
-// release would delete them with itself.
-func calicoDefinitions() OwnChart {
-	return OwnChart{
-		component: CalicoCRDs, chart: "crd.projectcalico.org.v1", Namespace: operatorNamespace,
+// definitionsChart is rendered and applied, and never a release of Helm.
+func definitionsChart(n network.Network) OwnChart {
+	d := n.Chart.Definitions
+	o := OwnChart{
+		component: d.Component, chart: d.Chart, Namespace: n.Chart.Namespace,
 		values: func(environment) (map[string]any, error) { return nil, nil },
 	}
+	return o.withDefaults()
 }
 
-// hasDefinitions reports whether the cluster's Calico has its definitions in a chart of their own.
-func hasDefinitions(c *manifest.Cluster) bool {
-	refs, err := catalog.Refs(c, manifest.Need{Kind: manifest.ItemChart, Name: CalicoCRDs}, "")
+// hasDefinitions reports whether the cluster's version of a network has its definitions in a chart of their own.
+func hasDefinitions(c *manifest.Cluster, d *network.Definitions) bool {
+	refs, err := catalog.Refs(c, manifest.Need{Kind: manifest.ItemChart, Name: d.Component}, "")
 	return err == nil && len(refs) > 0
 }
 
-// definitionsTask applies the definitions before the chart of the operator, whose objects need them.
-func definitionsTask() task.Task {
-	t := manifestsTask(CalicoCRDs, func(ctx context.Context, t *task.Host) (applied, error) {
-		o := OwnCharts(t.Site.Cluster)[CalicoCRDs]
-		item, err := t.Site.Component(manifest.Need{Kind: manifest.ItemChart, Name: CalicoCRDs}, "")
+// definitionsTask applies the definitions before the chart of the network, whose objects need them.
+func definitionsTask(n network.Network) task.Task {
+	o, d := definitionsChart(n), n.Chart.Definitions
+	t := manifestsTask(o.component, func(ctx context.Context, t *task.Host) (applied, error) {
+		item, err := t.Site.Component(manifest.Need{Kind: manifest.ItemChart, Name: o.component}, "")
 		if err != nil {
 			return applied{}, err
 		}
@@ -48,16 +47,20 @@ func definitionsTask() task.Task {
 		data, err := definitions(chart, charts.RenderOptions{
 			Release: o.Release, Namespace: o.Namespace, KubeVersion: t.Site.Cluster.Kubernetes.Version, MaxOutput: maxDefinitions,
 		})
-		return applied{name: CalicoCRDs, namespace: kube.SystemNamespace, data: data}, err
+		return applied{name: o.component, namespace: kube.SystemNamespace, data: data}, err
 	})
-	t.Charts = []string{CalicoCRDs}
+	t.Charts = []string{o.component}
 	apply := t.Do
 	t.Do = func(ctx context.Context, t *task.Host) error {
 		if err := apply(ctx, t); err != nil {
 			return err
 		}
 		// The API server serves a kind only some time after it has the definition.
-		_, err := t.Kubectl(ctx, "wait", "--for=condition=Established", "--timeout=60s", "crd/installations.operator.tigera.io", "crd/apiservers.operator.tigera.io")
+		args := []string{"wait", "--for=condition=Established", "--timeout=60s"}
+		for _, name := range d.Established {
+			args = append(args, "crd/"+name)
+		}
+		_, err := t.Kubectl(ctx, args...)
 		return err
 	}
 	return t

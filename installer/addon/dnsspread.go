@@ -17,8 +17,6 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-const dnsSelector = "--selector=k8s-app=kube-dns"
-
 // crowdedPath lists the nodes of the last spread that failed for lack of room.
 const crowdedPath = task.StampDir + "/dns-crowded"
 
@@ -28,7 +26,7 @@ const spreadWait = 2 * time.Minute
 
 // DNSSpreadTasks spreads kubeadm's CoreDNS if the cluster has a pod network.
 func DNSSpreadTasks(c *manifest.Cluster) []task.Task {
-	if c.CNI.Type == manifest.NetworkNone {
+	if !c.CNI.Type.Installed() {
 		return nil
 	}
 	return []task.Task{DNSSpreadTask()}
@@ -109,7 +107,7 @@ func (s dnsSpread) isDone() bool { return s.wanted < 2 || len(s.nodes) > 1 || le
 func (s dnsSpread) isPending() bool { return s.scheduled < s.wanted || s.ready < 2 }
 
 func spreadOf(ctx context.Context, t *task.Host) (s dnsSpread, err error) {
-	list, err := t.Kube().List(ctx, "deployments,pods", "--namespace="+kube.SystemNamespace, dnsSelector)
+	list, err := t.Kube().List(ctx, "deployments,pods", "--namespace="+kube.SystemNamespace, kube.DNSSelector)
 	if err != nil {
 		return s, err
 	}

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/network"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 )
@@ -64,7 +65,7 @@ func NamespaceDefaults(c *manifest.Cluster) []runtime.Object {
 			ObjectMeta:                   metav1.ObjectMeta{Name: "default", Namespace: name},
 			AutomountServiceAccountToken: new(false),
 		})
-		if name != "default" && NetworkOf(c).enforces {
+		if name != "default" && network.All().Primary(c).Enforces {
 			objects = append(objects, &networkingv1.NetworkPolicy{
 				ObjectMeta: metav1.ObjectMeta{Name: "kkbundle-same-namespace", Namespace: name},
 				Spec: networkingv1.NetworkPolicySpec{

@@ -4,16 +4,14 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"path"
 	"slices"
-	"strings"
 
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/charts"
 	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/network"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
-	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
 
 // An OwnChart is a chart of the catalog that the cluster's settings require, with its installation. install and the
@@ -51,19 +49,31 @@ func environmentOf(s *task.Site) environment {
 }
 
 // OwnCharts returns the charts of the cluster by their tasks' names.
-func OwnCharts(c *manifest.Cluster) map[string]OwnChart {
-	list := []OwnChart{
-		flannelChart(c), calicoChart(c), calicoDefinitions(), ciliumChart(c), hybridnetChart(c), kubeOVNChart(c),
-		metricsChart(), localChart(), nfsChart(),
+func OwnCharts(c *manifest.Cluster) map[string]OwnChart { return ownCharts(network.All(), c) }
+
+func ownCharts(all network.Table, c *manifest.Cluster) map[string]OwnChart {
+	list := []OwnChart{metricsChart(), localChart(), nfsChart()}
+	for _, n := range all {
+		if n.Chart == nil {
+			continue
+		}
+		list = append(list, networkChart(n, c))
+		if n.Chart.Definitions != nil {
+			list = append(list, definitionsChart(n))
+		}
 	}
 	charts := map[string]OwnChart{}
 	for _, o := range list {
-		o.chart = cmp.Or(o.chart, o.component)
-		o.Release = cmp.Or(o.Release, o.component)
-		o.Namespace = cmp.Or(o.Namespace, kube.SystemNamespace)
-		charts[o.component] = o
+		charts[o.component] = o.withDefaults()
 	}
 	return charts
+}
+
+func (o OwnChart) withDefaults() OwnChart {
+	o.chart = cmp.Or(o.chart, o.component)
+	o.Release = cmp.Or(o.Release, o.component)
+	o.Namespace = cmp.Or(o.Namespace, kube.SystemNamespace)
+	return o
 }
 
 func (o OwnChart) task(images ...string) task.Task {
@@ -127,69 +137,28 @@ func readValues(s *task.Site, paths []string) (map[string]any, error) {
 	return charts.ReadValues(files...)
 }
 
-// An imageName is a catalog image, split for charts' values: full is registry/repository.
-type imageName struct {
-	registry, repository, full, tag string
-}
-
-// imagesOf returns the images of a component in the catalog, by the last part of their names: node, cni, kube-controllers.
-func imagesOf(c *manifest.Cluster, component string) (map[string]imageName, error) {
-	refs, err := catalog.Refs(c, manifest.Need{Kind: manifest.ItemImage, Name: component}, "")
-	if err != nil {
-		return nil, err
-	}
-	images := map[string]imageName{}
-	for _, ref := range refs {
-		i := strings.LastIndexByte(ref, ':')
-		one := imageName{full: ref[:i], tag: ref[i+1:]}
-		one.registry, one.repository, _ = strings.Cut(one.full, "/")
-		images[path.Base(one.full)] = one
-	}
-	return images, nil
-}
-
-// pickImages returns images of a component in order. An image that the catalog does not have is an error.
-func pickImages(c *manifest.Cluster, component string, names ...string) ([]imageName, error) {
-	images, err := imagesOf(c, component)
-	if err != nil {
-		return nil, err
-	}
-	list := make([]imageName, 0, len(names))
-	for _, name := range names {
-		one, ok := images[name]
-		if !ok {
-			return nil, fmt.Errorf("the catalog's %s has no image called %s", component, name)
-		}
-		list = append(list, one)
-	}
-	return list, nil
-}
-
-// value returns an image in the form of most charts. Charts that use digests by default must switch them off: the
-// bundle has the tag, and its digest is in the lock.
-func (i imageName) value() map[string]any { return map[string]any{"repository": i.full, "tag": i.tag} }
-
 // OwnNamespaces returns the namespaces with pods of kkbundle's installation, which must be ready.
-func OwnNamespaces(c *manifest.Cluster) []string {
+func OwnNamespaces(c *manifest.Cluster) []string { return ownNamespaces(network.All(), c) }
+
+func ownNamespaces(all network.Table, c *manifest.Cluster) []string {
 	list := []string{kube.SystemNamespace}
-	for _, task := range NetworkTasks(c) {
-		o, ok := OwnCharts(c)[task.Name]
+	own := ownCharts(all, c)
+	for _, task := range networkTasks(all, c) {
+		o, ok := own[task.Name]
 		if ok && !slices.Contains(list, o.Namespace) {
 			list = append(list, o.Namespace)
 		}
 	}
-	return append(list, NetworkOf(c).namespaces...)
+	return append(list, all.Primary(c).Namespaces...)
 }
 
 // SystemNamespaces returns the namespaces of Kubernetes and of every pod network that kkbundle installs, for a cluster whose
 // pod network is not known.
 func SystemNamespaces(c *manifest.Cluster) []string {
 	var list []string
-	for _, network := range []manifest.NetworkType{
-		manifest.NetworkFlannel, manifest.NetworkCalico, manifest.NetworkCilium, manifest.NetworkHybridnet, manifest.NetworkKubeOVN,
-	} {
+	for _, n := range network.All() {
 		one := *c
-		one.CNI.Type = network
+		one.CNI.Type, one.CNI.With = n.Name, ""
 		list = append(list, OwnNamespaces(&one)...)
 	}
 	return slices.Compact(slices.Sorted(slices.Values(list)))

@@ -5,6 +5,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
 
 // Cluster services, by their names in the catalog.
@@ -51,23 +52,23 @@ func ServiceTasks(c *manifest.Cluster) []task.Task {
 // metrics-server reads no secrets, and its token is valid for kubelets' metrics only.
 func metricsChart() OwnChart {
 	return OwnChart{component: metricsServer, values: func(s environment) (map[string]any, error) {
-		images, err := pickImages(s.cluster, metricsServer, "metrics-server")
+		images, err := catalog.PickImages(s.cluster, metricsServer, "metrics-server")
 		if err != nil {
 			return nil, err
 		}
-		return map[string]any{"image": images[0].value(), "args": []any{"--kubelet-insecure-tls"}}, nil
+		return map[string]any{"image": images[0].Value(), "args": []any{"--kubelet-insecure-tls"}}, nil
 	}}
 }
 
 // localChart provides volumes in directories of the nodes. The provisioner's daily report to its makers is off.
 func localChart() OwnChart {
 	return OwnChart{component: localVolumes, privileged: true, values: func(s environment) (map[string]any, error) {
-		images, err := pickImages(s.cluster, localVolumes, "provisioner-localpv", "linux-utils")
+		images, err := catalog.PickImages(s.cluster, localVolumes, "provisioner-localpv", "linux-utils")
 		if err != nil {
 			return nil, err
 		}
-		named := func(i imageName) map[string]any { // the chart concatenates registry and repository
-			return map[string]any{"registry": i.registry + "/", "repository": i.repository, "tag": i.tag}
+		named := func(i catalog.ImageName) map[string]any { // the chart concatenates registry and repository
+			return map[string]any{"registry": i.Registry + "/", "repository": i.Repository, "tag": i.Tag}
 		}
 		return map[string]any{
 			"localpv":   map[string]any{"image": named(images[0]), "basePath": LocalPath},
@@ -83,7 +84,7 @@ func localChart() OwnChart {
 // nfsChart provides volumes in directories of the NFS server.
 func nfsChart() OwnChart {
 	return OwnChart{component: nfsProvisioner, privileged: true, values: func(s environment) (map[string]any, error) {
-		images, err := pickImages(s.cluster, nfsProvisioner, nfsProvisioner)
+		images, err := catalog.PickImages(s.cluster, nfsProvisioner, nfsProvisioner)
 		if err != nil {
 			return nil, err
 		}
@@ -95,7 +96,7 @@ func nfsChart() OwnChart {
 			return nil, errors.New("storage.nfs needs an NFS server: add a host to groups.nfs of the inventory")
 		}
 		return map[string]any{
-			"image": images[0].value(),
+			"image": images[0].Value(),
 			"nfs":   export,
 			"storageClass": map[string]any{
 				"name": nfsClass, "defaultClass": isDefault(s.cluster, nfsClass), "accessModes": "ReadWriteMany",

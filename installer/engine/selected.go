@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/kkbundle/kkbundle/installer/network"
 	"github.com/kkbundle/kkbundle/installer/task"
 )
 
@@ -20,7 +21,7 @@ func tagGroups() []tagGroup {
 		{"endpoint", []string{"kube-vip", "kube-vip-", "haproxy", "endpoint", "endpoint-", "proxy-endpoint", "external-endpoint"}},
 		{"kubernetes", []string{"security", "kubelet", "kubelet-", "kubeadm-", "api-server", "join-", "node-", "admin-conf", "k3s", "k3s-", "encryption-", "audit-"}},
 		{"security", []string{"security", "security-", "encrypt-secrets", "encryption-", "audit-", "certs-", "certificates-"}},
-		{"network", []string{"flannel", "calico", "cilium", "hybridnet", "kube-ovn", "multus", "cni-", "network-", "pod-links"}},
+		{"network", append(network.All().Names(), "cni-", "network-", "pod-links")},
 		{"dns", []string{"cluster-dns", "dns-spread", "node-local-dns"}},
 		{"storage", []string{"nfs-", "localpv-provisioner", "storage-"}},
 		{"addons", []string{"addon-", "addons-", "removed-addons", "metrics-server", "localpv-provisioner", "nfs-subdir-external-provisioner", "manifests-"}},

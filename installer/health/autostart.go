@@ -2,46 +2,29 @@ package health
 
 import (
 	"context"
-	"slices"
 	"strings"
 
+	"github.com/kkbundle/kkbundle/installer/node"
 	"github.com/kkbundle/kkbundle/installer/report"
 	"github.com/kkbundle/kkbundle/installer/task"
 )
 
-// bootUnits returns the services that a node needs after a boot, under all their names.
-func bootUnits() []string {
-	return []string{
-		"kubelet.service", "containerd.service", "docker.service", "cri-docker.service", "crio.service", "k3s.service", "k3s-agent.service", "etcd.service",
-		"chrony.service", "chronyd.service", "systemd-timesyncd.service", "ntp.service", "ntpd.service", "ntpsec.service",
-	}
-}
-
-// disabledUnits returns the running units of bootUnits that nothing starts at boot. Docker starts containerd.
+// disabledUnits returns the running units of a node that nothing starts at boot.
 func disabledUnits(ctx context.Context, t *task.Host) ([]string, error) {
-	out, err := t.Output(ctx, append([]string{"systemctl", "show", "--property=Id,LoadState,ActiveState,UnitFileState", "--"}, bootUnits()...)...)
+	out, err := t.Output(ctx, append([]string{"systemctl", "show", "--property=Id,ActiveState,UnitFileState", "--"}, node.BootUnits()...)...)
 	if err != nil {
 		return nil, err
 	}
-	var active, disabled []string
+	var facts node.Facts
 	for block := range strings.SplitSeq(string(out), "\n\n") {
 		values := map[string]string{}
 		for line := range strings.Lines(block) {
 			key, value, _ := strings.Cut(strings.TrimSpace(line), "=")
 			values[key] = value
 		}
-		if values["ActiveState"] != "active" {
-			continue
-		}
-		unit := values["Id"]
-		active = append(active, unit)
-		if state := values["UnitFileState"]; (state == "disabled" || strings.HasPrefix(state, "masked")) && !slices.Contains(disabled, unit) {
-			disabled = append(disabled, unit)
-		}
+		facts.Systemd.Units = append(facts.Systemd.Units, node.Unit{Name: values["Id"], Active: values["ActiveState"], File: values["UnitFileState"]})
 	}
-	return slices.DeleteFunc(disabled, func(unit string) bool {
-		return unit == "containerd.service" && slices.Contains(active, "docker.service")
-	}), nil
+	return facts.Disabled(node.BootUnits()...), nil
 }
 
 func (s *Survey) judgeAutostart() report.Findings {

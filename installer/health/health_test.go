@@ -3,11 +3,14 @@
 package health
 
 import (
+	"errors"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/node"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/installer/tasktest"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -55,14 +58,33 @@ etcd_cluster_version{cluster_version="3.6"} 1
 	}
 }
 
-func TestParseCertificates(t *testing.T) {
+func TestCertificatesThatAreNeeded(t *testing.T) {
 	t.Parallel()
 	ca, err := os.ReadFile("testdata/ca.crt")
 	if err != nil {
 		t.Fatal(err)
 	}
-	list := parseCertificates("cp1", "# /etc/kubernetes/pki/ca.crt\n"+string(ca)+"# /etc/kubernetes/kubelet.conf\n\n# /broken.crt\n-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
-	if len(list) != 1 || list[0].File != "/etc/kubernetes/pki/ca.crt" || list[0].Expires.IsZero() {
+	root := t.TempDir()
+	for name, text := range map[string]string{
+		"/etc/kubernetes/pki/ca.crt": string(ca), "/etc/kubernetes/kubelet.conf": "users: [{user: {client-certificate: /var/lib/kubelet/pki/x.pem}}]\n",
+		"/etc/kubernetes/pki/broken.crt":   "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
+		"/var/lib/kubelet/pki/kubelet.crt": string(ca), // for nobody
+	} {
+		file := filepath.Join(root, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(text), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	facts, err := node.CollectBelow(t.Context(), root, nil, node.Probe{Only: true, Certificates: node.CertificatePlaces()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := facts.ClusterCertificates()
+	if len(all) != 3 {
+		t.Errorf("got %+v", all)
+	}
+	list := Needed(all)
+	if len(list) != 1 || list[0].Path != "/etc/kubernetes/pki/ca.crt" || list[0].NotAfter.IsZero() {
 		t.Errorf("got %+v", list)
 	}
 }

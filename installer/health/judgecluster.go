@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/node"
 	"github.com/kkbundle/kkbundle/installer/report"
 )
 
@@ -268,10 +269,10 @@ const (
 	renewByHand = 90 * 24 * time.Hour
 )
 
-// warnWithin returns the remaining life at which the certificate in a file gets a warning. A kubelet renews its own, at any
-// time in the last third of the year.
-func (s *Survey) warnWithin(file string) time.Duration {
-	if s.Manual && !strings.HasPrefix(file, "/var/lib/kubelet/") {
+// warnWithin returns the remaining life at which a certificate gets a warning. A kubelet renews its own, at any time in the last third of
+// the year.
+func (s *Survey) warnWithin(c node.Certificate) time.Duration {
+	if s.Manual && c.Kind() != node.KubeletClientCertificate {
 		return renewByHand
 	}
 	return timerFailed
@@ -288,21 +289,28 @@ func (s *Survey) judgeCertificates() report.Findings {
 	return list
 }
 
-// judgeCertificatesOf judges the certificates of one host, and sets the days that they have left.
-func (s *Survey) judgeCertificatesOf(host string, certificates []report.Certificate) report.Findings {
-	if len(certificates) == 0 {
+// Needed returns the certificates that the cluster stops without. Nobody looks at a kubelet's serving certificate, and Kubernetes reports
+// one that it cannot read.
+func Needed(certificates []node.Certificate) []node.Certificate {
+	return slices.DeleteFunc(slices.Clone(certificates), func(c node.Certificate) bool {
+		return c.Problem != "" || c.Kind() == node.KubeletServingCertificate
+	})
+}
+
+// judgeCertificatesOf judges the certificates of one host.
+func (s *Survey) judgeCertificatesOf(host string, certificates []node.Certificate) report.Findings {
+	needed := Needed(certificates)
+	if len(needed) == 0 {
 		return nil
 	}
 	state, worst := report.OK, ""
-	for i := range certificates {
-		c := &certificates[i]
-		left := c.Expires.Sub(s.Now)
-		c.Days = int(left.Hours() / 24)
-		text := fmt.Sprintf("%s (%s) ends on %s", c.File, c.Subject, c.Expires.UTC().Format(time.DateOnly))
+	for _, c := range needed {
+		left := c.NotAfter.Sub(s.Now)
+		text := fmt.Sprintf("%s (%s) ends on %s", c.Path, c.CommonName, c.NotAfter.UTC().Format(time.DateOnly))
 		switch {
 		case left <= 0:
 			state, worst = report.Failed, text
-		case left < s.warnWithin(c.File) && state == report.OK:
+		case left < s.warnWithin(c) && state == report.OK:
 			state, worst = report.Warning, text
 		}
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/installer/cri"
 	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/node"
 	"github.com/kkbundle/kkbundle/installer/report"
 	"github.com/kkbundle/kkbundle/installer/siteregistry"
 	"github.com/kkbundle/kkbundle/installer/task"
@@ -39,7 +40,7 @@ func registryChecks() []check {
 type RegistryState struct {
 	Name string
 	// Certificates are the host's, unless it is a Surveyed host, too.
-	Certificates []report.Certificate
+	Certificates []node.Certificate
 
 	node, wanted bool
 	err          error    // why the host could not be asked
@@ -59,7 +60,7 @@ func SurveyRegistries(ctx context.Context, r *task.Site) []RegistryState {
 		default:
 			list[i].stopped, list[i].err = stoppedUnits(ctx, t, siteregistry.Unit, siteregistry.PushUnit, siteregistry.AddressUnit, cri.DockerUnit, siteregistry.HarborUnit)
 			if list[i].err == nil && !slices.ContainsFunc(surveyedRoles(), t.Is) {
-				list[i].Certificates, list[i].err = certificates(ctx, t)
+				list[i].Certificates, list[i].err = Certificates(ctx, t)
 			}
 		}
 		return nil

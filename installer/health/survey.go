@@ -2,10 +2,7 @@ package health
 
 import (
 	"context"
-	"crypto/x509"
-	_ "embed"
 	"encoding/base64"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
@@ -21,10 +18,9 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 
 	"github.com/kkbundle/kkbundle/installer/addon"
-	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/installer/member"
-	"github.com/kkbundle/kkbundle/installer/report"
+	"github.com/kkbundle/kkbundle/installer/node"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 )
@@ -63,7 +59,7 @@ type Surveyed struct {
 	Asked                bool // etcd was asked
 	EtcdErr              error
 	Metrics              EtcdMetrics
-	Certificates         []report.Certificate
+	Certificates         []node.Certificate
 }
 
 // A Bootstrap is a token of the cluster, without its secret.
@@ -111,7 +107,7 @@ func NewSurvey(ctx context.Context, r *task.Site, t *task.Host) (*Survey, error)
 	s := &Survey{
 		Kubernetes: r.Cluster.Kubernetes.Distribution == manifest.DistributionKubernetes, Version: r.Cluster.Kubernetes.Version,
 		Manual:     r.Cluster.Certificates.Renew == manifest.RenewManual,
-		ownNetwork: r.Cluster.CNI.Type == manifest.NetworkNone && r.Rule != task.AnyCluster, System: systemNamespaces(r), Objects: map[string]kube.Object{}, Now: r.Now(),
+		ownNetwork: !r.Cluster.CNI.Type.Installed() && r.Rule != task.AnyCluster, System: systemNamespaces(r), Objects: map[string]kube.Object{}, Now: r.Now(),
 	}
 	tasks := []func(context.Context) error{
 		func(ctx context.Context) error { s.Hosts = surveyHosts(ctx, r); return nil },
@@ -216,7 +212,7 @@ func surveyHost(ctx context.Context, t *task.Host) Surveyed {
 		}
 		return s
 	}
-	if s.Certificates, s.Err = certificates(ctx, t); s.Err != nil {
+	if s.Certificates, s.Err = Certificates(ctx, t); s.Err != nil {
 		return s
 	}
 	if s.Member, s.Err = member.IsMember(ctx, t); s.Err != nil || !s.Member {
@@ -382,33 +378,8 @@ func parseEtcdMetrics(text string) EtcdMetrics {
 	return m
 }
 
-//go:embed scripts/certificates.sh
-var certificatesScript string
-
-// certificates returns the host's certificates that the cluster depends on.
-func certificates(ctx context.Context, t *task.Host) ([]report.Certificate, error) {
-	ctx = task.DescribedAs(task.WithoutOutput(ctx), "read the certificates of Kubernetes, the registry and etcd")
-	out, err := t.Output(ctx, host.Script("certificates.sh", certificatesScript)...)
-	if err != nil {
-		return nil, err
-	}
-	return parseCertificates(t.Name, string(out)), nil
-}
-
-// parseCertificates reads the output of certificatesScript: the first certificate of each file.
-func parseCertificates(host, text string) []report.Certificate {
-	var list []report.Certificate
-	for _, section := range strings.Split("\n"+text, "\n# ")[1:] {
-		file, data, _ := strings.Cut(section, "\n")
-		block, _ := pem.Decode([]byte(data))
-		if block == nil {
-			continue // a kubeconfig that names a file
-		}
-		cert, err := x509.ParseCertificate(block.Bytes)
-		if err != nil {
-			continue // Kubernetes cannot use it either, and reports it
-		}
-		list = append(list, report.Certificate{Host: host, File: file, Subject: cert.Subject.CommonName, Expires: cert.NotAfter})
-	}
-	return list
+// Certificates returns the host's certificates of the cluster.
+func Certificates(ctx context.Context, t *task.Host) ([]node.Certificate, error) {
+	facts, err := t.Facts(ctx, node.Probe{Only: true, Certificates: node.CertificatePlaces()})
+	return facts.ClusterCertificates(), err
 }

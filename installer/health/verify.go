@@ -41,7 +41,7 @@ func NodesAreReady(ctx context.Context, t *task.Host) error {
 		case n == nil && !t.Site.IsWanted(host):
 		case n == nil:
 			errs = append(errs, fmt.Errorf("%s is not a node of the cluster", host.Name))
-		case !kube.IsNodeReady(n) && t.Site.Cluster.CNI.Type != manifest.NetworkNone:
+		case !kube.IsNodeReady(n) && t.Site.Cluster.CNI.Type.Installed():
 			errs = append(errs, fmt.Errorf("node %s is not ready: %s", host.Name, kube.NodeCondition(n, corev1.NodeReady).Message))
 		case n.Status.NodeInfo.KubeletVersion != version:
 			errs = append(errs, fmt.Errorf("node %s runs kubelet %s, not %s", host.Name, n.Status.NodeInfo.KubeletVersion, version))

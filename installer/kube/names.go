@@ -26,6 +26,8 @@ const (
 	DNSServiceIndex = 10
 	// NodeDNSLink is the network interface of the DNS cache.
 	NodeDNSLink = "nodelocaldns"
+	// DNSSelector is kubectl's option for the objects of CoreDNS.
+	DNSSelector = "--selector=k8s-app=kube-dns"
 	// FieldManager owns the labels and annotations of the inventory. Server-side apply removes those that it no longer
 	// applies and keeps those of others: https://kubernetes.io/docs/reference/using-api/server-side-apply/
 	FieldManager = "kkbundle"

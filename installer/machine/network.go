@@ -2,20 +2,19 @@ package machine
 
 import (
 	"context"
-	_ "embed"
 	"slices"
 	"strings"
 
 	"github.com/kkbundle/kkbundle/hostfile"
-	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/network"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
 // managedLinks returns patterns for the cluster's interfaces, which the host's network management must ignore.
-func managedLinks(c *manifest.Cluster, network []string) []string {
-	list := slices.Clone(network)
+func managedLinks(c *manifest.Cluster, podLinks []string) []string {
+	list := slices.Clone(podLinks)
 	if c.Kubernetes.ProxyMode == manifest.ProxyIPVS {
 		list = append(list, ipvsLink)
 	}
@@ -33,14 +32,14 @@ const (
 
 // LinksTask makes NetworkManager and systemd-networkd ignore the pods' interfaces. They would remove addresses and
 // routes that they did not add (https://docs.tigera.io/calico/latest/operations/troubleshoot/troubleshooting).
-func LinksTask(c *manifest.Cluster, network []string) task.Task {
+func LinksTask(c *manifest.Cluster, podLinks []string) task.Task {
 	return task.Settle(task.Task{
 		Name:        "pod-links",
 		Independent: true,
 		Roles:       []manifest.Role{manifest.RoleCluster},
 		Leaves:      task.Leaves{Undo: releaseLinks},
 	}, func(ctx context.Context, t *task.Host) (task.Setting, error) {
-		patterns := managedLinks(c, network)
+		patterns := managedLinks(c, podLinks)
 		if len(patterns) == 0 {
 			return task.Setting{}, nil
 		}
@@ -156,20 +155,8 @@ func destroySets(ctx context.Context, t *task.Host, prefix string) error {
 	return nil
 }
 
-//go:embed scripts/remove-cilium.sh
-var removeCiliumScript string
-
-// RemoveCilium removes Cilium's pins from the shared BPF file system, its cgroup mount, and its rules and tables of routes.
-func RemoveCilium(ctx context.Context, t *task.Host) error {
-	if err := t.Unmount(ctx, "/run/cilium/", "/var/run/cilium/"); err != nil {
-		return err
-	}
-	return t.Run(ctx, host.Script("remove-cilium.sh", removeCiliumScript)...)
-}
-
 // IsKubernetes reports whether a word of a rule, a chain or a comment, belongs to Kubernetes or a pod network.
 func IsKubernetes(word string) bool {
-	return slices.ContainsFunc([]string{
-		"KUBE-", "CNI-", "FLANNEL-", "cali-", `"cali:`, "CILIUM_", "OLD_CILIUM_", "OVN-", "HYBRIDNET-", `"NodeLocal`,
-	}, func(prefix string) bool { return strings.HasPrefix(word, prefix) })
+	own := slices.ContainsFunc([]string{"KUBE-", "CNI-", `"NodeLocal`}, func(prefix string) bool { return strings.HasPrefix(word, prefix) })
+	return own || network.All().IsRule(word)
 }

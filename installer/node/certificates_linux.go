@@ -2,14 +2,16 @@ package node
 
 import (
 	"crypto/x509"
+	"encoding/base64"
 	"encoding/pem"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 )
 
-// certificates reads PEM files, and those in directories.
+// certificates reads PEM files, kubeconfigs, and the PEM files in directories.
 func certificates(s *system, names []string) []Certificate {
 	const most = 200
 	var list []Certificate
@@ -30,13 +32,46 @@ func certificates(s *system, names []string) []Certificate {
 			if err != nil || !info.Mode().IsRegular() || len(list) == most {
 				continue
 			}
-			one, ok := certificate([]byte(s.text(file)))
+			text, err := s.read(file)
+			one, ok := Certificate{}, true
+			switch {
+			case err != nil:
+				one.Problem = err.Error()
+			case filepath.Ext(file) == kubeconfigExt:
+				one, ok = clientCertificate(text)
+			default:
+				one, ok = certificate([]byte(text))
+			}
+			if !ok && filepath.Ext(file) == ".crt" {
+				one, ok = Certificate{Problem: "it has no certificate"}, true
+			}
 			if one.Path = file; ok {
 				list = append(list, one)
 			}
 		}
 	}
 	return list
+}
+
+const kubeconfigExt = ".conf"
+
+// clientCertificate reads the certificate in a kubeconfig; ok is false if the kubeconfig names a file instead, which has a place of its own.
+// Nothing else of the kubeconfig is looked at: it has keys.
+func clientCertificate(kubeconfig string) (one Certificate, ok bool) {
+	data := regexp.MustCompile(`\bclient-certificate-data["']?:\s*["']?([A-Za-z0-9+/=]+)`).FindStringSubmatch(kubeconfig)
+	switch {
+	case data != nil:
+		if text, err := base64.StdEncoding.DecodeString(data[1]); err == nil {
+			if block, _ := pem.Decode(text); block != nil {
+				return certificate(text)
+			}
+		}
+	case strings.Contains(kubeconfig, "client-certificate:"):
+		return Certificate{}, false
+	case !strings.Contains(kubeconfig, "users"):
+		return Certificate{Problem: "not a kubeconfig with a user"}, true
+	}
+	return Certificate{Problem: "the kubeconfig's user has no certificate"}, true
 }
 
 // certificate reads the first certificate of a PEM file; ok is false if the file has none, for example a key.
@@ -57,7 +92,7 @@ func certificate(data []byte) (Certificate, bool) {
 		return Certificate{Problem: strings.ToValidUTF8(err.Error(), "\uFFFD")}, true
 	}
 	one := Certificate{
-		Subject: cert.Subject.String(), Issuer: cert.Issuer.String(), CA: cert.IsCA,
+		Subject: cert.Subject.String(), CommonName: cert.Subject.CommonName, Issuer: cert.Issuer.String(), CA: cert.IsCA,
 		NotBefore: cert.NotBefore.UTC(), NotAfter: cert.NotAfter.UTC(), Names: slices.Clone(cert.DNSNames),
 	}
 	for _, ip := range cert.IPAddresses {

@@ -23,7 +23,12 @@ import (
 // Probe asks. Facts that cannot be read are listed in Facts.Problems. The error is ctx's, or that the Probe asks for
 // too much.
 func Collect(ctx context.Context, p Probe) (Facts, error) {
-	return (&survey{system: system{root: "/", run: runProgram}, probe: p}).collect(ctx)
+	return CollectBelow(ctx, "/", runProgram, p)
+}
+
+// CollectBelow is Collect for a machine with another root directory, whose programs a function runs.
+func CollectBelow(ctx context.Context, root string, run func(context.Context, ...string) ([]byte, error), p Probe) (Facts, error) {
+	return (&survey{system: system{root: root, run: run}, probe: p}).collect(ctx)
 }
 
 // maxAsked bounds each list of a Probe.
@@ -70,13 +75,19 @@ func (s *survey) collect(ctx context.Context) (Facts, error) {
 	began := time.Now()
 	s.facts = Facts{Version: FactsVersion, UID: os.Geteuid()}
 	machine, kernel, network, software, storage := machineCollector{s}, kernelCollector{s}, networkCollector{s}, softwareCollector{s}, &storageCollector{survey: s}
+	s.facts.Certificates = certificates(&s.system, s.probe.Certificates)
+	software.paths()
+	if s.probe.Only {
+		software.units(ctx)
+		return s.finish(began), ctx.Err()
+	}
 	for _, collect := range []func(){
 		machine.machine, machine.osRelease, machine.memory, machine.limits, storage.mounts, storage.disks, machine.cgroups, kernel.kernel,
-		network.network, network.names, machine.security, machine.environment, machine.unitProxies, machine.unitSettings, software.files, machine.users,
+		network.network, network.names, machine.security, machine.environment, machine.unitProxies, machine.unitSettings, software.executables, machine.users,
 	} {
 		collect()
 	}
-	s.facts.Certificates, s.facts.Exports = certificates(&s.system, s.probe.Certificates), exports(&s.system)
+	s.facts.Exports = exports(&s.system)
 	network.ports(ctx)
 	s.facts.Time = timeCollector{&s.system}.clock()
 	var all sync.WaitGroup // tasks that wait for programs or for other machines
@@ -89,9 +100,14 @@ func (s *survey) collect(ctx context.Context) (Facts, error) {
 	kernel.packetFilter(ctx)
 	all.Wait()
 	storage.sync(ctx) // alone: nothing else may use the disk
+	return s.finish(began), ctx.Err()
+}
+
+// finish returns the facts. It reads the clock last.
+func (s *survey) finish(began time.Time) Facts {
 	s.facts.Problems = s.problems
 	s.facts.Took, s.facts.Clock = time.Since(began).Nanoseconds(), time.Now().UnixNano()
-	return s.facts, ctx.Err()
+	return s.facts
 }
 
 // check refuses a probe that asks for too much.
@@ -369,11 +385,15 @@ func (c machineCollector) security() {
 	c.facts.AppArmor = c.line("/sys/module/apparmor/parameters/enabled") == "Y"
 }
 
-// files looks up the paths of the probe, and the package manager.
-func (c softwareCollector) files() {
+// paths looks up the paths of the probe.
+func (c softwareCollector) paths() {
 	for _, name := range c.probe.Paths {
 		c.facts.Paths = append(c.facts.Paths, c.look(name))
 	}
+}
+
+// executables finds the programs of the probe, and the package manager.
+func (c softwareCollector) executables() {
 	for _, name := range c.probe.Executables {
 		if found := c.find(name); found != "" {
 			put(&c.facts.Executables, name, found)

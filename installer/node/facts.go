@@ -35,7 +35,7 @@ type Probe struct {
 	Packages []string `json:"packages,omitempty"`
 	// Users are names of local users.
 	Users []string `json:"users,omitempty"`
-	// Certificates are PEM files, or directories whose *.crt and *.pem are read, without their subdirectories.
+	// Certificates are PEM files, kubeconfigs (*.conf), or directories whose *.crt and *.pem are read, without their subdirectories.
 	Certificates []string `json:"certificates,omitempty"`
 	// Internet are HOST:PORT to dial over TCP, for a few seconds at most; no data is sent.
 	Internet []string `json:"internet,omitempty"`
@@ -44,6 +44,8 @@ type Probe struct {
 	Sync string `json:"sync,omitempty"`
 	// Vacant are addresses that must be unused, such as kube-vip's future one. The network is queried.
 	Vacant []netip.Addr `json:"vacant,omitempty"`
+	// Only leaves out everything but Units, Paths and Certificates: a look at these takes no time.
+	Only bool `json:"only,omitempty"`
 }
 
 // Facts describe a machine at one moment, as one JSON document.

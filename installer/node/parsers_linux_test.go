@@ -7,6 +7,7 @@ import (
 	"crypto/rand"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/base64"
 	"encoding/json"
 	"encoding/pem"
 	"errors"
@@ -51,16 +52,23 @@ func TestCertificates(t *testing.T) {
 	c := &system{
 		root: makeRoot(t, map[string]string{
 			"/pki/apiserver.crt": cert, "/pki/apiserver.key": "x", "/pki/both.pem": string(key) + cert, "/pki/key.pem": string(key),
-			"/pki/broken.crt": "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", "/pki/empty.crt": "", "/pki/etcd/ca.crt": cert,
+			"/pki/broken.crt": "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", "/pki/empty.crt": "", "/pki/etcd/ca.crt": cert, "/pki/onlykey.crt": string(key),
+			"/admin.conf": "users:\n- name: a\n  user:\n    client-certificate-data: " + base64.StdEncoding.EncodeToString([]byte(cert)) + "\n    client-key-data: eA==\n",
+			"/flow.conf":  `{"users": [{"user": {"client-certificate-data": "` + base64.StdEncoding.EncodeToString([]byte(cert)) + `"}}]}`,
+			"/file.conf":  "users: [{user: {client-certificate: /x.pem}}]\n", "/token.conf": "users: [{user: {token: x}}]\n", "/other.conf": "x",
 		}),
 	}
 	var got []string
-	for _, one := range certificates(c, []string{"/pki", "/pki/etcd/ca.crt", "/none"}) {
+	for _, one := range certificates(c, []string{"/pki", "/pki/etcd/ca.crt", "/none", "/admin.conf", "/flow.conf", "/file.conf", "/token.conf", "/other.conf"}) {
 		got = append(got, fmt.Sprintf("%s %s %v %v %v", one.Path, one.Subject, one.Names, one.NotAfter.Equal(end), one.Problem != ""))
+		if (one.CommonName == "kube-apiserver") != (one.Problem == "") {
+			t.Errorf("%+v", one)
+		}
 	}
 	good := " CN=kube-apiserver [kubernetes 10.96.0.1] true false"
 	want := []string{
-		"/pki/apiserver.crt" + good, "/pki/both.pem" + good, "/pki/broken.crt  [] false true", "/pki/empty.crt  [] false true", "/pki/etcd/ca.crt" + good,
+		"/pki/apiserver.crt" + good, "/pki/both.pem" + good, "/pki/broken.crt  [] false true", "/pki/empty.crt  [] false true", "/pki/onlykey.crt  [] false true",
+		"/pki/etcd/ca.crt" + good, "/admin.conf" + good, "/flow.conf" + good, "/token.conf  [] false true", "/other.conf  [] false true",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("certificates:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))

@@ -7,24 +7,23 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net"
 	"net/http"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/kkbundle/kkbundle/plain"
+	"github.com/kkbundle/kkbundle/web"
 )
 
 // Limits of a request.
 const (
-	s3Patience   = time.Minute      // for a connection, and for each piece of data
+	s3Patience   = web.Idle         // for a connection, and for each piece of data
 	s3Answer     = 2 * time.Minute  // for the answer; a storage joins the parts of an object before it
 	s3Continue   = 5 * time.Second  // for the storage's consent to a body
 	s3Attempts   = 10               // of one request
 	s3FirstPause = time.Second      // after the first attempt; it doubles
-	s3LongPause  = 30 * time.Second // the longest pause, also if the storage asks for a longer one
+	s3LongPause  = 30 * time.Second // the longest pause that the storage has not asked for
 	s3AnswerSize = 64 << 10
 )
 
@@ -58,16 +57,7 @@ func NewS3Client(s S3) (*S3Client, error) {
 		DisableKeepAlives: true,
 	}
 	refuse := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	return &S3Client{S3: s, http: &http.Client{Transport: transport, CheckRedirect: refuse}, now: time.Now, wait: pause, part: s3PartSize}, nil
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-time.After(d):
-		return nil
-	}
+	return &S3Client{S3: s, http: &http.Client{Transport: transport, CheckRedirect: refuse}, now: time.Now, wait: web.Sleep, part: s3PartSize}, nil
 }
 
 // A steadyConn fails if the other side takes no bytes for some time.
@@ -148,7 +138,6 @@ func (c *S3Client) ask(ctx context.Context, r S3Request, body *io.SectionReader)
 
 // persist repeats a request that fails for a reason that can pass, with growing pauses.
 func (c *S3Client) persist(ctx context.Context, request func() error) error {
-	next := s3FirstPause
 	for attempt := 1; ; attempt++ {
 		err := request()
 		if err == nil || ctx.Err() != nil || !canPass(err) {
@@ -157,12 +146,11 @@ func (c *S3Client) persist(ctx context.Context, request func() error) error {
 		if attempt == s3Attempts {
 			return fmt.Errorf("%d attempts: %w", attempt, err)
 		}
-		d := next/2 + rand.N(next/2) //nolint:gosec // it spreads the hosts' attempts
-		if refused, ok := errors.AsType[*S3Error](err); ok {
-			d = max(d, min(refused.wait, s3LongPause))
+		pause, final := web.Backoff{First: s3FirstPause, Longest: s3LongPause}.After(attempt, err, web.MaxRetryAfter)
+		if final != nil {
+			return final
 		}
-		next = min(2*next, s3LongPause)
-		if c.wait(ctx, d) != nil {
+		if c.wait(ctx, pause) != nil {
 			return err
 		}
 	}
@@ -173,12 +161,13 @@ func canPass(err error) bool {
 	if refused, ok := errors.AsType[*S3Error](err); ok {
 		return refused.canPass()
 	}
-	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
+	if web.IsUntrusted(err) {
 		return false
 	}
+	_, stalled := errors.AsType[*web.StallError](err)
 	_, isNet := errors.AsType[*net.OpError](err)
 	timeout, ok := errors.AsType[net.Error](err)
-	return isNet || ok && timeout.Timeout() || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+	return stalled || isNet || ok && timeout.Timeout() || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
 // Page returns a page of the list of the bucket's objects, of at most so many bytes.
@@ -199,8 +188,8 @@ func (c *S3Client) Download(ctx context.Context, object string, w io.Writer) err
 	var have int64
 	tag := ""
 	return c.persist(ctx, func() error {
-		ctx, cancel := context.WithCancel(ctx)
-		defer cancel()
+		ctx, cancel := context.WithCancelCause(ctx)
+		defer cancel(nil)
 		r := S3Request{Method: http.MethodGet, Object: object, SHA256: nothingSHA256}
 		if have > 0 {
 			r.Header = map[string]string{"range": fmt.Sprintf("bytes=%d-", have)}
@@ -212,45 +201,28 @@ func (c *S3Client) Download(ctx context.Context, object string, w io.Writer) err
 		if err != nil {
 			return err
 		}
+		answer.Body = web.Watch(ctx, cancel, answer.Body, s3Patience)
 		defer func() { _ = answer.Body.Close() }()
 		if have > 0 && !strings.HasPrefix(answer.Header.Get("Content-Range"), fmt.Sprintf("bytes %d-", have)) {
 			return fmt.Errorf("the connection broke after %d bytes, and the storage does not continue a download; run the command again", have)
 		}
 		tag = answer.Header.Get("ETag")
-		idle := time.AfterFunc(s3Patience, cancel)
-		defer idle.Stop()
-		n, err := io.Copy(w, liveReader{answer.Body, idle})
+		n, err := io.Copy(w, answer.Body)
 		have += n
-		if err != nil && ctx.Err() != nil && !idle.Stop() {
-			return fmt.Errorf("the storage sent nothing for %s: %w", s3Patience, io.ErrUnexpectedEOF)
-		}
 		return err
 	})
-}
-
-// A liveReader puts the timer off with each piece of data.
-type liveReader struct {
-	io.Reader
-	idle *time.Timer
-}
-
-// Read reads and puts the timer off.
-func (r liveReader) Read(data []byte) (int, error) {
-	n, err := r.Reader.Read(data)
-	if n > 0 {
-		r.idle.Reset(s3Patience)
-	}
-	return n, err
 }
 
 // An S3Error is the refusal of a storage.
 type S3Error struct {
 	Status, Code, Message string
 
-	number int
-	wait   time.Duration // before another attempt
+	status *web.StatusError
 	remedy string
 }
+
+// Unwrap returns the status.
+func (e *S3Error) Unwrap() error { return e.status }
 
 // Error names the status of HTTP and the storage's reason.
 func (e *S3Error) Error() string {
@@ -266,12 +238,7 @@ func (e *S3Error) canPass() bool {
 	case "RequestTimeout", "SlowDown", "InternalError", "ServiceUnavailable", "Throttling", "OperationAborted", "IncompleteBody", "BadDigest":
 		return true
 	}
-	switch e.number {
-	case http.StatusRequestTimeout, http.StatusTooManyRequests, http.StatusInternalServerError, http.StatusBadGateway,
-		http.StatusServiceUnavailable, http.StatusGatewayTimeout:
-		return true
-	}
-	return false
+	return web.PassingStatus(e.status.Code)
 }
 
 // refusal reads an error of the storage, which is XML.
@@ -286,10 +253,7 @@ func (c *S3Client) refusal(answer *http.Response, body []byte) *S3Error {
 		const shown = 300
 		return plain.Line(text[:min(len(text), shown)])
 	}
-	e := &S3Error{Status: line(answer.Status), Code: line(said.Code), Message: line(said.Message), number: answer.StatusCode}
-	if seconds, err := strconv.Atoi(answer.Header.Get("Retry-After")); err == nil && seconds > 0 {
-		e.wait = time.Duration(min(seconds, int(s3LongPause/time.Second))) * time.Second
-	}
+	e := &S3Error{Status: line(answer.Status), Code: line(said.Code), Message: line(said.Message), status: web.NewStatusError(answer)}
 	if region := line(said.Region); region != "" {
 		e.remedy = "write backup.s3.region: " + region + " into the cluster file, and run kkbundle install"
 		return e
@@ -321,9 +285,9 @@ func (c *S3Client) remedyOf(e *S3Error, date string) string {
 		return "make room in the storage, or set a lifecycle rule that removes old copies from the bucket"
 	}
 	switch {
-	case e.number == http.StatusInsufficientStorage:
+	case e.status.Code == http.StatusInsufficientStorage:
 		return "make room in the storage, or set a lifecycle rule that removes old copies from the bucket"
-	case e.number/100 == 3:
+	case e.status.Code/100 == 3:
 		return "correct backup.s3.endpoint and backup.s3.region of the cluster file: the bucket is at another address"
 	case e.canPass():
 		return "the storage is overloaded or failing: see its own logs"

@@ -213,8 +213,9 @@ func TestS3ErrorsHaveRemedies(t *testing.T) {
 			}
 		})
 	}
+	after := "31"
 	fails := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Retry-After", "100000")
+		w.Header().Set("Retry-After", after)
 		s3test.Refuse(w, http.StatusBadGateway, "")
 	}))
 	defer fails.Close()
@@ -223,8 +224,13 @@ func TestS3ErrorsHaveRemedies(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "10 attempts: the storage answers 502 Bad Gateway") || !strings.Contains(err.Error(), "the next run of the timer sends it again") {
 		t.Errorf("a storage that always fails: %v", err)
 	}
-	if len(*pauses) != s3Attempts-1 || slices.Max(*pauses) > s3LongPause {
+	if len(*pauses) != s3Attempts-1 || slices.Max(*pauses) != 31*time.Second {
 		t.Errorf("pauses %v", *pauses)
+	}
+	after = "100000"
+	c, pauses = client(t, realStorage(fails.Listener.Addr().String()))
+	if _, err := c.putCopies(t.Context(), copies(t, 1)[0], place); err == nil || !strings.Contains(err.Error(), "pause of 27h46m40s") || len(*pauses) > 0 {
+		t.Errorf("a storage that asks for too long a pause: %v, pauses %v", err, *pauses)
 	}
 }
 

@@ -160,14 +160,24 @@ func procAddress(a netip.Addr) string {
 	return b.String()
 }
 
-// services queries systemd.
-func (c softwareCollector) services(ctx context.Context) {
+// units queries systemd for the units of the probe.
+func (c softwareCollector) units(ctx context.Context) {
 	s := &c.facts.Systemd
 	s.Init = c.line("/proc/1/comm") == "systemd"
+	if s.Init {
+		s.Units = c.statesOf(ctx, c.probe.Units)
+		return
+	}
+	for _, name := range c.probe.Units {
+		s.Units = append(s.Units, Unit{Name: name})
+	}
+}
+
+// services queries systemd.
+func (c softwareCollector) services(ctx context.Context) {
+	c.units(ctx)
+	s := &c.facts.Systemd
 	if !s.Init {
-		for _, name := range c.probe.Units {
-			s.Units = append(s.Units, Unit{Name: name})
-		}
 		return
 	}
 	if out, err := c.run(ctx, "systemctl", "--version"); err == nil {
@@ -175,8 +185,7 @@ func (c softwareCollector) services(ctx context.Context) {
 			s.Version = f[1]
 		}
 	}
-	s.Units = c.units(ctx, c.probe.Units)
-	for _, u := range c.units(ctx, []string{"firewalld.service", "ufw.service", "nftables.service"}) {
+	for _, u := range c.statesOf(ctx, []string{"firewalld.service", "ufw.service", "nftables.service"}) {
 		if u.Active != "active" {
 			continue
 		}
@@ -197,8 +206,8 @@ func (c softwareCollector) services(ctx context.Context) {
 	}
 }
 
-// units queries the state of units; systemctl answers in the order of the query, with an empty line between.
-func (c softwareCollector) units(ctx context.Context, names []string) []Unit {
+// statesOf queries the state of units; systemctl answers in the order of the query, with an empty line between.
+func (c softwareCollector) statesOf(ctx context.Context, names []string) []Unit {
 	if len(names) == 0 {
 		return nil
 	}

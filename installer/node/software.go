@@ -84,14 +84,16 @@ type User struct {
 	Shell string `json:"shell,omitempty"`
 }
 
-// Certificate is an X.509 certificate, the first one of its file.
+// Certificate is an X.509 certificate, the first one of its file, or that of a kubeconfig's user.
 type Certificate struct {
-	Path      string    `json:"path"`
-	Subject   string    `json:"subject,omitempty"`
-	Issuer    string    `json:"issuer,omitempty"`
-	CA        bool      `json:"ca,omitempty"`
-	NotBefore time.Time `json:"notBefore,omitzero"`
-	NotAfter  time.Time `json:"notAfter,omitzero"`
+	Path    string `json:"path"`
+	Subject string `json:"subject,omitempty"`
+	// CommonName is the one in Subject.
+	CommonName string    `json:"commonName,omitempty"`
+	Issuer     string    `json:"issuer,omitempty"`
+	CA         bool      `json:"ca,omitempty"`
+	NotBefore  time.Time `json:"notBefore,omitzero"`
+	NotAfter   time.Time `json:"notAfter,omitzero"`
 	// Names are its DNS names and addresses.
 	Names []string `json:"names,omitempty"`
 	// Problem is the reason that the rest is empty.

@@ -25,24 +25,16 @@ func autostartChecks() []Check {
 
 func startsAtBoot(s *Subject) Finding { return none(disabledUnits(s), "they are") }
 
-// disabledUnits returns the running units that nothing starts at boot. Docker starts containerd. An installation enables the units of
-// its own programs.
-func disabledUnits(s *Subject) []string {
-	nodes := []string{"kubelet.service", "containerd.service", "docker.service", "cri-docker.service", "crio.service", "k3s.service", "k3s-agent.service"}
-	var list []string
-	for _, u := range s.Facts.Systemd.Units {
-		switch {
-		case !isDisabled(u), u.Name == "fapolicyd.service":
-		case slices.Contains(nodes, u.Name) && s.Input.Install && !s.Ours():
-		case u.Name == "containerd.service" && s.Facts.Unit("docker.service").Active == "active":
-		default:
-			list = append(list, u.Name)
-		}
-	}
-	return list
+// bootUnits returns the units that are to start at boot, also those of other distributions.
+func bootUnits() []string {
+	return append(node.BootUnits(), "rke2-server.service", "rke2-agent.service")
 }
 
-// isDisabled reports whether a unit runs that nothing starts at boot.
-func isDisabled(u node.Unit) bool {
-	return u.Active == "active" && (u.File == "disabled" || strings.HasPrefix(u.File, "masked"))
+// disabledUnits returns the running units that nothing starts at boot. An installation enables the units of its own programs.
+func disabledUnits(s *Subject) []string {
+	list := s.Facts.Disabled(bootUnits()...)
+	if !s.Input.Install || s.Ours() {
+		return list
+	}
+	return slices.DeleteFunc(list, func(unit string) bool { return slices.Contains(node.Services(), unit) })
 }

@@ -2,16 +2,18 @@ package precheck
 
 import (
 	"fmt"
+	"strings"
 
+	"github.com/kkbundle/kkbundle/installer/network"
 	"github.com/kkbundle/kkbundle/plain"
 )
 
 // linkChecks evaluate connection attempts between hosts. Without attempts there is no result.
-func linkChecks() []Check {
+func linkChecks(known network.Table) []Check {
 	return []Check{
 		{
 			ID: "links", Groups: []string{GroupNetwork}, Level: Block, Title: "the host reaches the others on the ports of their roles", Rule: reachesOthers,
-			LevelOf: linkLevel, Varies: "warns if only ports are closed that not every setting of the pod network uses, such as Calico's 179",
+			LevelOf: linkLevel, Varies: "warns if only ports are closed that not every setting of the pod network uses, such as " + maybePorts(known),
 			Why:    "nodes could not join, or pods not reach each other",
 			Fix:    "open these ports in the firewalls between the hosts and on them, both ways",
 			Source: "Kubernetes: ports and protocols; ports of the pod network; tried between the hosts",
@@ -23,6 +25,19 @@ func linkChecks() []Check {
 			Source: "tried between the hosts with packets that must not be split",
 		},
 	}
+}
+
+// maybePorts names the ports that not every setting of a pod network uses.
+func maybePorts(known network.Table) string {
+	var list []string
+	for _, n := range known {
+		for _, p := range n.Ports {
+			if p.Maybe {
+				list = append(list, fmt.Sprintf("%s's %d", n.Title, p.Number))
+			}
+		}
+	}
+	return strings.Join(list, ", ")
 }
 
 // linkLevel is the level of the worst closed link.

@@ -3,15 +3,18 @@ package precheck
 import (
 	"slices"
 
+	"github.com/kkbundle/kkbundle/installer/network"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
 // Checks lists all checks in the order of a report. Each group is in the file of its name.
-func Checks() []Check {
+func Checks() []Check { return checksFor(network.All()) }
+
+func checksFor(known network.Table) []Check {
 	return slices.Concat(
-		supportChecks(), bundleChecks(), groupChecks(), versionChecks(), addressChecks(), pluginChecks(), endpointChecks(), // of the cluster
-		settingChecks(), machineChecks(), kernelChecks(), moduleChecks(), cgroupChecks(), sysctlChecks(), programChecks(), linkageChecks(), spaceChecks(),
-		networkChecks(), linkChecks(), portChecks(), nameChecks(), filterChecks(), selinuxChecks(),
+		supportChecks(), bundleChecks(), groupChecks(), versionChecks(), addressChecks(), pluginChecks(known), endpointChecks(), // of the cluster
+		settingChecks(), machineChecks(), kernelChecks(known), moduleChecks(), cgroupChecks(), sysctlChecks(), programChecks(), linkageChecks(), spaceChecks(),
+		networkChecks(), linkChecks(known), portChecks(), nameChecks(), filterChecks(), selinuxChecks(),
 		etcdChecks(), providedEtcdChecks(), runtimeChecks(), kubeletChecks(), leftoverChecks(),
 		registryChecks(), nfsChecks(), clockChecks(), autostartChecks(), accessChecks(),
 	)

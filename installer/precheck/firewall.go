@@ -71,7 +71,7 @@ type gap struct {
 
 // firewalldGap compares the needs of the cluster with firewalld's zones. Without these it returns all needs.
 func firewalldGap(s *Subject) gap {
-	need := gap{sources: networkTexts(s), interfaces: networkInterfaces(s.Cluster), ports: portTexts(s)}
+	need := gap{sources: networkTexts(s), interfaces: networkInterfaces(s), ports: portTexts(s)}
 	link, _, _ := interfaceOf(s.Facts, s.address)
 	var own node.FirewallZone
 	for _, z := range s.Facts.FirewallZones {
@@ -175,13 +175,19 @@ func networkTexts(s *Subject) []string {
 // portTexts returns the ports of the host's roles that others use, as number/protocol.
 func portTexts(s *Subject) []string {
 	var list []string
-	for _, p := range portsOf(s.Cluster, s.Host.Host) {
+	for _, p := range portsOf(s.Cluster, s.networks(), s.Host.Host) {
 		if !slices.Contains([]string{"haproxy", "controller manager", "scheduler"}, p.what) { // on the loopback interface
 			list = append(list, fmt.Sprintf("%d/%s", p.number, p.network))
 		}
 	}
-	if hasNetwork(s.Cluster, manifest.NetworkCalico) && s.Host.Is(manifest.RoleCluster) {
-		list = append(list, "5473/tcp") // Typha
+	if s.Host.Is(manifest.RoleCluster) {
+		for _, n := range s.networks() {
+			for _, p := range n.Ports {
+				if p.Some {
+					list = append(list, fmt.Sprintf("%d/%s", p.Number, p.Protocol))
+				}
+			}
+		}
 	}
 	if s.Cluster.Storage.NFS && s.Host.Is(manifest.RoleNFS) {
 		list = append(list, "2049/tcp")
@@ -189,21 +195,12 @@ func portTexts(s *Subject) []string {
 	return list
 }
 
-// networkInterfaces returns the interfaces of the pod network as firewalld writes them: "+" stands for any end of a name. Kube-OVN's
-// and Hybridnet's pods have interfaces whose names begin differently; the networks of pods cover these.
-func networkInterfaces(c *manifest.Cluster) []string {
+// networkInterfaces returns the interfaces of the pod network as firewalld writes them: "+" stands for any end of a name.
+func networkInterfaces(s *Subject) []string {
 	var list []string
-	for _, network := range networks(c) {
-		switch network {
-		case manifest.NetworkFlannel:
-			list = append(list, "cni0", "flannel.1", "flannel-v6.1")
-		case manifest.NetworkCalico:
-			list = append(list, "cali+", "vxlan.calico", "vxlan-v6.calico")
-		case manifest.NetworkCilium:
-			list = append(list, "lxc+", "cilium_host", "cilium_net", "cilium_vxlan")
-		case manifest.NetworkKubeOVN:
-			list = append(list, "ovn0", "genev_sys_6081")
-		case manifest.NetworkHybridnet, manifest.NetworkMultus, manifest.NetworkNone:
+	for _, n := range s.networks() {
+		for _, name := range n.Carrying() {
+			list = append(list, strings.ReplaceAll(name, "*", "+"))
 		}
 	}
 	return list

@@ -6,11 +6,12 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/kkbundle/kkbundle/installer/network"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
 // kernelChecks check the kernel.
-func kernelChecks() []Check {
+func kernelChecks(known network.Table) []Check {
 	return []Check{
 		{
 			ID: "kernel", Groups: []string{GroupOS}, Level: Block, Title: "the kernel is new enough", Rule: hasKernel, Roles: cluster(),
@@ -22,7 +23,7 @@ func kernelChecks() []Check {
 			ID: "kernel-network", Groups: []string{GroupOS, GroupNetwork}, Level: Block, Title: "the kernel is new enough for the pod network and kube-proxy", Rule: hasNetworkKernel, Roles: cluster(),
 			Why:    "programs that they load into the kernel are refused by an older one",
 			Fix:    "update the kernel, or choose another cni.type or kubernetes.proxyMode",
-			Source: "Kubespray (cilium 4.9.17); Cilium's system requirements (5.4 or RHEL 8.6 since 1.16, 5.10 or RHEL 8.10 since 1.18); Kubernetes: nftables mode (5.13)",
+			Source: kernelSources(known) + "; Kubernetes: nftables mode (" + nftablesKernel + ")",
 		},
 		{
 			ID: "kernel-tested", Groups: []string{GroupOS}, Level: Warn, Title: "the kernel is one that Kubernetes is tested with", Rule: isTestedKernel, Roles: cluster(),
@@ -79,25 +80,21 @@ func isBefore(version string, than ...int) bool {
 	return len(v) > 0 && slices.Compare(v[:min(len(v), len(than))], than) < 0
 }
 
-// networks returns the pod networks of the cluster: multus adds one to another.
-func networks(c *manifest.Cluster) []manifest.NetworkType {
-	if c.CNI.Type == manifest.NetworkMultus {
-		return []manifest.NetworkType{manifest.NetworkMultus, c.CNI.With}
-	}
-	return []manifest.NetworkType{c.CNI.Type}
-}
-
-func hasNetwork(c *manifest.Cluster, name manifest.NetworkType) bool {
-	return slices.Contains(networks(c), name)
-}
+// nftablesKernel is the least kernel for kube-proxy's mode nftables.
+const nftablesKernel = "5.13"
 
 func hasNetworkKernel(s *Subject) Finding {
-	least := ciliumKernel(s.Cluster)
-	if isForCilium(s.Facts.Kernel, least) {
-		least = ""
+	least := ""
+	raise := func(to string) {
+		if slices.Compare(numbers(least), numbers(to)) < 0 {
+			least = to
+		}
+	}
+	for _, n := range s.networks() {
+		raise(leastKernel(n, s))
 	}
 	if s.Cluster.Kubernetes.ProxyMode == manifest.ProxyNFTables {
-		least = "5.13" // more than any Cilium requires
+		raise(nftablesKernel)
 	}
 	if least == "" {
 		return skip()
@@ -105,35 +102,41 @@ func hasNetworkKernel(s *Subject) Finding {
 	return atLeast(s.Facts.Kernel, least)
 }
 
-// isForCilium reports whether a kernel is one that Cilium names as equivalent to the version that it requires: the 4.18 of
-// RHEL 8.6 and its rebuilds for 5.4, that of RHEL 8.10 for 5.10. It names no 4.19 of another distribution.
-// https://docs.cilium.io/en/stable/operations/system_requirements/
-func isForCilium(kernel, least string) bool {
-	const rhel86, rhel810 = 372, 553
-	build := rhel810
-	switch least {
-	case "":
-		return false
-	case "5.4":
-		build = rhel86
+// leastKernel returns the least kernel for the cluster's release of a pod network, "" if it needs none or the host's is one that the
+// network names as equivalent. Of a network below another one the newest release counts: cni.version is the other one's.
+func leastKernel(n network.Network, s *Subject) string {
+	release := ""
+	if s.Cluster.CNI.Type == n.Name {
+		release = s.Cluster.CNI.Version
 	}
-	v := numbers(strings.ReplaceAll(kernel, "-", "."))
-	const number = 3
-	return strings.Contains(kernel, ".el8") && len(v) > number && slices.Equal(v[:number], []int{4, 18, 0}) && v[number] >= build
+	for _, k := range n.Kernels {
+		if len(k.Before) > 0 && !isBefore(release, k.Before...) {
+			continue
+		}
+		if isOfRHEL8(s.Facts.Kernel, k.RHEL8) {
+			return ""
+		}
+		return k.Least
+	}
+	return ""
 }
 
-// ciliumKernel returns the least kernel for the cluster's Cilium, "" without Cilium.
-func ciliumKernel(c *manifest.Cluster) string {
-	switch v := c.CNI.Version; {
-	case !hasNetwork(c, manifest.NetworkCilium):
-		return ""
-	case c.CNI.Type == manifest.NetworkCilium && isBefore(v, 1, 16):
-		return "4.9.17"
-	case c.CNI.Type == manifest.NetworkCilium && isBefore(v, 1, 18):
-		return "5.4"
-	default:
-		return "5.10"
+// isOfRHEL8 reports whether a kernel is the 4.18 of RHEL 8 or a rebuild of it, of this build or a later one; no build is 0.
+func isOfRHEL8(kernel string, build int) bool {
+	v := numbers(strings.ReplaceAll(kernel, "-", "."))
+	const number = 3
+	return build > 0 && strings.Contains(kernel, ".el8") && len(v) > number && slices.Equal(v[:number], []int{4, 18, 0}) && v[number] >= build
+}
+
+// kernelSources names where the least kernels of pod networks are from.
+func kernelSources(known network.Table) string {
+	var list []string
+	for _, n := range known {
+		if n.KernelSource != "" {
+			list = append(list, n.KernelSource)
+		}
 	}
+	return strings.Join(list, "; ")
 }
 
 // isMaintained reports whether a kernel is from an enterprise distribution, with more features than its number tells.

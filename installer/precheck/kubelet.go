@@ -97,9 +97,6 @@ func isService(s *Subject) Finding {
 	}
 }
 
-// pkiDirs are kubeadm's certificate directories.
-func pkiDirs() []string { return []string{"/etc/kubernetes/pki", "/etc/kubernetes/pki/etcd"} }
-
 // hasLastingCertificates uses the host's own clock.
 func hasLastingCertificates(s *Subject) Finding {
 	now := time.Unix(0, s.Facts.Clock)

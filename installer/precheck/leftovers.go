@@ -112,13 +112,9 @@ func hasNoForeignArguments(s *Subject) Finding {
 	return fail(strings.Join(found, "; "))
 }
 
-// isPodInterface reports whether an interface belongs to a pod network.
-func isPodInterface(name string) bool {
-	if slices.Contains([]string{"cni0", "kube-ipvs0", "nodelocaldns", "kube-bridge", "ovn0", "mynet0", "vxlan.calico"}, name) {
-		return true
-	}
-	prefixes := []string{"flannel.", "flannel-", "cali", "cilium_", "lxc_", "vxlan-v6.calico", "wireguard.cali"}
-	return slices.ContainsFunc(prefixes, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
+// isPodInterface reports whether an interface belongs to a pod network, or to Kubernetes.
+func (s *Subject) isPodInterface(name string) bool {
+	return slices.Contains([]string{"kube-ipvs0", "nodelocaldns", "kube-bridge", "mynet0"}, name) || s.known.IsTelling(name)
 }
 
 func hasNoOldNetwork(s *Subject) Finding {
@@ -127,7 +123,7 @@ func hasNoOldNetwork(s *Subject) Finding {
 	}
 	var found []string
 	for _, i := range s.Facts.Interfaces {
-		if isPodInterface(i.Name) {
+		if s.isPodInterface(i.Name) {
 			found = append(found, i.Name)
 		}
 	}
@@ -145,34 +141,14 @@ func hasNoOldNetwork(s *Subject) Finding {
 	return pass("none")
 }
 
-// networkFiles returns the names of pod networks' configuration files.
-func networkFiles(network manifest.NetworkType) []string {
-	switch network {
-	case manifest.NetworkFlannel:
-		return []string{"10-flannel.conflist"}
-	case manifest.NetworkCalico:
-		return []string{"10-calico.conflist"}
-	case manifest.NetworkCilium:
-		return []string{"05-cilium.conflist"}
-	case manifest.NetworkKubeOVN:
-		return []string{"01-kube-ovn.conflist"}
-	case manifest.NetworkHybridnet:
-		return []string{"06-hybridnet.conflist", "00-hybridnet.conflist"}
-	case manifest.NetworkMultus:
-		return []string{"00-multus.conf", "00-multus.conflist"}
-	default:
-		return nil
-	}
-}
-
 func hasNoForeignCNI(s *Subject) Finding {
-	if s.Ours() && s.Cluster.CNI.Type == manifest.NetworkNone {
+	if s.Ours() && !s.Cluster.CNI.Type.Installed() {
 		return pass("the pod network is the user's own") // and the files must exist by now
 	}
 	var ours, found []string
 	if s.Ours() {
-		for _, network := range networks(s.Cluster) {
-			ours = append(ours, networkFiles(network)...)
+		for _, n := range s.networks() {
+			ours = append(ours, n.Configs...)
 		}
 	}
 	for _, name := range s.Facts.Path(cniDir).Entries {

@@ -1,8 +1,10 @@
 package precheck
 
 import (
+	"fmt"
 	"slices"
 
+	"github.com/kkbundle/kkbundle/installer/network"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -44,7 +46,7 @@ type way struct {
 }
 
 // ways lists the connections that a cluster's hosts need. The numbers are the programs' defaults.
-func ways(c *manifest.Cluster) []way {
+func ways(c *manifest.Cluster, networks network.Table) []way {
 	cp, nodes := []manifest.Role{manifest.RoleControlPlane}, []manifest.Role{manifest.RoleCluster}
 	list := []way{
 		{network: "tcp", port: manifest.DefaultPort, what: "API server", from: nodes, to: cp},
@@ -69,33 +71,28 @@ func ways(c *manifest.Cluster) []way {
 	if c.Storage.NFS {
 		list = append(list, way{network: "tcp", port: 2049, what: "NFS", from: nodes, to: []manifest.Role{manifest.RoleNFS}})
 	}
-	return append(list, podWays(c, nodes)...)
+	for _, n := range networks {
+		list = append(list, podWays(n, nodes)...)
+	}
+	return list
 }
 
-// podWays returns those of the pod network.
-func podWays(c *manifest.Cluster, nodes []manifest.Role) []way {
-	peer := func(network string, port int, what string) way {
-		return way{network: network, port: port, what: what, from: nodes, to: nodes, peers: true}
-	}
-	switch c.CNI.Primary() {
-	case manifest.NetworkFlannel:
-		return []way{peer("udp", 8472, "flannel (VXLAN)")}
-	case manifest.NetworkCalico:
-		bgp := peer("tcp", 179, "calico (BGP)")
-		bgp.maybe = true
-		return []way{peer("udp", 4789, "calico (VXLAN)"), bgp}
-	case manifest.NetworkCilium:
-		return []way{peer("udp", 8472, "cilium (VXLAN)"), peer("tcp", 4240, "cilium (health)")}
-	case manifest.NetworkHybridnet:
-		return []way{peer("udp", 8472, "hybridnet (VXLAN)")}
-	case manifest.NetworkKubeOVN:
-		databases := func(port int) way {
-			return way{network: "tcp", port: port, what: "kube-ovn (OVN)", from: nodes, to: []manifest.Role{manifest.RoleControlPlane}}
+// podWays returns those of a pod network.
+func podWays(n network.Network, nodes []manifest.Role) []way {
+	var list []way
+	for _, p := range n.Ports {
+		w := way{network: p.Protocol, port: p.Number, what: fmt.Sprintf("%s (%s)", n.Name, p.For), from: nodes, maybe: p.Maybe}
+		switch p.Caller {
+		case network.PeersCall:
+			w.to, w.peers = nodes, true
+		case network.MembersCall:
+			w.to = []manifest.Role{manifest.RoleControlPlane}
+		default:
+			continue
 		}
-		return []way{peer("udp", 6081, "kube-ovn (Geneve)"), databases(6641), databases(6642)}
-	default:
-		return nil
+		list = append(list, w)
 	}
+	return list
 }
 
 // neighbours is how many of the following hosts in the inventory a host is tried with as a peer, in both directions,
@@ -105,13 +102,15 @@ const neighbours = 2
 // Links returns the connections between hosts that their roles need, not tried yet, in the inventory's order. Hosts
 // without facts or without an address are left out. With few control planes, the number of links grows linearly with
 // the number of hosts.
-func Links(c *manifest.Cluster, hosts []Host) []Link {
+func Links(c *manifest.Cluster, hosts []Host) []Link { return links(network.All(), c, hosts) }
+
+func links(all network.Table, c *manifest.Cluster, hosts []Host) []Link {
 	c = c.WithDefaults()
 	known := slices.DeleteFunc(slices.Clone(hosts), func(h Host) bool {
 		return h.Facts == nil || !AddressFor(c, h.Host, h.Facts).IsValid()
 	})
 	var list []Link
-	for _, w := range ways(c) {
+	for _, w := range ways(c, all.Of(c)) {
 		senders := having(known, w.from)
 		central := having(senders, []manifest.Role{manifest.RoleControlPlane})
 		for i, to := range having(known, w.to) {

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/kkbundle/kkbundle/installer/network"
 	"github.com/kkbundle/kkbundle/installer/node"
 	"github.com/kkbundle/kkbundle/plain"
 )
@@ -74,7 +75,7 @@ func (s Selection) chooses(id string) bool {
 }
 
 // TriesLinks reports whether a check of links between hosts is selected.
-func (s Selection) TriesLinks() bool { return len(s.Of(linkChecks())) > 0 }
+func (s Selection) TriesLinks() bool { return len(s.Of(linkChecks(network.All()))) > 0 }
 
 // ReadsPrograms reports whether the check of the bundle's programs is selected.
 func (s Selection) ReadsPrograms() bool { return s.chooses(linkageID) }

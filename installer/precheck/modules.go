@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/kkbundle/kkbundle/installer/network"
 	"github.com/kkbundle/kkbundle/installer/node"
 	"github.com/kkbundle/kkbundle/manifest"
 )
@@ -36,22 +37,15 @@ type moduleNeed []string
 func (n moduleNeed) String() string { return strings.Join(n, " or ") }
 
 // moduleNeeds returns the kernel modules that the cluster needs.
-func moduleNeeds(c *manifest.Cluster) []moduleNeed {
+func moduleNeeds(c *manifest.Cluster, networks network.Table) []moduleNeed {
 	list := []moduleNeed{{"overlay"}, {"br_netfilter"}}
 	need := func(names ...string) {
 		for _, name := range names {
 			list = append(list, moduleNeed{name})
 		}
 	}
-	for _, network := range networks(c) {
-		switch network {
-		case manifest.NetworkFlannel, manifest.NetworkCilium, manifest.NetworkHybridnet:
-			need("vxlan")
-		case manifest.NetworkCalico:
-			need("vxlan", "ip_set", "xt_set") // Felix matches sets of addresses
-		case manifest.NetworkKubeOVN:
-			need("openvswitch", "geneve")
-		}
+	for _, n := range networks {
+		need(n.Modules...)
 	}
 	switch c.Kubernetes.ProxyMode {
 	case manifest.ProxyIPVS:
@@ -74,19 +68,22 @@ func moduleNeeds(c *manifest.Cluster) []moduleNeed {
 }
 
 // Modules returns the kernel modules that checks of the cluster look for.
-func Modules(c *manifest.Cluster) []string {
+func Modules(c *manifest.Cluster) []string { return modules(c, network.All().Of(c)) }
+
+func modules(c *manifest.Cluster, networks network.Table) []string {
 	var list []string
-	for _, need := range moduleNeeds(c) {
+	for _, need := range moduleNeeds(c, networks) {
 		list = append(list, need...)
 	}
 	return unique(list)
 }
 
 func hasModules(s *Subject) Finding {
-	if found := forbidden(s.Facts, s.Cluster); len(found) > 0 {
+	needs := moduleNeeds(s.Cluster, s.networks())
+	if found := forbidden(s.Facts, needs); len(found) > 0 {
 		return fail("forbidden: " + strings.Join(found, ", ") + "; take the lines out there, and restart the host if it is the kernel's command line")
 	}
-	missing, untold := lacking(s.Facts, s.Cluster)
+	missing, untold := lacking(s.Facts, needs)
 	if len(missing) == 0 && len(untold) > 0 {
 		return unknown("no information from the host about " + strings.Join(untold, ", "))
 	}
@@ -97,9 +94,9 @@ func hasModules(s *Subject) Finding {
 }
 
 // forbidden returns the needed modules that the host's configuration keeps from being loaded, with the places.
-func forbidden(f *node.Facts, c *manifest.Cluster) []string {
+func forbidden(f *node.Facts, needs []moduleNeed) []string {
 	var found []string
-	for _, need := range moduleNeeds(c) {
+	for _, need := range needs {
 		if slices.ContainsFunc(need, func(name string) bool { return f.Modules[name].Usable() }) {
 			continue
 		}
@@ -113,8 +110,8 @@ func forbidden(f *node.Facts, c *manifest.Cluster) []string {
 }
 
 // lacking returns the needs that the host's kernel does not meet, and those that the host told nothing about.
-func lacking(f *node.Facts, c *manifest.Cluster) (missing, untold []string) {
-	for _, need := range moduleNeeds(c) {
+func lacking(f *node.Facts, needs []moduleNeed) (missing, untold []string) {
+	for _, need := range needs {
 		told := false
 		usable := slices.ContainsFunc(need, func(name string) bool {
 			told = told || f.Modules[name] == node.ModuleMissing || f.Modules[name] == node.ModuleForbidden

@@ -174,7 +174,7 @@ func hasNoForeignRoute(s *Subject) Finding {
 	_, own, _ := interfaceOf(s.Facts, s.address)
 	var found []string
 	for _, r := range s.Facts.AllRoutes {
-		if r.To.Bits() == 0 || r.To == own || isPodInterface(r.Interface) {
+		if r.To.Bits() == 0 || r.To == own || s.isPodInterface(r.Interface) {
 			continue
 		}
 		for _, of := range clusterNetworks(s.Cluster) {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/kkbundle/kkbundle/installer/network"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/plain"
 )
@@ -61,28 +62,25 @@ func addressChecks() []Check {
 }
 
 // pluginChecks check the pod network and kube-proxy.
-func pluginChecks() []Check {
-	return []Check{
-		{
-			ID: "plugin", Groups: []string{GroupNetwork}, Level: Block, Title: "the pod network is a known one", Rule: isKnownPlugin, OfCluster: true,
-			Why:    "nobody would install it, and pods would get no addresses",
-			Fix:    "write one of " + strings.Join(texts(plugins()), ", ") + " into cni.type of the cluster file",
-			Source: "KubeKey v4 network_precheck, where kube-ovn and kubeovn are one",
-		},
-		{
-			ID: "hybridnet", Groups: []string{GroupNetwork}, Level: Block, Title: "this Kubernetes can have Hybridnet", Rule: canHybridnet, OfCluster: true,
-			Why:    "Hybridnet uses interfaces that Kubernetes has since 1.16",
-			Fix:    "choose a newer kubernetes.version or another cni.type",
-			Source: "KubeKey v4 network_precheck (v1.16.0)",
-		},
-		{
-			ID: "proxy-mode", Groups: []string{GroupNetwork}, Level: Block, Title: "kube-proxy's mode goes with this Kubernetes", Rule: isFittingMode, OfCluster: true,
-			LevelOf: modeLevel, Varies: "warns of ipvs, which works and is deprecated since 1.35",
-			Why:    "kube-proxy refuses a mode that it does not have, and ipvs will be taken out",
-			Fix:    "write iptables, or nftables from 1.31 on, into kubernetes.proxyMode of the cluster file",
-			Source: "Kubespray; Kubernetes KEP-3866 (nftables) and KEP-5495 (ipvs)",
-		},
+func pluginChecks(known network.Table) []Check {
+	list := []Check{{
+		ID: "plugin", Groups: []string{GroupNetwork}, Level: Block, Title: "the pod network is a known one", Rule: isKnownPlugin, OfCluster: true,
+		Why:    "nobody would install it, and pods would get no addresses",
+		Fix:    "write one of " + strings.Join(known.Names(), ", ") + " into cni.type of the cluster file",
+		Source: "KubeKey v4 network_precheck, where kube-ovn and kubeovn are one",
+	}}
+	for _, n := range known {
+		if n.Kubernetes != nil {
+			list = append(list, networkReleaseCheck(n))
+		}
 	}
+	return append(list, Check{
+		ID: "proxy-mode", Groups: []string{GroupNetwork}, Level: Block, Title: "kube-proxy's mode goes with this Kubernetes", Rule: isFittingMode, OfCluster: true,
+		LevelOf: modeLevel, Varies: "warns of ipvs, which works and is deprecated since 1.35",
+		Why:    "kube-proxy refuses a mode that it does not have, and ipvs will be taken out",
+		Fix:    "write iptables, or nftables from 1.31 on, into kubernetes.proxyMode of the cluster file",
+		Source: "Kubespray; Kubernetes KEP-3866 (nftables) and KEP-5495 (ipvs)",
+	})
 }
 
 func hasCIDRs(s *Subject) Finding {
@@ -159,10 +157,9 @@ func holdsPods(pods, mask, length int) Finding {
 	return pass(text)
 }
 
-// holdsNodes ignores networks without a fixed share for each node: calico, hybridnet and kube-ovn allocate blocks on
-// demand.
+// holdsNodes ignores networks without a fixed share for each node.
 func holdsNodes(s *Subject) Finding {
-	if !hasNetwork(s.Cluster, manifest.NetworkFlannel) && !hasNetwork(s.Cluster, manifest.NetworkCilium) {
+	if !slices.ContainsFunc(s.networks(), func(n network.Network) bool { return n.NodeShares }) {
 		return skip()
 	}
 	nodes := len(s.fleet.members[manifest.RoleCluster])
@@ -192,36 +189,36 @@ func hasServiceSize(s *Subject) Finding {
 
 func hostBits(p netip.Prefix) int { return p.Addr().BitLen() - p.Bits() }
 
-func texts(names []manifest.NetworkType) []string {
-	var list []string
-	for _, name := range names {
-		list = append(list, string(name))
-	}
-	return list
-}
-
-func plugins() []manifest.NetworkType {
-	return []manifest.NetworkType{manifest.NetworkFlannel, manifest.NetworkCalico, manifest.NetworkCilium, manifest.NetworkHybridnet, manifest.NetworkKubeOVN, manifest.NetworkMultus, manifest.NetworkNone}
-}
-
 // isKnownPlugin cannot fail for kkbundle's own files, whose parser refuses other names.
 func isKnownPlugin(s *Subject) Finding {
-	for _, name := range networks(s.Cluster) {
-		if !slices.Contains(plugins(), name) {
-			return fail(string(name))
+	networks := s.networks()
+	for _, n := range networks {
+		if !s.known.Has(n.Name) {
+			return fail(string(n.Name))
 		}
 	}
-	return pass(strings.Join(texts(networks(s.Cluster)), " with "))
+	return pass(strings.Join(networks.Names(), " with "))
 }
 
-func canHybridnet(s *Subject) Finding {
-	if !hasNetwork(s.Cluster, manifest.NetworkHybridnet) {
-		return skip()
+// networkReleaseCheck checks that the cluster's Kubernetes can have a pod network which needs a later one than the oldest.
+func networkReleaseCheck(n network.Network) Check {
+	return Check{
+		ID: string(n.Name), Groups: []string{GroupNetwork}, Level: Block, Title: "this Kubernetes can have " + n.Title, OfCluster: true,
+		Rule: func(s *Subject) Finding {
+			version := s.Cluster.Kubernetes.Version
+			switch {
+			case !s.networks().Has(n.Name):
+				return skip()
+			case isBefore(version, n.Kubernetes.Least...):
+				return fail(version)
+			default:
+				return pass(version)
+			}
+		},
+		Why:    n.Kubernetes.Why,
+		Fix:    "choose a newer kubernetes.version or another cni.type",
+		Source: n.Kubernetes.Source,
 	}
-	if isBefore(s.Cluster.Kubernetes.Version, 1, 16) {
-		return fail(s.Cluster.Kubernetes.Version)
-	}
-	return pass(s.Cluster.Kubernetes.Version)
 }
 
 func isFittingMode(s *Subject) Finding {

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/kkbundle/kkbundle/installer/network"
 	"github.com/kkbundle/kkbundle/installer/node"
 	"github.com/kkbundle/kkbundle/manifest"
 )
@@ -28,6 +29,8 @@ type port struct {
 	number  int
 	what    string
 	address netip.Addr // invalid for all addresses
+	// listeners are the programs of a pod network that have the port.
+	listeners []string
 }
 
 func tcp(number int, what string) port { return port{network: "tcp", number: number, what: what} }
@@ -53,7 +56,7 @@ func (p port) in(f *node.Facts) (node.Port, bool) {
 }
 
 // portsOf returns the ports that a host's roles need.
-func portsOf(c *manifest.Cluster, h manifest.Host) []port {
+func portsOf(c *manifest.Cluster, networks network.Table, h manifest.Host) []port {
 	var list []port
 	if h.Is(manifest.RoleControlPlane) {
 		list = append(list, tcp(manifest.DefaultPort, "API server"), tcp(10257, "controller manager"), tcp(10259, "scheduler"))
@@ -63,8 +66,8 @@ func portsOf(c *manifest.Cluster, h manifest.Host) []port {
 	}
 	if h.Is(manifest.RoleCluster) {
 		list = append(list, tcp(10250, "kubelet"))
-		for _, network := range networks(c) {
-			list = append(list, networkPorts(network)...)
+		for _, n := range networks {
+			list = append(list, networkPorts(n)...)
 		}
 	}
 	if c.ControlPlaneEndpoint.Type == manifest.EndpointHAProxy && h.Is(manifest.RoleWorker) && !h.Is(manifest.RoleControlPlane) {
@@ -106,22 +109,16 @@ func hasEtcd(c *manifest.Cluster, h manifest.Host) bool {
 	}
 }
 
-// networkPorts returns the ports of a pod network on nodes.
-func networkPorts(network manifest.NetworkType) []port {
-	switch network {
-	case manifest.NetworkFlannel:
-		return []port{udp(8472, "flannel")}
-	case manifest.NetworkCalico:
-		return []port{tcp(179, "calico"), udp(4789, "calico")}
-	case manifest.NetworkCilium:
-		return []port{tcp(4240, "cilium"), tcp(4244, "cilium"), udp(8472, "cilium")}
-	case manifest.NetworkKubeOVN:
-		return []port{tcp(6641, "kube-ovn"), tcp(6642, "kube-ovn"), udp(6081, "kube-ovn")}
-	case manifest.NetworkHybridnet:
-		return []port{udp(8472, "hybridnet")}
-	default:
-		return nil
+// networkPorts returns the ports that every node needs for a pod network, those of TCP first.
+func networkPorts(n network.Network) []port {
+	var list []port
+	for _, p := range n.Ports {
+		if !p.Some {
+			list = append(list, port{network: p.Protocol, number: p.Number, what: string(n.Name), listeners: n.Listeners})
+		}
 	}
+	slices.SortStableFunc(list, func(a, b port) int { return strings.Compare(a.network, b.network) })
+	return list
 }
 
 // isOurs reports whether a program, by its kernel name (15 bytes), is the one that uses the port in our clusters.
@@ -139,16 +136,13 @@ func (p port) isOurs(program string) bool {
 		"registry":           {"registry"},
 		"Harbor":             {"docker-proxy"},
 		"DNS cache":          {"node-cache"},
-		"calico":             {"bird", "calico-node"},
-		"cilium":             {"cilium-agent"},
-		"kube-ovn":           {"ovsdb-server"},
-	}[p.what], program)
+	}[p.what], program) || slices.Contains(p.listeners, program)
 }
 
 func hasPorts(s *Subject) Finding {
 	var busy, untold []string
 	held := false
-	for _, want := range append(portsOf(s.Cluster, s.Host.Host), nodeDNSPorts(s.Cluster, s.Host.Host)...) {
+	for _, want := range append(portsOf(s.Cluster, s.networks(), s.Host.Host), nodeDNSPorts(s.Cluster, s.Host.Host)...) {
 		name := want.String()
 		p, tried := want.in(s.Facts)
 		switch {

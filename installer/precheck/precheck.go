@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/network"
 	"github.com/kkbundle/kkbundle/installer/node"
 	"github.com/kkbundle/kkbundle/manifest"
 )
@@ -191,8 +192,12 @@ type Subject struct {
 	Misfit  error
 	Input   *Input
 	fleet   *fleet
+	known   network.Table
 	address netip.Addr // the host's, see Address
 }
+
+// networks returns the pod networks of the cluster: multus adds one to another.
+func (s *Subject) networks() network.Table { return s.known.Of(s.Cluster) }
 
 // MarkerDir holds the receipts of an installation by kkbundle. A host with receipts belongs to our cluster, or to an
 // interrupted installation: its content is no obstacle to the next run.
@@ -237,22 +242,24 @@ type Report struct {
 }
 
 // Evaluate applies all checks to all hosts and to the cluster. Its time grows linearly with the number of hosts.
-func Evaluate(in Input) Report {
+func Evaluate(in Input) Report { return evaluate(network.All(), in) }
+
+func evaluate(known network.Table, in Input) Report {
 	in.Cluster = cmp.Or(in.Cluster, &manifest.Cluster{})
 	on := in.Cluster.ForHosts(in.Inventory)
 	cluster, _ := on(manifest.Host{}) // a host without settings cannot be invalid
 	all := newFleet(&in, cluster)
-	ofCluster, ofHost := split(Checks())
+	ofCluster, ofHost := split(checksFor(known))
 	r := Report{Version: 1}
 	r.Results = make([]Result, 0, len(ofCluster)+len(in.Hosts)*len(ofHost))
-	r.evaluate(ofCluster, &Subject{Cluster: cluster, Input: &in, fleet: all})
+	r.evaluate(ofCluster, &Subject{Cluster: cluster, Input: &in, fleet: all, known: known})
 	for i, h := range in.Hosts {
 		r.Hosts = append(r.Hosts, h.Name)
 		if h.Facts == nil {
 			r.add(unreachable(h))
 			continue
 		}
-		s := &Subject{Host: h, Facts: h.Facts, Input: &in, fleet: all, address: all.addresses[i]}
+		s := &Subject{Host: h, Facts: h.Facts, Input: &in, fleet: all, known: known, address: all.addresses[i]}
 		if s.Cluster, s.Misfit = on(h.Host); s.Misfit != nil {
 			s.Cluster = cluster
 		}

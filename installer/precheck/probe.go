@@ -4,30 +4,30 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/kkbundle/kkbundle/installer/network"
 	"github.com/kkbundle/kkbundle/installer/node"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
 // ProbeFor returns the probe of a host for all checks. Directories are those of the host's Space and those that an
 // installation writes to.
-func ProbeFor(c *manifest.Cluster, h Host) node.Probe {
+func ProbeFor(c *manifest.Cluster, h Host) node.Probe { return probeFor(network.All(), c, h) }
+
+func probeFor(all network.Table, c *manifest.Cluster, h Host) node.Probe {
 	c = c.WithDefaults()
+	networks := all.Of(c)
 	p := node.Probe{
-		Units: []string{
-			"kubelet.service", "containerd.service", "docker.service", "crio.service", "etcd.service",
-			"k3s.service", "k3s-agent.service", "rke2-server.service", "rke2-agent.service", "fapolicyd.service",
-			"cri-docker.service", "chrony.service", "chronyd.service", "systemd-timesyncd.service", "ntp.service", "ntpd.service", "ntpsec.service",
-		},
+		Units:        append(bootUnits(), "fapolicyd.service"),
 		Executables:  executables(),
 		Paths:        slices.Concat(leftoverPaths(c), []string{MarkerDir, cniDir, taskDir, storageDir, crioDir}, policyFiles(containerPolicy), policyFiles(k3sPolicy)),
-		Modules:      Modules(c),
+		Modules:      modules(c, networks),
 		KernelConfig: kernelOptions(),
 		Sysctls:      sysctls(),
-		Certificates: pkiDirs(),
+		Certificates: node.CertificatePlaces(node.PKICertificate),
 		Internet:     dialAddresses(c, h.Host),
 		Vacant:       vacancies(c, h.Host),
 	}
-	for _, port := range portsOf(c, h.Host) {
+	for _, port := range portsOf(c, networks, h.Host) {
 		if port.network == "udp" {
 			p.UDPPorts = append(p.UDPPorts, port.number)
 		} else {

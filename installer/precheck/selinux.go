@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/kkbundle/kkbundle/installer/network"
 	"github.com/kkbundle/kkbundle/installer/node"
 	"github.com/kkbundle/kkbundle/manifest"
 )
@@ -107,7 +108,7 @@ func isDebian(f *node.Facts) bool {
 // Unneeded removes packages that this host does not need although its distribution has them: the policy for containers where
 // SELinux is off, and further kernel modules where no module is missing.
 func Unneeded(f *node.Facts, c *manifest.Cluster, packages []string) []string {
-	missing, _ := lacking(f, c)
+	missing, _ := lacking(f, moduleNeeds(c, network.All().Of(c)))
 	return slices.DeleteFunc(slices.Clone(packages), func(name string) bool {
 		return name == containerPolicy && f.SELinux == "" || name == "kernel-modules-extra" && len(missing) == 0
 	})

@@ -126,7 +126,7 @@ type EtcdMember struct {
 	Quota   int64  `json:"quota,omitempty"`
 }
 
-// A Certificate is a host's certificate that the cluster depends on.
+// A Certificate is a line of a Status about a certificate that the cluster depends on.
 type Certificate struct {
 	Host    string    `json:"host"`
 	File    string    `json:"file"`

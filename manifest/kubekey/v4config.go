@@ -142,14 +142,25 @@ func (r *reader) plugin(n *yaml.Node, path string) *yaml.Node {
 	if n == nil {
 		return nil
 	}
-	switch n.Value {
-	case "kubeovn":
-		return text(n, "kube-ovn")
-	case "other":
+	ours := Network(n.Value)
+	if n.Value == "other" {
 		r.note(n, "%s: kkbundle installs no other network: install it yourself; as none", path)
-		return text(n, "none")
 	}
-	return n
+	if string(ours) == n.Value {
+		return n
+	}
+	return text(n, string(ours))
+}
+
+// Network returns kkbundle's name of one of KubeKey's pod networks.
+func Network(name string) manifest.NetworkType {
+	switch name {
+	case "kubeovn":
+		return manifest.NetworkKubeOVN
+	case "other":
+		return manifest.NetworkNone
+	}
+	return manifest.NetworkType(name)
 }
 
 func (r v4Reader) runtime(o *object, t tree) {

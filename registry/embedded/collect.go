@@ -14,6 +14,8 @@ import (
 	"github.com/distribution/distribution/v3/registry/storage"
 	"github.com/distribution/distribution/v3/registry/storage/driver"
 	"github.com/distribution/distribution/v3/registry/storage/driver/filesystem"
+
+	"github.com/kkbundle/kkbundle/registry/dirlock"
 )
 
 // CollectOptions configure Collect.
@@ -32,7 +34,7 @@ type Collected struct {
 }
 
 // Collect removes blobs without a manifest. It reads everything first, and removes nothing if anything is unreadable.
-// The error is a *LockedError while a registry may write: a new blob would be lost before its manifest arrives. Memory
+// The error is a *dirlock.LockedError while a registry may write: a new blob would be lost before its manifest arrives. Memory
 // grows with the number of blobs (a digest each).
 func Collect(ctx context.Context, o CollectOptions) (Collected, error) {
 	c, err := collect(ctx, o)
@@ -46,7 +48,7 @@ func collect(ctx context.Context, o CollectOptions) (c Collected, err error) {
 	content := filesystem.New(filesystem.DriverParameters{RootDirectory: o.Dir, MaxThreads: threads})
 	switch _, err := os.Stat(path.Join(o.Dir, contentRoot, "repositories")); {
 	case errors.Is(err, fs.ErrNotExist):
-		if _, err := os.Stat(path.Join(o.Dir, LockFile)); err != nil {
+		if _, err := os.Stat(path.Join(o.Dir, dirlock.File)); err != nil {
 			return c, errors.New("no registry in this directory")
 		}
 		return c, nil // empty registry
@@ -54,11 +56,11 @@ func collect(ctx context.Context, o CollectOptions) (c Collected, err error) {
 		return c, err
 	}
 	if !o.DryRun {
-		l, err := acquire(o.Dir)
+		l, err := dirlock.Acquire(o.Dir)
 		if err != nil {
 			return c, err
 		}
-		defer func() { err = errors.Join(err, l.release()) }()
+		defer func() { err = errors.Join(err, l.Release()) }()
 	}
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	forward(o.Logger)

@@ -30,6 +30,7 @@ import (
 	"github.com/distribution/distribution/v3/registry/storage/driver/filesystem"
 	"github.com/sirupsen/logrus"
 
+	"github.com/kkbundle/kkbundle/registry/dirlock"
 	"github.com/kkbundle/kkbundle/registry/htpasswd"
 	"github.com/kkbundle/kkbundle/registry/httpd"
 )
@@ -64,11 +65,11 @@ type Registry struct {
 	pullers  *htpasswd.Users
 	log      *slog.Logger
 	dir      string
-	lock     *lock
+	lock     *dirlock.Lock
 	metrics  *metrics
 }
 
-// Open opens the directory. The error is a *LockedError if another process may write there. Distribution logs to
+// Open opens the directory. The error is a *dirlock.LockedError if another process may write there. Distribution logs to
 // logrus' standard logger: Open silences that and passes important messages to the Logger of the process's last Open.
 func Open(ctx context.Context, o Options) (*Registry, error) {
 	r := &Registry{users: htpasswd.New(o.Users), pullers: htpasswd.New(o.Pullers), log: o.Logger, dir: o.Dir, metrics: newMetrics()}
@@ -92,7 +93,7 @@ func (r *Registry) open(ctx context.Context, o Options) (err error) {
 	}
 	secret := rand.Text() // a read-only registry has no uploads, and its directory may not be writable
 	if !o.ReadOnly {
-		if r.lock, err = acquire(o.Dir); err != nil {
+		if r.lock, err = dirlock.Acquire(o.Dir); err != nil {
 			return err
 		}
 		if secret, err = keepSecret(o.Dir); err != nil {
@@ -166,7 +167,7 @@ func (r *Registry) Close() error {
 		errs = append(errs, r.app.Shutdown())
 	}
 	if r.lock != nil {
-		errs = append(errs, r.lock.release())
+		errs = append(errs, r.lock.Release())
 	}
 	return errors.Join(errs...)
 }

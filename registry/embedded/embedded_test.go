@@ -26,6 +26,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 	"golang.org/x/crypto/bcrypt"
 
+	"github.com/kkbundle/kkbundle/registry/dirlock"
 	"github.com/kkbundle/kkbundle/registry/embedded"
 )
 
@@ -145,7 +146,7 @@ func TestSparseIndexDeleteAndCollect(t *testing.T) {
 	if resp.StatusCode != http.StatusCreated {
 		t.Fatalf("an index without all its platforms: %s", resp.Status)
 	}
-	if _, err := embedded.Collect(t.Context(), embedded.CollectOptions{Dir: dir}); !errors.As(err, new(*embedded.LockedError)) {
+	if _, err := embedded.Collect(t.Context(), embedded.CollectOptions{Dir: dir}); !errors.As(err, new(*dirlock.LockedError)) {
 		t.Errorf("collecting beside a registry that writes: %v", err)
 	}
 	stop()
@@ -286,7 +287,7 @@ func TestUploadsContinueAfterARestart(t *testing.T) {
 	}
 	location := at(request(t, http.MethodPost, "http://"+host+"/v2/app/blobs/uploads/", http.NoBody), http.StatusAccepted, host)
 	location = at(request(t, http.MethodPatch, location, strings.NewReader("hello ")), http.StatusAccepted, host)
-	if _, err := embedded.Open(t.Context(), embedded.Options{Dir: dir}); !errors.As(err, new(*embedded.LockedError)) {
+	if _, err := embedded.Open(t.Context(), embedded.Options{Dir: dir}); !errors.As(err, new(*dirlock.LockedError)) {
 		t.Errorf("a second registry in the directory: %v", err)
 	}
 	http.DefaultClient.CloseIdleConnections()

@@ -18,6 +18,7 @@ import (
 	"github.com/opencontainers/image-spec/specs-go"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/kkbundle/kkbundle/registry/dirlock"
 	"github.com/kkbundle/kkbundle/registry/embedded"
 )
 
@@ -153,7 +154,7 @@ func TestTwoCollections(t *testing.T) {
 			defer mu.Unlock()
 			if err == nil {
 				worked++
-			} else if !errors.As(err, new(*embedded.LockedError)) {
+			} else if !errors.As(err, new(*dirlock.LockedError)) {
 				t.Error(err)
 			}
 			manifests += done.Manifests

@@ -66,7 +66,6 @@ func answers(t *testing.T) [][2]string {
 		{"ca.crt", string(ca)},
 		{"admin.conf", "apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: \"https://10.0.0.3:6443\"}}]\nusers: [{name: u, user: {}}]\n"},
 		{"instance-config", "containerRuntimeEndpoint: unix:///run/containerd/containerd.sock\n"},
-		{"certificates.sh", "# /etc/kubernetes/pki/ca.crt\n" + string(ca) + "# /etc/kubernetes/admin.conf\nclient-certificate-data: LS0t\n"},
 		{"ip -oneline", "2: eth0    inet 10.0.0.3/24 brd 10.0.0.255 scope global eth0\\       valid_lft forever preferred_lft forever\n3: eth1    inet6 fe80::1/64 scope link \\ x\n"},
 		{"ip ", "default via 10.0.0.1 dev eth0 proto dhcp src 10.0.0.3 metric 100\n"},
 		{"ss ", "tcp LISTEN 0 4096 *:6443 *:* users:((\"kube-apiserver\",pid=1,fd=3))\n"},

@@ -21,6 +21,7 @@ import (
 	"github.com/kkbundle/kkbundle/deploy/incluster"
 	"github.com/kkbundle/kkbundle/plain"
 	"github.com/kkbundle/kkbundle/registry"
+	"github.com/kkbundle/kkbundle/web/dial"
 )
 
 const (
@@ -87,7 +88,7 @@ func (r *ownRegistry) Open(ctx context.Context, cluster *rest.Config, dryRun boo
 	}
 	r.push.Registry, r.push.PlainHTTP = r.tunnel.Address, r.tunnel.TLS == nil
 	if r.tunnel.TLS != nil {
-		transport, err := registry.NewTransport("")
+		transport, err := dial.NewTransport(dial.Files{})
 		if err != nil {
 			return deploy.Endpoint{}, err
 		}

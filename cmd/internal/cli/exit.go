@@ -28,7 +28,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/plain"
-	"github.com/kkbundle/kkbundle/registry/embedded"
+	"github.com/kkbundle/kkbundle/registry/dirlock"
 )
 
 var errInterrupted = errors.New("interrupted; run the same command again to continue")
@@ -115,12 +115,11 @@ func exitClasses() []exitClass {
 		{24, "bundle encrypted, and no given key decrypts it", asError[*bundle.EncryptedError]},
 		{14, "some items could not be fetched; the rest is kept", asError[*fetch.Errors]},
 		{15, "registry or web server refused or unreachable", func(err error) bool {
-			return asError[*pushError](err) || asError[*pull.RefusedError](err) || asError[*download.StatusError](err) ||
-				asError[*download.ServerError](err) || asError[*deploy.RegistryError](err)
+			return asError[*pushError](err) || asError[*pull.RefusedError](err) || asError[*download.ServerError](err) || asError[*deploy.RegistryError](err)
 		}},
 		{17, "another run is at work there", func(err error) bool {
 			return asError[*task.LockedError](err) || asError[*deploy.LockedError](err) || asError[*deploy.BusyError](err) ||
-				asError[*embedded.LockedError](err) || asError[*download.BusyError](err)
+				asError[*dirlock.LockedError](err) || asError[*download.BusyError](err)
 		}},
 		{23, "the cluster is not healthy", asError[*health.UnhealthyError]},
 		{18, "a chart or YAML could not be searched for images or has an invalid one, or --strict found something undecided", func(err error) bool {

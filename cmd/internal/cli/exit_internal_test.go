@@ -17,7 +17,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/precheck"
 	"github.com/kkbundle/kkbundle/manifest"
-	"github.com/kkbundle/kkbundle/registry/embedded"
+	"github.com/kkbundle/kkbundle/registry/dirlock"
 )
 
 // TestExitCodes holds the numbers: scripts depend on them.
@@ -49,7 +49,7 @@ func TestExitCodes(t *testing.T) {
 		{&signalError{syscall.SIGHUP, errInterrupted}, 129},
 		{&signalError{syscall.SIGPIPE, some}, 141},
 		{&signalError{syscall.SIGTERM, errInterrupted}, 130},
-		{fmt.Errorf("registry directory /srv: %w", &embedded.LockedError{Dir: "/srv", PID: 7}), 17},
+		{fmt.Errorf("registry directory /srv: %w", &dirlock.LockedError{Dir: "/srv", PID: 7}), 17},
 		{&download.BusyError{Path: "x.kkb"}, 17},
 	} {
 		if got := exitCode(c.err); got != c.want {

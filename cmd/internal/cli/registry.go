@@ -3,9 +3,11 @@ package cli
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -22,8 +24,8 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/plain"
 	"github.com/kkbundle/kkbundle/registry"
-	"github.com/kkbundle/kkbundle/registry/embedded"
 	"github.com/kkbundle/kkbundle/registry/serve"
+	"github.com/kkbundle/kkbundle/web/dial"
 )
 
 func newRegistryCmd(g *globals) *cobra.Command {
@@ -94,7 +96,7 @@ func runRegistryServe(ctx context.Context, g *globals, o registryServeOptions) e
 			return usage.Errorf("--metrics %w", err)
 		}
 	}
-	r, err := embedded.Open(ctx, embedded.Options{Dir: o.dir, Users: o.users, Pullers: o.pullers, Delete: o.delete, ReadOnly: o.readOnly, Logger: g.Logger()})
+	r, err := openRegistry(ctx, o, g.Logger())
 	if err != nil {
 		return err
 	}
@@ -106,8 +108,16 @@ func runRegistryServe(ctx context.Context, g *globals, o registryServeOptions) e
 	return errors.Join(g.runRegistry(ctx, r, c, o), r.Close())
 }
 
+// A writableRegistry is a registry in a directory: where kkbundle carries kkbundle-registry, in a process of its own.
+type writableRegistry interface {
+	Run(ctx context.Context, l net.Listener, certificate func() *tls.Certificate) error
+	RunMetrics(ctx context.Context, l net.Listener) error
+	Reload() error
+	Close() error
+}
+
 // runRegistry serves until ctx ends or a listener fails.
-func (g *globals) runRegistry(ctx context.Context, r *embedded.Registry, c *certificates, o registryServeOptions) error {
+func (g *globals) runRegistry(ctx context.Context, r writableRegistry, c *certificates, o registryServeOptions) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	l, err := listen(ctx, "--listen", o.listen)
@@ -141,12 +151,12 @@ func (g *globals) runRegistry(ctx context.Context, r *embedded.Registry, c *cert
 }
 
 // reloadRegistry reloads users and certificates.
-type reloadRegistry struct{ *embedded.Registry }
+type reloadRegistry struct{ writableRegistry }
 
-func (r reloadRegistry) Reload(context.Context) error { return r.Registry.Reload() }
+func (r reloadRegistry) Reload(context.Context) error { return r.writableRegistry.Reload() }
 
 func newRegistryGCCmd(g *globals) *cobra.Command {
-	var o embedded.CollectOptions
+	var o collectOptions
 	cmd := &cobra.Command{
 		Use:   "gc --dir DIR",
 		Short: "Garbage-collect a registry's directory",
@@ -159,25 +169,36 @@ removes nothing. Run by root, gc works as the user who owns the directory.`,
   systemctl stop kkbundle-site-registry; kkbundle registry gc --dir /var/lib/kkbundle-site-registry; systemctl start kkbundle-site-registry`,
 		Args: takes(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if o.Dir == "" {
+			if o.dir == "" {
 				return usage.Errorf("name the registry's directory with --dir DIR")
 			}
-			o.Logger = g.Logger()
 			return runRegistryGC(cmd.Context(), g, o)
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.Dir, "dir", "", "the registry's directory (required)")
-	f.BoolVar(&o.DryRun, "dry-run", false, "print what would be removed; the registry may run")
-	f.BoolVar(&o.Untagged, "untagged", false, "remove manifests without a tag too")
+	f.StringVar(&o.dir, "dir", "", "the registry's directory (required)")
+	f.BoolVar(&o.dryRun, "dry-run", false, "print what would be removed; the registry may run")
+	f.BoolVar(&o.untagged, "untagged", false, "remove manifests without a tag too")
 	return cmd
+}
+
+type collectOptions struct {
+	dir              string
+	dryRun, untagged bool
+}
+
+// collected counts the removed (or, in a dry run, removable) content.
+type collected struct {
+	Manifests int   `json:"manifests"`
+	Blobs     int   `json:"blobs"`
+	Bytes     int64 `json:"bytes"` // of the blobs
 }
 
 // collectedResult is the JSON output of registry gc.
 type collectedResult struct {
 	Version int  `json:"version"` // 1
 	DryRun  bool `json:"dryRun"`
-	embedded.Collected
+	collected
 }
 
 // becomeOwner gives up root's rights for those of the owner of a registry's directory, for the rest of the process. What is inside a
@@ -197,19 +218,19 @@ func becomeOwner(dir string) error {
 	return nil
 }
 
-func runRegistryGC(ctx context.Context, g *globals, o embedded.CollectOptions) error {
-	if err := becomeOwner(o.Dir); err != nil {
+func runRegistryGC(ctx context.Context, g *globals, o collectOptions) error {
+	if err := becomeOwner(o.dir); err != nil {
 		return err
 	}
-	c, err := embedded.Collect(ctx, o)
+	c, err := collectGarbage(ctx, o, g.Logger())
 	if err != nil {
 		return err
 	}
 	if g.JSON {
-		return g.PrintJSON(collectedResult{1, o.DryRun, c})
+		return g.PrintJSON(collectedResult{1, o.dryRun, c})
 	}
 	verb := "removed"
-	if o.DryRun {
+	if o.dryRun {
 		verb = "would remove"
 	}
 	return g.Result("%s %s and %s, %s", verb, plain.Count(c.Manifests, "manifest"), plain.Count(c.Blobs, "blob"), plain.Size(c.Bytes))
@@ -252,10 +273,7 @@ func (f *loginFlags) check() error {
 // transport returns a transport with the flags, and reports whether requests are plain HTTP: with --plain-http, or on this machine where
 // the registry speaks nothing else, as in docker.
 func (f *loginFlags) transport(ctx context.Context, g *globals, registryName string) (t *http.Transport, plainHTTP bool, err error) {
-	t, err = registry.NewTransport(f.ca)
-	if err == nil && f.cert != "" {
-		err = registry.UseCertificate(t, f.cert, f.key)
-	}
+	t, err = dial.NewTransport(dial.Files{CA: f.ca, Cert: f.cert, Key: f.key})
 	host, _, _ := strings.Cut(registryName, "/")
 	if err != nil || f.plainHTTP || f.ca+f.cert != "" || !manifest.IsLoopback(host) || !registry.SpeaksPlainHTTP(ctx, host, t) {
 		return t, f.plainHTTP, err

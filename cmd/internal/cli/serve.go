@@ -160,10 +160,11 @@ func (g *globals) onHangup(ctx context.Context, s reloader, c *certificates) (st
 				return
 			case <-signals:
 			}
-			err := s.Reload(ctx)
+			var unread error
 			if c != nil {
-				err = errors.Join(err, c.load())
+				unread = c.load()
 			}
+			err := errors.Join(s.Reload(ctx), unread)
 			if err != nil {
 				printError(g.Err, fmt.Errorf("reload failed, the old content stays in use: %w", err))
 				continue

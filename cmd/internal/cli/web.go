@@ -15,7 +15,7 @@ import (
 	"github.com/kkbundle/kkbundle/bundle/download"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/plain"
-	"github.com/kkbundle/kkbundle/registry"
+	"github.com/kkbundle/kkbundle/web/dial"
 )
 
 // isWeb reports whether path is the address of a file on a web server.
@@ -38,10 +38,7 @@ func (f *loginFlags) webClient(g *globals, address string) (*download.Client, st
 	if err := f.check(); err != nil {
 		return nil, "", err
 	}
-	t, err := registry.NewTransport(f.ca)
-	if err == nil && f.cert != "" {
-		err = registry.UseCertificate(t, f.cert, f.key)
-	}
+	t, err := dial.NewTransport(dial.Files{CA: f.ca, Cert: f.cert, Key: f.key})
 	if err != nil {
 		return nil, "", err
 	}

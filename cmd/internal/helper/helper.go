@@ -1,22 +1,71 @@
-// Package helper holds the programs that kkbundle puts on hosts and into pods, for both architectures. Code that runs there
-// comes with the kkbundle that the operator already trusts, never with a bundle.
+// Package helper holds the programs that kkbundle puts on hosts and into pods, for one architecture or both, each as a zstd stream. Code
+// that runs there comes with the kkbundle that the operator already trusts, never with a bundle.
 package helper
 
 import (
+	"bytes"
 	"embed"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
+	"sync"
+
+	"github.com/klauspost/compress/zstd"
 )
 
 //go:embed bin
 var files embed.FS
 
-// Binary returns kkbundle-node for a Linux architecture in Go's spelling ("amd64", "arm64").
-func Binary(arch string) ([]byte, error) {
-	b, err := files.ReadFile("bin/kkbundle-node-" + arch)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("this kkbundle carries no helper for linux/%s: hosts are amd64 or arm64, and `make build` puts both helpers in", arch)
+// maxProgram limits an unpacked program.
+const maxProgram = 64 << 20
+
+// Binaries returns a function that returns kkbundle-node for a Linux architecture in Go's spelling ("amd64", "arm64"). It unpacks each
+// once, for any number of hosts.
+func Binaries() func(arch string) ([]byte, error) {
+	var lock sync.Mutex
+	unpacked := map[string][]byte{}
+	return func(arch string) ([]byte, error) {
+		lock.Lock()
+		defer lock.Unlock()
+		if b := unpacked[arch]; b != nil {
+			return b, nil
+		}
+		b, err := program("kkbundle-node", arch)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("this kkbundle carries no helper for linux/%s: hosts are amd64 or arm64, and `make build-all` puts both helpers in", arch)
+		}
+		unpacked[arch] = b
+		return b, err
 	}
-	return b, err
+}
+
+// packed returns the zstd stream of a program.
+func packed(name, arch string) ([]byte, error) {
+	return files.ReadFile("bin/" + name + "-" + arch + ".zst")
+}
+
+func program(name, arch string) ([]byte, error) {
+	data, err := packed(name, arch)
+	if err != nil {
+		return nil, err
+	}
+	b, err := unpack(data)
+	if err != nil {
+		return nil, fmt.Errorf("%s for linux/%s: %w", name, arch, err)
+	}
+	return b, nil
+}
+
+func unpack(data []byte) ([]byte, error) {
+	z, err := zstd.NewReader(bytes.NewReader(data), zstd.WithDecoderConcurrency(1))
+	if err != nil {
+		return nil, err
+	}
+	defer z.Close()
+	all, err := io.ReadAll(io.LimitReader(z, maxProgram+1))
+	if err == nil && len(all) > maxProgram {
+		err = fmt.Errorf("more than %d bytes", maxProgram)
+	}
+	return all, err
 }

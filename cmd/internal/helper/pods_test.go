@@ -23,7 +23,7 @@ func TestPodProgramsAreForTheirArchitecture(t *testing.T) {
 				t.Errorf("%s for %s: machine %v, dynamically linked: %v", name, arch, f.Machine, f.Section(".interp") != nil)
 			}
 		}
-		if len(p.Registry) < 1<<20 || !bytes.HasPrefix(p.Registry, []byte{0x1f, 0x8b}) {
+		if len(p.Registry) < 1<<20 || !bytes.HasPrefix(p.Registry, []byte{0x28, 0xb5, 0x2f, 0xfd}) {
 			t.Errorf("kkbundle-registry for %s: %d bytes", arch, len(p.Registry))
 		}
 	}

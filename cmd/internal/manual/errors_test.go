@@ -33,7 +33,7 @@ func areas() []area {
 		{"Bundles and their parts", []string{"bundle", "disk", "capped"}, "11 or 1", true},
 		{"Signatures and encryption", []string{"trust", "encryption", "pki"}, "20, 24 or 1", false},
 		{"Push and registries", []string{"registry"}, "15", true},
-		{"Registries of kkbundle", []string{"registry/service", "registry/embedded", "registry/serve", "registry/htpasswd", "registry/httpd", "registry/mirror"}, "1", true},
+		{"Registries of kkbundle", []string{"registry/service", "registry/embedded", "registry/worker", "registry/dirlock", "registry/serve", "registry/htpasswd", "registry/httpd", "registry/mirror"}, "1", true},
 		{"Connections to hosts", []string{"installer/host"}, "13", true},
 		{"Precheck", []string{"installer/precheck"}, "12", true},
 		{"Install, upgrade, nodes, reset", []string{"installer"}, "16", true},

@@ -25,7 +25,7 @@ func dist(t *testing.T, key string) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
 	sources := t.TempDir()
-	for _, name := range []string{"go.mod", "go.sum", "cmd/kkbundle-node", "installer/node", "hostfile", "plain", "capped", "disk", "pki"} {
+	for _, name := range []string{"go.mod", "go.sum", "cmd/kkbundle-node", "installer/node", "hostfile", "plain", "capped", "disk", "pki", "web"} {
 		if err := os.MkdirAll(filepath.Join(sources, filepath.Dir(name)), 0o755); err != nil {
 			t.Fatal(err)
 		}

@@ -204,7 +204,7 @@ func (s *Site) Options() engine.Options {
 		Bundle:     s.Bundle,
 		WorkDir:    s.workDir,
 		Dial:       s.dial,
-		Helper:     helper.Binary,
+		Helper:     helper.Binaries(),
 		Inputs:     task.Inputs{Values: s.values, RegistryPassword: s.registryPassword()},
 		Parallel:   s.parallel,
 		StallLimit: s.stallLimit,

@@ -2,7 +2,6 @@ package inpod_test
 
 import (
 	"bytes"
-	"compress/gzip"
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
@@ -20,6 +19,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/klauspost/compress/zstd"
+
 	"github.com/kkbundle/kkbundle/deploy/incluster/inpod"
 	"github.com/kkbundle/kkbundle/pki"
 )
@@ -28,8 +29,11 @@ func TestUnpack(t *testing.T) {
 	dir := t.TempDir()
 	program := []byte("#!/bin/sh\n")
 	var packed bytes.Buffer
-	z := gzip.NewWriter(&packed)
-	_, err := z.Write(program)
+	z, err := zstd.NewWriter(&packed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = z.Write(program)
 	if err := errors.Join(err, z.Close()); err != nil {
 		t.Fatal(err)
 	}

@@ -3,19 +3,20 @@
 package inpod
 
 import (
-	"compress/gzip"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+
+	"github.com/klauspost/compress/zstd"
 )
 
 // maxProgram limits an unpacked program.
 const maxProgram = 256 << 20
 
-// Unpack writes the program whose gzip stream is the parts, in their order, to an executable file at path. The file exists only
+// Unpack writes the program whose zstd stream is the parts, in their order, to an executable file at path. The file exists only
 // if the program's SHA-256 is sum, in hexadecimal digits.
 func Unpack(path, sum string, parts []string) (err error) {
 	var readers []io.Reader
@@ -27,10 +28,11 @@ func Unpack(path, sum string, parts []string) (err error) {
 		defer f.Close()
 		readers = append(readers, f)
 	}
-	z, err := gzip.NewReader(io.MultiReader(readers...))
+	z, err := zstd.NewReader(io.MultiReader(readers...), zstd.WithDecoderConcurrency(1))
 	if err != nil {
 		return fmt.Errorf("parts of the program: %w", err)
 	}
+	defer z.Close()
 	temporary := path + ".new"
 	const executable = 0o755
 	out, err := os.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, executable)

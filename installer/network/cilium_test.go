@@ -1,6 +1,6 @@
 //go:build linux
 
-package machine
+package network
 
 import (
 	"os"
@@ -30,7 +30,7 @@ func TestRemoveCilium(t *testing.T) {
 		const inside = `set -e; mount -t bpf bpf /sys/fs/bpf; ip link set lo up; ip link add cilium_host type veth peer name cilium_net; ip link set cilium_host up
 			pins=$0; ` + rules + ` >/tmp/before; ` + agent + `; eval "$pins"; "$@"; "$@"; ` + rules + ` >/tmp/after
 			diff /tmp/before /tmp/after; find /sys/fs/bpf -mindepth 1 ! -name '*.debug' | sort`
-		args := append([]string{"--mount", "--net", "sh", "-c", "mount -t tmpfs none /tmp && " + inside, c.pins}, host.Script("remove-cilium.sh", removeCiliumScript)...)
+		args := append([]string{"--mount", "--net", "sh", "-c", "mount -t tmpfs none /tmp && " + inside, c.pins}, host.Script("remove-cilium.sh", removeCilium)...)
 		out, err := exec.CommandContext(t.Context(), "unshare", args...).CombinedOutput()
 		if err != nil || string(out) != c.left {
 			t.Errorf("%s: %v; left %q, want %q", name, err, out, c.left)

@@ -1,4 +1,5 @@
-package embedded
+// Package dirlock is the lock of a registry's directory, whose holder may change content.
+package dirlock
 
 import (
 	"errors"
@@ -12,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// LockFile is the name of the file in a registry's directory whose flock permits changing content. Its presence marks a
+// File is the name of the file in a registry's directory whose flock permits changing content. Its presence marks a
 // registry's directory.
-const LockFile = "kkbundle.lock"
+const File = "kkbundle.lock"
 
 // A LockedError means another process may write in a registry's directory.
 type LockedError struct {
@@ -36,12 +37,13 @@ func (e *LockedError) Hint() string {
 	return "stop that registry first, or run it with --read-only meanwhile"
 }
 
-// A lock lasts until the process ends, even if it is killed.
-type lock struct{ file *os.File }
+// A Lock lasts until the process ends, even if it is killed.
+type Lock struct{ file *os.File }
 
-func acquire(dir string) (*lock, error) {
+// Acquire locks a directory. The error is a *LockedError if another process holds the lock.
+func Acquire(dir string) (*Lock, error) {
 	// Garbage is collected by root in a directory of the registry's user, whose link would lead the truncation elsewhere.
-	f, err := os.OpenFile(filepath.Join(dir, LockFile), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o640)
+	f, err := os.OpenFile(filepath.Join(dir, File), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o640)
 	if err != nil {
 		return nil, err
 	}
@@ -60,10 +62,10 @@ func acquire(dir string) (*lock, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("lock: %w", err), f.Close())
 	}
-	return &lock{f}, nil
+	return &Lock{f}, nil
 }
 
-// release unlocks explicitly: a child process being started may hold a copy of the descriptor, and with it the lock.
-func (l *lock) release() error {
+// Release unlocks explicitly: a child process being started may hold a copy of the descriptor, and with it the lock.
+func (l *Lock) Release() error {
 	return errors.Join(unix.Flock(int(l.file.Fd()), unix.LOCK_UN), l.file.Close())
 }

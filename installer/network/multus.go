@@ -1,8 +1,6 @@
-package addon
+package network
 
 import (
-	"context"
-
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -10,22 +8,21 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kkbundle/kkbundle/installer/kube"
-	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
 
-// multusTask adds multus to the primary pod network: its plugin calls that network's, as in
+const multusName = "multus"
+
+// multus adds to the primary pod network: its plugin calls that network's, as in
 // https://github.com/k8snetworkplumbingwg/multus-cni/blob/v4.2.4/deployments/multus-daemonset.yml.
-func multusTask() task.Task {
-	t := manifestsTask(Multus, func(_ context.Context, t *task.Host) (applied, error) {
-		data, err := MultusManifest(t.Site.Cluster)
-		return applied{name: Multus, namespace: kube.SystemNamespace, data: data, wait: ChartWait}, err
-	})
-	t.Images = []string{Multus}
-	t.Roles = []manifest.Role{manifest.RoleControlPlane}
-	t.Leaves = task.Leaves{Paths: []string{"/opt/cni/bin/multus", "/opt/cni/bin/passthru"}} // by install_multus of v4.2
-	return t
+func multus() Network {
+	return Network{
+		Name: manifest.NetworkMultus, Title: "multus", Adds: true,
+		Images: []string{multusName}, Manifest: multusManifest,
+		Configs: []string{"00-multus.conf", "00-multus.conflist"},
+		Leaves:  Leaves{Paths: []string{"/opt/cni/bin/multus", "/opt/cni/bin/passthru"}}, // by install_multus of v4.2
+	}
 }
 
 // attachments returns the custom resource definition of further networks
@@ -55,15 +52,15 @@ func attachments() *extensionsv1.CustomResourceDefinition {
 	}
 }
 
-// MultusManifest contains no network configuration: the plugin's image generates 00-multus.conf from the other
+// multusManifest contains no network configuration: the plugin's image generates 00-multus.conf from the other
 // configurations in the directory, and again when they change. The runtime uses the file whose name sorts first.
-func MultusManifest(c *manifest.Cluster) ([]byte, error) {
-	image, err := catalog.ImageRef(c, Multus)
+func multusManifest(c *manifest.Cluster) ([]byte, error) {
+	image, err := catalog.ImageRef(c, multusName)
 	if err != nil {
 		return nil, err
 	}
-	meta := metav1.ObjectMeta{Name: Multus, Namespace: kube.SystemNamespace}
-	labels := map[string]string{"name": Multus}
+	meta := metav1.ObjectMeta{Name: multusName, Namespace: kube.SystemNamespace}
+	labels := map[string]string{"name": multusName}
 	allow := func(groups, resources []string, verbs ...string) rbacv1.PolicyRule {
 		return rbacv1.PolicyRule{APIGroups: groups, Resources: resources, Verbs: verbs}
 	}
@@ -71,7 +68,7 @@ func MultusManifest(c *manifest.Cluster) ([]byte, error) {
 		attachments(),
 		&corev1.ServiceAccount{ObjectMeta: meta},
 		&rbacv1.ClusterRole{
-			ObjectMeta: metav1.ObjectMeta{Name: Multus},
+			ObjectMeta: metav1.ObjectMeta{Name: multusName},
 			Rules: []rbacv1.PolicyRule{
 				allow([]string{"k8s.cni.cncf.io"}, []string{"network-attachment-definitions"}, "get", "list", "watch"),
 				allow([]string{""}, []string{"pods", "pods/status"}, "get", "list", "update", "watch"),
@@ -79,9 +76,9 @@ func MultusManifest(c *manifest.Cluster) ([]byte, error) {
 			},
 		},
 		&rbacv1.ClusterRoleBinding{
-			ObjectMeta: metav1.ObjectMeta{Name: Multus},
-			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: Multus},
-			Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: Multus, Namespace: kube.SystemNamespace}},
+			ObjectMeta: metav1.ObjectMeta{Name: multusName},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: multusName},
+			Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: multusName, Namespace: kube.SystemNamespace}},
 		},
 		&appsv1.DaemonSet{
 			ObjectMeta: meta,
@@ -108,7 +105,7 @@ func multusPod(image string) corev1.PodSpec {
 	}
 	return corev1.PodSpec{
 		HostNetwork:                   true,
-		ServiceAccountName:            Multus,
+		ServiceAccountName:            multusName,
 		PriorityClassName:             "system-node-critical",
 		TerminationGracePeriodSeconds: new(int64(10)),
 		Tolerations: []corev1.Toleration{

@@ -1,0 +1,28 @@
+package web
+
+import (
+	"fmt"
+	"net/http"
+)
+
+const maxRedirects = 10
+
+// A RedirectError means that a server leads nowhere, or elsewhere than a request may go. Trying again does not help.
+type RedirectError struct{ text string }
+
+// Error returns the reason.
+func (e *RedirectError) Error() string { return e.text }
+
+// CheckRedirect follows redirects without sending a login to another host, port or scheme: net/http forwards it to other ports and
+// subdomains.
+func CheckRedirect(to *http.Request, via []*http.Request) error {
+	if len(via) >= maxRedirects {
+		return &RedirectError{fmt.Sprintf("more than %d redirects", maxRedirects)}
+	}
+	if to.URL.Host != via[0].URL.Host || to.URL.Scheme != via[0].URL.Scheme {
+		for _, secret := range []string{"Authorization", "Cookie", "Proxy-Authorization"} {
+			to.Header.Del(secret)
+		}
+	}
+	return nil
+}
