@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"path"
 	"slices"
 	"strings"
 	"time"
@@ -19,6 +18,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/installer/kubeadm"
+	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/member"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -49,7 +49,7 @@ func (e *NoWayBackError) Hint() string { return e.Do }
 type rollback struct {
 	*upgrade
 	// kept are the copies of nodes, by the node's name.
-	kept map[string]keptCopy
+	kept map[string]marks.Copies
 	// approved means that the operator has agreed.
 	approved bool
 	// patience bounds the wait for an API server that may be dead.
@@ -59,7 +59,7 @@ type rollback struct {
 }
 
 func newRollback(r *engine.Run, o UpgradeOptions) *rollback {
-	return &rollback{upgrade: &upgrade{Run: r, how: o, lenient: true}, kept: map[string]keptCopy{}, member: health.EtcdMember, patience: shortAPIWait}
+	return &rollback{upgrade: &upgrade{Run: r, how: o, lenient: true}, kept: map[string]marks.Copies{}, member: health.EtcdMember, patience: shortAPIWait}
 }
 
 // Rollback brings a cluster back to the release and the settings of the bundle before its last upgrade, which may have
@@ -234,13 +234,13 @@ func (b *rollback) back(ctx context.Context, phase string, plan UpgradePlan) err
 // work on the node again and keeps the copies.
 func (b *rollback) beginTask(phase string) task.Task {
 	return task.Task{Name: "begin", Done: never, Do: func(ctx context.Context, t *task.Host) error {
-		if _, err := kubeadm.Stop(ctx, t, upgradeBegun); err != nil { // a kubeadm that lost its session would write manifests
+		if _, err := kubeadm.Stop(ctx, t, marks.UpgradeBegun); err != nil { // a kubeadm that lost its session would write manifests
 			return err
 		}
-		if err := t.Write(ctx, task.File{Path: upgradeBegun, Mode: 0o600}); err != nil {
+		if err := t.Write(ctx, marks.UpgradeBegun.File(nil)); err != nil {
 			return err
 		}
-		if err := markKept(ctx, t, finishedMark, keptMark); err != nil {
+		if err := marks.ReopenCopies(ctx, t); err != nil {
 			return err
 		}
 		if err := b.keepQuota(ctx, phase, t); err != nil {
@@ -249,7 +249,7 @@ func (b *rollback) beginTask(phase string) task.Task {
 		if err := t.Write(ctx, member.File(t.Site)); err != nil {
 			return err
 		}
-		return t.Run(ctx, "rm", "-f", serverMark)
+		return marks.Remove(ctx, t, marks.ServerUpgraded)
 	}}
 }
 
@@ -260,7 +260,7 @@ func (b *rollback) keepQuota(ctx context.Context, phase string, t *task.Host) er
 	if !ok || !t.Is(manifest.RoleControlPlane) || b.Cluster.Etcd.Type != manifest.EtcdInternal {
 		return nil
 	}
-	quota, err := kubeadm.KeepQuota(ctx, t, kept.dir+kube.ManifestsDir+"/etcd.yaml")
+	quota, err := kubeadm.KeepQuota(ctx, t, kept.Path(kube.ManifestsDir+"/etcd.yaml"))
 	if err == nil && quota > 0 && b.Cluster.Etcd.Quota == 0 {
 		b.Tell(task.Event{
 			Phase: phase, Task: "begin", Host: t.Name, State: task.Warned,
@@ -273,16 +273,16 @@ func (b *rollback) keepQuota(ctx context.Context, phase string, t *task.Host) er
 // find reads which copies nodes have, chooses the release of the bundle to which they lead, and checks that its settings are the same.
 func (b *rollback) find(ctx context.Context) error {
 	nodes := b.nodes()
-	found := make([]keptCopy, len(nodes))
+	found := make([]marks.Copies, len(nodes))
 	has := make([]bool, len(nodes))
 	if err := b.OnAll(nodes, func(i int, t *task.Host) (err error) {
-		found[i], has[i], err = copiesOf(ctx, t)
+		found[i], has[i], err = marks.FindCopies(ctx, t)
 		return err
 	}); err != nil {
 		return err
 	}
 	if has[0] {
-		if err := b.chooseStep(path.Base(found[0].dir)); err != nil {
+		if err := b.chooseStep(found[0].Release()); err != nil {
 			return err
 		}
 	}
@@ -296,7 +296,7 @@ func (b *rollback) find(ctx context.Context) error {
 		return err
 	}
 	for i, t := range nodes {
-		if has[i] && path.Base(found[i].dir) == b.Cluster.Kubernetes.Version {
+		if has[i] && found[i].Release() == b.Cluster.Kubernetes.Version {
 			b.kept[t.Name] = found[i]
 		}
 	}
@@ -326,15 +326,15 @@ func (b *rollback) refuse(do, format string, args ...any) error {
 }
 
 // leadsHere checks a node's copies against the bundle. A worker keeps the copies of an earlier step until its own turn.
-func (b *rollback) leadsHere(ctx context.Context, t *task.Host, kept keptCopy) error {
-	is := path.Base(kept.dir)
+func (b *rollback) leadsHere(ctx context.Context, t *task.Host, kept marks.Copies) error {
+	is := kept.Release()
 	if is != b.Cluster.Kubernetes.Version {
 		if !t.Is(manifest.RoleControlPlane) {
 			return nil
 		}
 		return b.refuse("give the bundle of that release, or that of an upgrade over it", "the copies of %s lead back to %s", t.Name, is)
 	}
-	data, err := t.Read(ctx, kept.dir+member.Path)
+	data, err := t.Read(ctx, kept.Path(member.Path))
 	if err != nil {
 		return fmt.Errorf("copies of %s: %w", t.Name, err)
 	}
@@ -503,7 +503,7 @@ func (b *rollback) unknownObjects(ctx context.Context) ([]string, error) {
 		if !ok {
 			continue
 		}
-		data, err := t.Read(ctx, path.Join(kept.dir, keptTypes))
+		data, err := t.Read(ctx, kept.Types())
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, err
 		}
@@ -553,7 +553,7 @@ func (b *rollback) objectsTask() task.Task {
 			if !ok {
 				continue
 			}
-			data, err := from.Read(ctx, path.Join(kept.dir, keptObjects))
+			data, err := from.Read(ctx, kept.Objects())
 			if err != nil {
 				return fmt.Errorf("objects of the cluster before its upgrade: %w", err)
 			}
@@ -603,7 +603,7 @@ func (b *rollback) settingsTask(t *task.Host) task.Task {
 	switch {
 	case ok:
 		settings.Do = func(ctx context.Context, t *task.Host) error {
-			return t.Run(ctx, append(host.Script("put-back.sh", putBackScript, kept.dir, "/"), below(kubeletSettings()...)...)...)
+			return t.Run(ctx, append(host.Script("put-back.sh", putBackScript, kept.Dir, "/"), below(kubeletSettings()...)...)...)
 		}
 	case t.Is(manifest.RoleControlPlane): // its upgrade had not begun
 		settings.Do = func(context.Context, *task.Host) error { return nil }
@@ -652,7 +652,7 @@ func (b *rollback) hasKept(ctx context.Context, t *task.Host, paths ...string) (
 	if !ok {
 		return true, nil
 	}
-	return t.Test(ctx, append(host.Script("same-files.sh", sameFilesScript, kept.dir, "/"), below(paths...)...)...)
+	return t.Test(ctx, append(host.Script("same-files.sh", sameFilesScript, kept.Dir, "/"), below(paths...)...)...)
 }
 
 // isBack reports whether a control plane is the one of the release before. It waits for an API server that misses a question.
@@ -672,7 +672,7 @@ func isRecorded(ctx context.Context, t *task.Host) (bool, error) {
 	if ok, err := member.Records(ctx, t, member.Path); err != nil || !ok {
 		return false, err
 	}
-	unfinished, err := isUnfinished(ctx, t)
+	unfinished, err := marks.IsUnfinished(ctx, t)
 	return !unfinished, err
 }
 
@@ -682,6 +682,6 @@ func (b *rollback) recordTask() task.Task {
 		if err := t.Write(ctx, member.File(t.Site)); err != nil {
 			return err
 		}
-		return t.Run(ctx, "rm", "-f", serverMark, upgradeBegun)
+		return marks.EndUpgrade(ctx, t)
 	}}
 }

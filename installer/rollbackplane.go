@@ -12,6 +12,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/plain"
@@ -96,7 +97,7 @@ func (b *rollback) putManifests(ctx context.Context, t *task.Host) error {
 	if !ok {
 		return nil // its upgrade had not begun
 	}
-	put := host.Script("put-back.sh", putBackScript, kept.dir, "/")
+	put := host.Script("put-back.sh", putBackScript, kept.Dir, "/")
 	if b.Cluster.Etcd.Type == manifest.EtcdInternal {
 		same, err := b.hasKept(ctx, t, memberManifest()...)
 		if err != nil {
@@ -118,8 +119,8 @@ func (b *rollback) putManifests(ctx context.Context, t *task.Host) error {
 }
 
 // memberIsBack waits until the member of etcd is the release of the copies and healthy.
-func (b *rollback) memberIsBack(ctx context.Context, t *task.Host, kept keptCopy) error {
-	want, err := etcdRelease(ctx, t, kept.dir+kube.ManifestsDir+"/etcd.yaml")
+func (b *rollback) memberIsBack(ctx context.Context, t *task.Host, kept marks.Copies) error {
+	want, err := etcdRelease(ctx, t, kept.Path(kube.ManifestsDir+"/etcd.yaml"))
 	if err != nil {
 		return err
 	}
@@ -141,7 +142,7 @@ func (b *rollback) etcdAllows(ctx context.Context, t *task.Host) error {
 	if !ok || b.Cluster.Etcd.Type != manifest.EtcdInternal {
 		return nil
 	}
-	was, err := etcdRelease(ctx, t, kept.dir+kube.ManifestsDir+"/etcd.yaml")
+	was, err := etcdRelease(ctx, t, kept.Path(kube.ManifestsDir+"/etcd.yaml"))
 	if err != nil {
 		return err
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/installer/kubeadm"
+	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/member"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -261,7 +262,7 @@ func (u *upgrade) turns(ctx context.Context, phase string, orders ...[][]*task.H
 	}
 	isCordoned := func(t *task.Host) bool {
 		n := kube.FindNode(states, t.Name)
-		return n != nil && inUpgrade(n)
+		return n != nil && marks.InUpgrade(n)
 	}
 	var first, others [][]*task.Host
 	for _, group := range slices.Concat(orders...) {
@@ -325,7 +326,7 @@ func stateText(ctx context.Context, t *task.Host, states []corev1.Node, apiErr e
 	if id, _, member, err := member.Recorded(ctx, t); err == nil && member {
 		parts = append(parts, "complete at "+id.Version)
 	}
-	if begun, err := t.Test(ctx, "test", "-e", upgradeBegun); err == nil && begun {
+	if begun, err := marks.UpgradeBegun.Exists(ctx, t); err == nil && begun {
 		parts = []string{"not complete"}
 	}
 	if apiErr != nil {
@@ -336,7 +337,7 @@ func stateText(ctx context.Context, t *task.Host, states []corev1.Node, apiErr e
 		if !kube.IsNodeReady(s) {
 			parts = append(parts, "not ready")
 		}
-		if inUpgrade(s) {
+		if marks.InUpgrade(s) {
 			parts = append(parts, "upgrade in progress")
 		}
 		if s.Spec.Unschedulable {

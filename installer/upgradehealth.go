@@ -21,6 +21,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/health"
 	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/installer/kubeadm"
+	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/node"
 	"github.com/kkbundle/kkbundle/installer/siteregistry"
 	"github.com/kkbundle/kkbundle/installer/task"
@@ -151,7 +152,7 @@ func (u *upgrade) nodesReady(ctx context.Context, t *task.Host, _ UpgradePlan) [
 	}
 	var errs []error
 	for _, s := range states {
-		marked := inUpgrade(&s) || u.LeftOut(s.Name)
+		marked := marks.InUpgrade(&s) || u.LeftOut(s.Name)
 		if !kube.IsNodeReady(&s) && !marked && u.Cluster.CNI.Type.Installed() {
 			reason := fmt.Sprintf("node %s is not ready: %s", s.Name, kube.NodeCondition(&s, corev1.NodeReady).Message)
 			if slices.ContainsFunc(u.workers(), func(t *task.Host) bool { return t.Name == s.Name }) {
@@ -245,7 +246,7 @@ func (u *upgrade) systemPods(ctx context.Context, t *task.Host, _ UpgradePlan) [
 	}
 	marked, resumed := map[string]bool{}, false
 	for _, s := range states {
-		if inUpgrade(&s) || u.LeftOut(s.Name) {
+		if marks.InUpgrade(&s) || u.LeftOut(s.Name) {
 			marked[s.Name], resumed = true, true
 		}
 	}

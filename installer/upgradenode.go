@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"path"
 	"slices"
 	"strings"
 	"time"
@@ -20,16 +19,10 @@ import (
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/installer/kubeadm"
+	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/member"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
-)
-
-// upgradeBegun exists while kubeadm upgrades a control plane, and while a rollback changes a node; serverMark records the version of the
-// last success.
-const (
-	upgradeBegun = task.StampDir + "/upgrade-begun"
-	serverMark   = task.StampDir + "/upgrade-control-plane"
 )
 
 //go:embed scripts/keep-files.sh
@@ -39,9 +32,9 @@ var keepFilesScript string
 // /etc/kubernetes and the cluster's objects. Copies of a node stay when the upgrade is continued, those of control planes once kubeadm has
 // begun to change one: before, they may be of a run that stopped long ago.
 func keepTask(c *manifest.Cluster) task.Task {
-	dir := func(ctx context.Context, t *task.Host) (string, error) {
+	copies := func(ctx context.Context, t *task.Host) (marks.Copies, error) {
 		id, _, _, err := member.Recorded(ctx, t)
-		return path.Join(kubeadm.UpgradeBackupDir, id.Version), err
+		return marks.CopiesOf(id.Version), err
 	}
 	return task.Task{
 		Name: "keep",
@@ -49,7 +42,7 @@ func keepTask(c *manifest.Cluster) task.Task {
 			if current, err := isCurrent(ctx, t); err != nil || current {
 				return current, err
 			}
-			to, err := dir(ctx, t)
+			to, err := copies(ctx, t)
 			if err != nil {
 				return false, err
 			}
@@ -58,17 +51,17 @@ func keepTask(c *manifest.Cluster) task.Task {
 					return false, err
 				}
 			}
-			return t.Test(ctx, "test", "-e", path.Join(to, keptMark))
+			return to.AreComplete(ctx, t)
 		},
 		Do: func(ctx context.Context, t *task.Host) error {
-			to, err := dir(ctx, t)
+			to, err := copies(ctx, t)
 			if err != nil {
 				return err
 			}
 			if err := tidyTask().Do(ctx, t); err != nil { // copies of kubeadm's copies help nobody
 				return err
 			}
-			args := host.Script("keep-files.sh", keepFilesScript, to, "/")
+			args := host.Script("keep-files.sh", keepFilesScript, to.Dir, "/")
 			for _, f := range filesOf(nodePrograms(c)) {
 				args = append(args, below(f.Path)...)
 			}
@@ -86,7 +79,7 @@ func keepTask(c *manifest.Cluster) task.Task {
 					return err
 				}
 			}
-			return t.Write(ctx, task.File{Path: path.Join(to, keptMark), Mode: 0o600})
+			return to.Complete(ctx, t)
 		},
 	}
 }
@@ -94,7 +87,7 @@ func keepTask(c *manifest.Cluster) task.Task {
 // hasBegun reports whether the upgrade or a rollback of it has begun to change a control plane, and with it the cluster's objects.
 func hasBegun(ctx context.Context, s *task.Site) (bool, error) {
 	for _, t := range s.WithRole(manifest.RoleControlPlane) {
-		if begun, err := isUnfinished(ctx, t); err != nil || begun {
+		if begun, err := marks.IsUnfinished(ctx, t); err != nil || begun {
 			return begun, err
 		}
 		if done, err := member.Records(ctx, t, member.Path); err != nil || done {
@@ -102,11 +95,6 @@ func hasBegun(ctx context.Context, s *task.Site) (bool, error) {
 		}
 	}
 	return false, nil
-}
-
-// isUnfinished reports whether an upgrade or a rollback has begun on a node and is not complete there.
-func isUnfinished(ctx context.Context, t *task.Host) (bool, error) {
-	return t.AnyExists(ctx, serverMark, upgradeBegun)
 }
 
 // nodePrograms returns the tasks that install a node's own programs.
@@ -135,11 +123,6 @@ func isCurrent(ctx context.Context, t *task.Host) (bool, error) {
 	return true, nil
 }
 
-// serverFile records the version and settings of a control plane that kubeadm upgraded.
-func serverFile(r *task.Site) task.File {
-	return task.File{Path: serverMark, Mode: 0o600, Data: member.File(r).Data}
-}
-
 // controlPlaneTask upgrades the API server, controllers, scheduler and kubeadm's etcd on a control plane. kubeadm
 // restores the previous pods if new ones do not start; an interrupted kubeadm can be run again.
 // https://kubernetes.io/docs/tasks/administer-cluster/kubeadm/kubeadm-upgrade/#recovering-from-a-failure-state
@@ -151,13 +134,13 @@ func (u *upgrade) controlPlaneTask() task.Task {
 			if ok, err := member.Records(ctx, t, member.Path); err != nil || ok {
 				return ok, err
 			}
-			return member.Records(ctx, t, serverMark)
+			return member.Records(ctx, t, string(marks.ServerUpgraded))
 		},
 		Do: func(ctx context.Context, t *task.Host) error {
-			if _, err := kubeadm.Stop(ctx, t, upgradeBegun); err != nil {
+			if _, err := kubeadm.Stop(ctx, t, marks.UpgradeBegun); err != nil {
 				return err
 			}
-			if err := t.Write(ctx, task.File{Path: upgradeBegun, Mode: 0o600, Data: nil}); err != nil {
+			if err := t.Write(ctx, marks.UpgradeBegun.File(nil)); err != nil {
 				return err
 			}
 			upgrade := upgradeOther
@@ -170,10 +153,10 @@ func (u *upgrade) controlPlaneTask() task.Task {
 			if err := task.Eventually(ctx, task.NodeReadyTimeout, func(ctx context.Context) error { return serverIsReady(ctx, t) }); err != nil {
 				return err
 			}
-			if err := t.Write(ctx, serverFile(t.Site)); err != nil {
+			if err := t.Write(ctx, marks.ServerUpgraded.File(member.File(t.Site).Data)); err != nil {
 				return err
 			}
-			return t.Run(ctx, "rm", "-f", upgradeBegun)
+			return marks.Remove(ctx, t, marks.UpgradeBegun)
 		},
 	}
 }
@@ -342,10 +325,10 @@ func (u *upgrade) nodeTasks(t *task.Host) []task.Task {
 
 // finish marks the copies of a node, so that the next upgrade keeps anew, and removes the stamps of unfinished work.
 func finish(ctx context.Context, t *task.Host) error {
-	if err := markKept(ctx, t, keptMark, finishedMark); err != nil {
+	if err := marks.FinishCopies(ctx, t); err != nil {
 		return err
 	}
-	return t.Run(ctx, "rm", "-f", serverMark, upgradeBegun)
+	return marks.EndUpgrade(ctx, t)
 }
 
 // restarted makes the kubelet's task restart it even if the programs exist: its settings are new.
@@ -376,9 +359,9 @@ func (u *upgrade) drainTask() task.Task {
 		if len(nodes) == 1 {
 			return nil
 		}
-		if !inUpgrade(n) && !n.Spec.Unschedulable {
+		if !marks.InUpgrade(n) && !n.Spec.Unschedulable {
 			// The annotation comes first, so that a run killed in between leaves no node cordoned for ever.
-			if err := api.AnnotateNode(ctx, t.Name, upgradeMark+"="+u.Cluster.Kubernetes.Version, "--overwrite"); err != nil {
+			if err := api.AnnotateNode(ctx, t.Name, marks.UpgradingAnnotation+"="+u.Cluster.Kubernetes.Version, "--overwrite"); err != nil {
 				return err
 			}
 		}
@@ -401,13 +384,13 @@ func uncordonNow(ctx context.Context, t *task.Host) error {
 	if n == nil {
 		return fmt.Errorf("%s is no longer a node of the cluster", t.Name)
 	}
-	if !inUpgrade(n) {
+	if !marks.InUpgrade(n) {
 		return nil
 	}
 	if err := api.Uncordon(ctx, t.Name); err != nil {
 		return err
 	}
-	return api.AnnotateNode(ctx, t.Name, upgradeMark+"-")
+	return api.AnnotateNode(ctx, t.Name, marks.UpgradingAnnotation+"-")
 }
 
 // settled waits until a check of a node holds. On a control plane it must hold for a while: a new kubelet answers at once, and then restarts

@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/member"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -23,15 +24,6 @@ import (
 // kubeletsBehind is the number of minor releases that a kubelet may be behind an API server.
 // https://kubernetes.io/releases/version-skew-policy/#kubelet
 const kubeletsBehind = 3
-
-// upgradeMark is the annotation of nodes that an upgrade has cordoned. Other cordoned nodes stay so.
-const upgradeMark = "kkbundle.io/upgrading"
-
-// inUpgrade reports whether an upgrade or a rollback has cordoned a node, and has not ended with it.
-func inUpgrade(n *corev1.Node) bool {
-	_, ok := n.Annotations[upgradeMark]
-	return ok
-}
 
 // An UpgradePlan is the work of an upgrade, derived from the running versions.
 type UpgradePlan struct {
@@ -174,7 +166,7 @@ func (u *upgrade) nodesOf(ctx context.Context, states []corev1.Node) ([]UpgradeN
 		if err != nil || !current {
 			return err
 		}
-		unfinished, err := isUnfinished(ctx, t)
+		unfinished, err := marks.IsUnfinished(ctx, t)
 		n.Current = !unfinished && n.mark == "" // a marked node still has to be uncordoned
 		return err
 	})
@@ -192,7 +184,7 @@ func (u *upgrade) nodesOf(ctx context.Context, states []corev1.Node) ([]UpgradeN
 // noAPIServer returns the error of a control plane whose API server does not answer, with the way out of an upgrade that stopped there.
 func noAPIServer(ctx context.Context, t *task.Host, err error) error {
 	err = fmt.Errorf("API server of %s: %w", t.Name, err)
-	if _, kept, copyErr := copiesOf(ctx, t); copyErr != nil || !kept {
+	if _, kept, copyErr := marks.FindCopies(ctx, t); copyErr != nil || !kept {
 		return err
 	}
 	return plain.Advise(err, "start it and run the same command again, or go back with kkbundle upgrade --rollback and the bundle before: "+t.Name+" has copies of that release")
@@ -200,7 +192,7 @@ func noAPIServer(ctx context.Context, t *task.Host, err error) error {
 
 // from reads the node's state in the API.
 func (n *UpgradeNode) from(s *corev1.Node) {
-	n.mark = s.Annotations[upgradeMark]
+	n.mark = s.Annotations[marks.UpgradingAnnotation]
 	n.Kubelet, n.Cordoned = s.Status.NodeInfo.KubeletVersion, s.Spec.Unschedulable
 }
 

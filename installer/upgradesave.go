@@ -2,7 +2,6 @@ package installer
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io/fs"
 	"path"
@@ -10,15 +9,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
-)
-
-const (
-	// upgradeDir is the work directory's folder for data saved before upgrades. The file upgradeNow names the version and
-	// the directory of the upgrade in progress.
-	upgradeDir = "upgrade"
-	upgradeNow = upgradeDir + "/under-way"
 )
 
 // upgradesSaved is the number of upgrades whose saved data stay.
@@ -30,15 +23,11 @@ func (u *upgrade) saveTask(plan UpgradePlan) task.Task {
 	return task.Task{
 		Name: "save", Roles: []manifest.Role{manifest.RoleControlPlane}, Where: task.First,
 		Done: func(context.Context, *task.Host) (bool, error) {
-			data, err := u.Dir.Read(upgradeNow)
-			if errors.Is(err, fs.ErrNotExist) {
-				return false, nil
-			}
-			to, _, _ := strings.Cut(string(data), " ")
+			to, err := marks.SavedFor(u.Dir)
 			return to == plan.To, err
 		},
 		Do: func(ctx context.Context, t *task.Host) error {
-			const unfinished = upgradeDir + "/unfinished"
+			const unfinished = marks.SavedUnfinished
 			if err := u.Dir.Root.RemoveAll(unfinished); err != nil {
 				return fmt.Errorf("work directory: %w", err)
 			}
@@ -54,11 +43,11 @@ func (u *upgrade) saveTask(plan UpgradePlan) task.Task {
 			if err := u.saveEtcd(ctx, t, path.Join(unfinished, "etcd.db")); err != nil {
 				return fmt.Errorf("save etcd: %w", err)
 			}
-			dir := path.Join(upgradeDir, u.Now().UTC().Format(savedTime)+"-"+plan.From+"-to-"+plan.To)
+			dir := path.Join(marks.SavedDir, u.Now().UTC().Format(savedTime)+"-"+plan.From+"-to-"+plan.To)
 			if err := u.Dir.Root.Rename(unfinished, dir); err != nil {
 				return fmt.Errorf("work directory: %w", err)
 			}
-			if err := u.Dir.Write(upgradeNow, []byte(plan.To+" "+dir+"\n")); err != nil {
+			if err := marks.Save(u.Dir, plan.To, dir); err != nil {
 				return err
 			}
 			if u.how.Saved != nil {
@@ -74,7 +63,7 @@ const savedTime = "20060102T150405Z"
 
 // forgetSaved removes the data of earlier upgrades.
 func (u *upgrade) forgetSaved() error {
-	all, err := fs.ReadDir(u.Dir.Root.FS(), upgradeDir) // sorted by name, so by time
+	all, err := fs.ReadDir(u.Dir.Root.FS(), marks.SavedDir) // sorted by name, so by time
 	if err != nil {
 		return fmt.Errorf("work directory: %w", err)
 	}
@@ -84,7 +73,7 @@ func (u *upgrade) forgetSaved() error {
 		return err != nil || !d.IsDir()
 	})
 	for _, d := range saved[:max(0, len(saved)-upgradesSaved)] {
-		if err := u.Dir.Root.RemoveAll(path.Join(upgradeDir, d.Name())); err != nil {
+		if err := u.Dir.Root.RemoveAll(path.Join(marks.SavedDir, d.Name())); err != nil {
 			return fmt.Errorf("work directory: %w", err)
 		}
 	}
@@ -111,4 +100,4 @@ func (u *upgrade) saveEtcd(ctx context.Context, t *task.Host, to string) error {
 }
 
 // saved records the end of the upgrade: the next one saves anew.
-func (u *upgrade) saved() error { return u.Dir.Remove(upgradeNow) }
+func (u *upgrade) saved() error { return marks.EndSaved(u.Dir) }

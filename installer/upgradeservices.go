@@ -8,6 +8,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/installer/health"
 	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/task"
 )
 
@@ -44,6 +45,6 @@ func (u *upgrade) nodesInService(ctx context.Context) ([]*task.Host, error) {
 	}
 	return slices.DeleteFunc(slices.Concat(u.controlPlanes(), u.workers()), func(t *task.Host) bool {
 		n := kube.FindNode(states, t.Name)
-		return n == nil || t.Conn == nil || !kube.IsNodeReady(n) || inUpgrade(n)
+		return n == nil || t.Conn == nil || !kube.IsNodeReady(n) || marks.InUpgrade(n)
 	}), nil
 }
