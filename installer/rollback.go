@@ -47,7 +47,9 @@ func (e *NoWayBackError) Hint() string { return e.Do }
 
 // A rollback is a rollback in progress.
 type rollback struct {
-	*upgrade
+	*nodeWalk
+	checkup
+	saving
 	// kept are the copies of nodes, by the node's name.
 	kept map[string]marks.Copies
 	// approved means that the operator has agreed.
@@ -59,7 +61,8 @@ type rollback struct {
 }
 
 func newRollback(r *engine.Run, o UpgradeOptions) *rollback {
-	return &rollback{upgrade: &upgrade{Run: r, how: o, lenient: true}, kept: map[string]marks.Copies{}, member: health.EtcdMember, patience: shortAPIWait}
+	w := &nodeWalk{Run: r, how: o, lenient: true}
+	return &rollback{nodeWalk: w, checkup: checkup{w}, saving: saving{w}, kept: map[string]marks.Copies{}, member: health.EtcdMember, patience: shortAPIWait}
 }
 
 // Rollback brings a cluster back to the release and the settings of the bundle before its last upgrade, which may have

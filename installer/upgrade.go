@@ -57,15 +57,26 @@ type UpgradeOptions struct {
 
 // An upgrade is an upgrade in progress.
 type upgrade struct {
-	*engine.Run
-	how UpgradeOptions
+	*nodeWalk
+	checkup
+	saving
 	// clusters has the cluster at each of the plan's steps, demands the needs of the steps between.
 	clusters map[string]*manifest.Cluster
 	demands  map[string][]manifest.Demand
 	// through has the versions of etcd that must not be skipped, by step.
 	through map[string]string
-	// worked means that nodes were upgraded or rolled back.
+	// worked means that nodes were upgraded.
 	worked bool
+}
+
+func newUpgrade(w *nodeWalk) *upgrade {
+	return &upgrade{nodeWalk: w, checkup: checkup{w}, saving: saving{w}}
+}
+
+// A nodeWalk goes over the nodes of a cluster to another release: forward in an upgrade, back in a rollback.
+type nodeWalk struct {
+	*engine.Run
+	how UpgradeOptions
 	// settle is how long a control plane has to stay ready.
 	settle time.Duration
 	// servicesWait bounds the wait for Services that follow the API. lenient means that nodes are drained after it even so.
@@ -83,7 +94,7 @@ func Upgrade(ctx context.Context, o UpgradeOptions) (engine.Report, error) {
 	if err != nil {
 		return engine.Report{}, err
 	}
-	u := &upgrade{Run: r, how: o, settle: settleTime, servicesWait: servicesWait}
+	u := newUpgrade(&nodeWalk{Run: r, how: o, settle: settleTime, servicesWait: servicesWait})
 	r.Finish = u.keepReport
 	return r.Start(ctx, u.work)
 }
@@ -251,8 +262,8 @@ func (u *upgrade) step(ctx context.Context, phase string, plan UpgradePlan) erro
 
 // turns returns groups of nodes that are drained at the same time, one group after the other. Nodes that an earlier run has left cordoned come
 // first: until they are back, pods of others may have nowhere to go.
-func (u *upgrade) turns(ctx context.Context, phase string, orders ...[][]*task.Host) ([][]*task.Host, error) {
-	lead := u.FirstControlPlane()
+func (w *nodeWalk) turns(ctx context.Context, phase string, orders ...[][]*task.Host) ([][]*task.Host, error) {
+	lead := w.FirstControlPlane()
 	var states []corev1.Node
 	if err := task.Eventually(task.InTask(ctx, phase+"/node"), apiWait, func(ctx context.Context) (err error) {
 		states, err = lead.Kube().Nodes(ctx)
@@ -306,15 +317,15 @@ func (e *StoppedError) Hint() string {
 }
 
 // stopped adds the state of the nodes to the reason of a failed upgrade.
-func (u *upgrade) stopped(ctx context.Context, to string, reason error) error {
+func (w *nodeWalk) stopped(ctx context.Context, to string, reason error) error {
 	if ctx.Err() != nil {
 		return reason
 	}
 	ctx, cancel := task.WithTimeout(task.InTask(ctx, "state"), task.FactsTimeout)
 	defer cancel()
-	states, apiErr := u.FirstControlPlane().Kube().Nodes(ctx)
+	states, apiErr := w.FirstControlPlane().Kube().Nodes(ctx)
 	e := &StoppedError{To: to, Err: reason}
-	for _, t := range slices.Concat(u.controlPlanes(), u.workers()) {
+	for _, t := range slices.Concat(w.controlPlanes(), w.workers()) {
 		e.Nodes = append(e.Nodes, t.Name+": "+stateText(ctx, t, states, apiErr))
 	}
 	return e

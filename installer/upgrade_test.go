@@ -366,7 +366,7 @@ func (s *site) upgradeWith(t *testing.T, b *bundle.Reader) *upgrade {
 	t.Helper()
 	r := s.run(t, b)
 	r.Operation, r.Rule = engine.Upgrading(), task.OtherVersion
-	return &upgrade{Run: r, how: UpgradeOptions{Options: r.Options, DrainTimeout: DrainTimeout}, servicesWait: servicesWait}
+	return newUpgrade(&nodeWalk{Run: r, how: UpgradeOptions{Options: r.Options, DrainTimeout: DrainTimeout}, servicesWait: servicesWait})
 }
 
 // bundleOf has what several clusters need.
@@ -461,7 +461,7 @@ func TestUpgradeSteps(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			u := &upgrade{Run: &engine.Run{Site: &task.Site{Cluster: tasktest.Cluster(t, "kubernetes: {version: "+c.to+"}")}}}
+			u := newUpgrade(&nodeWalk{Run: &engine.Run{Site: &task.Site{Cluster: tasktest.Cluster(t, "kubernetes: {version: "+c.to+"}")}}})
 			steps, err := u.steps(UpgradePlan{Cluster: "site", To: c.to, Nodes: c.nodes})
 			if c.err != "" {
 				var refused *RefusedError

@@ -38,7 +38,7 @@ func TestEtcdIsPassedWhereItRunsOld(t *testing.T) {
 		"too late":  {nil, []UpgradeNode{cp("cp1", "v1.34.4"), cp("cp2", "v1.33.6")}, []string{"v1.34.4"}},
 		"mid patch": {[]string{"3.5.32", "3.5.24"}, []UpgradeNode{cp("cp1", "v1.33.13"), cp("cp2", "v1.33.6")}, []string{"v1.33.13", "v1.34.4"}},
 	} {
-		u := &upgrade{Run: &engine.Run{Site: &task.Site{Cluster: tasktest.Cluster(t, "kubernetes: {version: v1.34.4}")}}}
+		u := newUpgrade(&nodeWalk{Run: &engine.Run{Site: &task.Site{Cluster: tasktest.Cluster(t, "kubernetes: {version: v1.34.4}")}}})
 		steps, err := u.steps(UpgradePlan{Cluster: "site", To: "v1.34.4", Nodes: c.nodes, etcd: c.etcd})
 		if err != nil || !slices.Equal(steps, c.steps) {
 			t.Errorf("%s: %q, %v, want %q", name, steps, err, c.steps)

@@ -345,9 +345,9 @@ func restarted(kubelet task.Task) task.Task {
 }
 
 // drainTask cordons and drains a node. A single node keeps its pods: they could run nowhere else.
-func (u *upgrade) drainTask() task.Task {
+func (w *nodeWalk) drainTask() task.Task {
 	return task.Task{Name: "drain", Done: never, Do: func(ctx context.Context, t *task.Host) error {
-		api := u.FirstControlPlane().Kube()
+		api := w.FirstControlPlane().Kube()
 		nodes, err := api.Nodes(ctx)
 		if err != nil {
 			return err
@@ -361,11 +361,11 @@ func (u *upgrade) drainTask() task.Task {
 		}
 		if !marks.InUpgrade(n) && !n.Spec.Unschedulable {
 			// The annotation comes first, so that a run killed in between leaves no node cordoned for ever.
-			if err := api.AnnotateNode(ctx, t.Name, marks.UpgradingAnnotation+"="+u.Cluster.Kubernetes.Version, "--overwrite"); err != nil {
+			if err := api.AnnotateNode(ctx, t.Name, marks.UpgradingAnnotation+"="+w.Cluster.Kubernetes.Version, "--overwrite"); err != nil {
 				return err
 			}
 		}
-		return api.Drain(ctx, t.Name, kube.Drain{Timeout: u.how.DrainTimeout, DisableEviction: u.how.DisableEviction})
+		return api.Drain(ctx, t.Name, kube.Drain{Timeout: w.how.DrainTimeout, DisableEviction: w.how.DisableEviction})
 	}}
 }
 
@@ -395,13 +395,13 @@ func uncordonNow(ctx context.Context, t *task.Host) error {
 
 // settled waits until a check of a node holds. On a control plane it must hold for a while: a new kubelet answers at once, and then restarts
 // API server and etcd because it computes their state in another way.
-func (u *upgrade) settled(ctx context.Context, t *task.Host, check func(ctx context.Context, t *task.Host) error) error {
+func (w *nodeWalk) settled(ctx context.Context, t *task.Host, check func(ctx context.Context, t *task.Host) error) error {
 	const pause = 2 * time.Second
 	return task.Eventually(ctx, health.PodsWait, func(ctx context.Context) error {
 		if err := check(ctx, t); err != nil || !t.Is(manifest.RoleControlPlane) {
 			return err
 		}
-		for left := u.settle; left > 0; left -= pause {
+		for left := w.settle; left > 0; left -= pause {
 			select {
 			case <-ctx.Done():
 				return context.Cause(ctx)
@@ -416,30 +416,30 @@ func (u *upgrade) settled(ctx context.Context, t *task.Host, check func(ctx cont
 }
 
 // nodeIsBack checks that a node's API server answers with the run's version, and its kubelet.
-func (u *upgrade) nodeIsBack(ctx context.Context, t *task.Host) error {
+func (w *nodeWalk) nodeIsBack(ctx context.Context, t *task.Host) error {
 	if t.Is(manifest.RoleControlPlane) {
 		if err := serverIsReady(ctx, t); err != nil {
 			return err
 		}
 	}
-	return u.kubeletIsBack(ctx, t)
+	return w.kubeletIsBack(ctx, t)
 }
 
 // kubeletIsBack checks that a node is ready with the kubelet of the run's version, and that the pods of Kubernetes and of
 // the pod network on it are ready. A restarted kubelet reports at once, so the node's older state does not last.
-func (u *upgrade) kubeletIsBack(ctx context.Context, t *task.Host) error {
-	api := u.FirstControlPlane().Kube()
+func (w *nodeWalk) kubeletIsBack(ctx context.Context, t *task.Host) error {
+	api := w.FirstControlPlane().Kube()
 	nodes, err := api.Nodes(ctx)
 	if err != nil {
 		return err
 	}
 	n := kube.FindNode(nodes, t.Name)
-	switch want := u.Cluster.Kubernetes.Version; {
+	switch want := w.Cluster.Kubernetes.Version; {
 	case n == nil:
 		return fmt.Errorf("%s is no longer a node of the cluster", t.Name)
 	case n.Status.NodeInfo.KubeletVersion != want:
 		return fmt.Errorf("%s still reports kubelet %s, not %s", t.Name, n.Status.NodeInfo.KubeletVersion, want)
-	case !kube.IsNodeReady(n) && u.Cluster.CNI.Type.Installed():
+	case !kube.IsNodeReady(n) && w.Cluster.CNI.Type.Installed():
 		return fmt.Errorf("node %s is not ready: %s", t.Name, kube.NodeCondition(n, corev1.NodeReady).Message)
 	}
 	var errs []error

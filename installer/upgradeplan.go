@@ -123,25 +123,25 @@ func (u *upgrade) look(ctx context.Context) (UpgradePlan, error) {
 }
 
 // controlPlanes returns the control planes, first the one where kubeadm upgrades the cluster.
-func (u *upgrade) controlPlanes() []*task.Host {
-	first := u.FirstControlPlane()
-	others := slices.DeleteFunc(u.WithRole(manifest.RoleControlPlane), func(t *task.Host) bool { return t.Name == first.Name })
+func (w *nodeWalk) controlPlanes() []*task.Host {
+	first := w.FirstControlPlane()
+	others := slices.DeleteFunc(w.WithRole(manifest.RoleControlPlane), func(t *task.Host) bool { return t.Name == first.Name })
 	return append([]*task.Host{first}, others...)
 }
 
 // workers returns the nodes to upgrade that are not control planes, in the order of the inventory.
-func (u *upgrade) workers() []*task.Host {
-	return slices.DeleteFunc(u.WithRole(manifest.RoleCluster), func(t *task.Host) bool {
-		return t.Is(manifest.RoleControlPlane) || slices.Contains(u.Scope.Without, t.Name)
+func (w *nodeWalk) workers() []*task.Host {
+	return slices.DeleteFunc(w.WithRole(manifest.RoleCluster), func(t *task.Host) bool {
+		return t.Is(manifest.RoleControlPlane) || slices.Contains(w.Scope.Without, t.Name)
 	})
 }
 
 // nodesOf combines the hosts' records with the API's nodes. The inventory has to name exactly the cluster's nodes.
-func (u *upgrade) nodesOf(ctx context.Context, states []corev1.Node) ([]UpgradeNode, error) {
-	targets := slices.Concat(u.controlPlanes(), u.workers())
+func (w *nodeWalk) nodesOf(ctx context.Context, states []corev1.Node) ([]UpgradeNode, error) {
+	targets := slices.Concat(w.controlPlanes(), w.workers())
 	nodes := make([]UpgradeNode, len(targets))
-	first := u.FirstControlPlane()
-	err := u.OnAll(targets, func(i int, t *task.Host) error {
+	first := w.FirstControlPlane()
+	err := w.OnAll(targets, func(i int, t *task.Host) error {
 		n := &nodes[i]
 		n.Name, n.ControlPlane = t.Name, t.Is(manifest.RoleControlPlane)
 		state := kube.FindNode(states, t.Name)
@@ -150,7 +150,7 @@ func (u *upgrade) nodesOf(ctx context.Context, states []corev1.Node) ([]UpgradeN
 			return err
 		}
 		if state == nil || !member {
-			return &RefusedError{u.Cluster.Metadata.Name, u.Cluster.Kubernetes.Version, t.Name + " of the inventory is not a node of the cluster", "add it first (kkbundle install with the bundle that the cluster was made from), or take it out of the inventory"}
+			return &RefusedError{w.Cluster.Metadata.Name, w.Cluster.Kubernetes.Version, t.Name + " of the inventory is not a node of the cluster", "add it first (kkbundle install with the bundle that the cluster was made from), or take it out of the inventory"}
 		}
 		n.Recorded = id.Version
 		n.from(state)
@@ -171,14 +171,14 @@ func (u *upgrade) nodesOf(ctx context.Context, states []corev1.Node) ([]UpgradeN
 		return err
 	})
 	for _, s := range states {
-		if !slices.ContainsFunc(u.WithRole(manifest.RoleCluster), func(t *task.Host) bool { return t.Name == s.Name }) {
+		if !slices.ContainsFunc(w.WithRole(manifest.RoleCluster), func(t *task.Host) bool { return t.Name == s.Name }) {
 			err = errors.Join(err, &RefusedError{
-				u.Cluster.Metadata.Name, u.Cluster.Kubernetes.Version, "node " + s.Name + " is not in the inventory and would not be upgraded",
+				w.Cluster.Metadata.Name, w.Cluster.Kubernetes.Version, "node " + s.Name + " is not in the inventory and would not be upgraded",
 				"add it to the inventory, or delete it from the cluster",
 			})
 		}
 	}
-	return append(nodes, u.leftNodes(states)...), err
+	return append(nodes, w.leftNodes(states)...), err
 }
 
 // noAPIServer returns the error of a control plane whose API server does not answer, with the way out of an upgrade that stopped there.

@@ -148,7 +148,7 @@ func ForgetRollback(ctx context.Context, o engine.Options) (engine.Report, error
 		return engine.Report{}, err
 	}
 	return r.Start(ctx, func(ctx context.Context) error {
-		if err := (&upgrade{Run: r}).checkWithout(); err != nil {
+		if err := (&nodeWalk{Run: r}).checkWithout(); err != nil {
 			return err
 		}
 		for _, t := range r.Connected(manifest.RoleCluster) {
