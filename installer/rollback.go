@@ -50,19 +50,13 @@ type rollback struct {
 	*nodeWalk
 	checkup
 	saving
-	// kept are the copies of nodes, by the node's name.
-	kept map[string]marks.Copies
 	// approved means that the operator has agreed.
 	approved bool
-	// patience bounds the wait for an API server that may be dead.
-	patience time.Duration
-	// member asks a member of kubeadm's etcd.
-	member func(ctx context.Context, t *task.Host) (health.EtcdMetrics, error)
 }
 
 func newRollback(r *engine.Run, o UpgradeOptions) *rollback {
-	w := &nodeWalk{Run: r, how: o, lenient: true}
-	return &rollback{nodeWalk: w, checkup: checkup{w}, saving: saving{w}, kept: map[string]marks.Copies{}, member: health.EtcdMember, patience: shortAPIWait}
+	w := &nodeWalk{Run: r, how: o, lenient: true, kept: map[string]marks.Copies{}, member: health.EtcdMember, patience: shortAPIWait}
+	return &rollback{nodeWalk: w, checkup: checkup{w}, saving: saving{w}}
 }
 
 // Rollback brings a cluster back to the release and the settings of the bundle before its last upgrade, which may have
@@ -205,37 +199,12 @@ func (b *rollback) forgetPhase() task.Phase {
 
 // back brings the nodes back: objects that kubeadm has changed, kubelets of workers and of control planes, control planes.
 func (b *rollback) back(ctx context.Context, phase string, plan UpgradePlan) error {
-	planes := slices.Clone(b.controlPlanes())
-	slices.Reverse(planes)
-	for _, t := range planes {
-		if err := b.TaskOn(ctx, phase, b.beginTask(phase), t); err != nil {
-			return err
-		}
-	}
-	if err := b.TaskOn(ctx, phase, b.objectsTask(), b.FirstControlPlane()); err != nil {
-		return err
-	}
-	turns, err := b.turns(ctx, phase, slices.Collect(slices.Chunk(b.workers(), plan.Batch)), oneByOne(planes))
-	if err != nil {
-		return err
-	}
-	for _, turn := range turns {
-		services := b.services(ctx, phase)
-		if err := b.OnAll(turn, func(_ int, t *task.Host) error { return b.kubelet(ctx, phase, t, services) }); err != nil {
-			return err
-		}
-	}
-	for _, t := range planes {
-		if err := b.TaskOn(ctx, phase, b.controlPlaneTask(), t); err != nil {
-			return err
-		}
-	}
-	return nil
+	return b.pass(ctx, phase, b.backward(plan.Batch))
 }
 
 // beginTask makes a node one that has not completed its upgrade, before anything is put back: if the rollback stops, an upgrade does all its
 // work on the node again and keeps the copies.
-func (b *rollback) beginTask(phase string) task.Task {
+func (w *nodeWalk) beginTask(phase string) task.Task {
 	return task.Task{Name: "begin", Done: never, Do: func(ctx context.Context, t *task.Host) error {
 		if _, err := kubeadm.Stop(ctx, t, marks.UpgradeBegun); err != nil { // a kubeadm that lost its session would write manifests
 			return err
@@ -246,7 +215,7 @@ func (b *rollback) beginTask(phase string) task.Task {
 		if err := marks.ReopenCopies(ctx, t); err != nil {
 			return err
 		}
-		if err := b.keepQuota(ctx, phase, t); err != nil {
+		if err := w.keepQuota(ctx, phase, t); err != nil {
 			return err
 		}
 		if err := t.Write(ctx, member.File(t.Site)); err != nil {
@@ -258,14 +227,14 @@ func (b *rollback) beginTask(phase string) task.Task {
 
 // keepQuota keeps the quota of etcd where it has grown since the upgrade: the database may have outgrown the former one, and etcd would take
 // no changes.
-func (b *rollback) keepQuota(ctx context.Context, phase string, t *task.Host) error {
-	kept, ok := b.kept[t.Name]
-	if !ok || !t.Is(manifest.RoleControlPlane) || b.Cluster.Etcd.Type != manifest.EtcdInternal {
+func (w *nodeWalk) keepQuota(ctx context.Context, phase string, t *task.Host) error {
+	kept, ok := w.kept[t.Name]
+	if !ok || !t.Is(manifest.RoleControlPlane) || w.Cluster.Etcd.Type != manifest.EtcdInternal {
 		return nil
 	}
 	quota, err := kubeadm.KeepQuota(ctx, t, kept.Path(kube.ManifestsDir+"/etcd.yaml"))
-	if err == nil && quota > 0 && b.Cluster.Etcd.Quota == 0 {
-		b.Tell(task.Event{
+	if err == nil && quota > 0 && w.Cluster.Etcd.Quota == 0 {
+		w.Tell(task.Event{
 			Phase: phase, Task: "begin", Host: t.Name, State: task.Warned,
 			Message: fmt.Sprintf("etcd keeps its quota of %s, and the cluster file has none: write etcd.quota there for control planes that join later", plain.Size(quota)),
 		})
@@ -549,10 +518,10 @@ func (b *rollback) unknownObjects(ctx context.Context) ([]string, error) {
 }
 
 // objectsTask puts the objects back that kubeadm has changed. kube-proxy may not be newer than an API server.
-func (b *rollback) objectsTask() task.Task {
+func (w *nodeWalk) objectsTask() task.Task {
 	return task.Task{Name: "objects", Done: never, Do: func(ctx context.Context, t *task.Host) error {
-		for _, from := range b.controlPlanes() {
-			kept, ok := b.kept[from.Name]
+		for _, from := range w.controlPlanes() {
+			kept, ok := w.kept[from.Name]
 			if !ok {
 				continue
 			}
@@ -567,71 +536,34 @@ func (b *rollback) objectsTask() task.Task {
 	}}
 }
 
-// kubelet brings a node's kubelet, its settings and the container runtime back. services is called before anything is drained.
-func (b *rollback) kubelet(ctx context.Context, phase string, t *task.Host, services func() error) error {
-	done, err := b.kubeletIsOld(task.InTask(ctx, phase+"/node"), t)
-	if err != nil {
-		return &engine.TaskError{Phase: phase, Task: "node", Host: t.Name, Err: err}
-	}
-	if done {
-		b.Tell(task.Event{Phase: phase, Task: "node", Host: t.Name, State: task.Done})
-		return b.uncordoned(ctx, phase, t)
-	}
-	if err := services(); err != nil {
-		return err
-	}
-	tasks := append([]task.Task{b.drainTask(), b.settingsTask(t)}, containerTasks(b.Cluster)...)
-	if !t.Is(manifest.RoleControlPlane) {
-		tasks = append([]task.Task{b.beginTask(phase)}, tasks...)
-	}
-	tasks = append(tasks, restarted(kubeadm.KubeletTask(b.Cluster)), task.Task{Name: "ready", Do: func(ctx context.Context, t *task.Host) error {
-		return b.settled(ctx, t, b.kubeletIsBack)
-	}})
-	if !t.Is(manifest.RoleControlPlane) {
-		tasks = append(tasks, b.recordTask())
-	}
-	for _, step := range tasks {
-		if err := b.TaskOn(ctx, phase, step, t); err != nil {
-			return err
-		}
-	}
-	return b.uncordoned(ctx, phase, t)
-}
-
-// settingsTask puts the settings of a node's kubelet back. A worker that joined after the upgrade has no copies, and kubeadm writes
-// the settings that are in the cluster again.
-func (b *rollback) settingsTask(t *task.Host) task.Task {
-	settings := task.Task{Name: "kubelet-config", Done: never}
-	kept, ok := b.kept[t.Name]
+// formerKubeletConfig returns the task that puts the settings of a node's kubelet back. A worker that joined after the upgrade has no copies, and kubeadm
+// writes the settings that are in the cluster again.
+func (w *nodeWalk) formerKubeletConfig(t *task.Host) []task.Task {
+	settings := kubeletConfigTask(w.Cluster)
+	kept, ok := w.kept[t.Name]
 	switch {
 	case ok:
-		settings.Do = func(ctx context.Context, t *task.Host) error {
+		settings.Files, settings.Do = nil, func(ctx context.Context, t *task.Host) error {
 			return t.Run(ctx, append(host.Script("put-back.sh", putBackScript, kept.Dir, "/"), below(kubeletSettings()...)...)...)
 		}
 	case t.Is(manifest.RoleControlPlane): // its upgrade had not begun
-		settings.Do = func(context.Context, *task.Host) error { return nil }
-	default:
-		settings.Files, settings.Do = kubeadmFiles(b.Cluster, "kubeadm"), upgradeOther
+		settings.Files, settings.Do = nil, func(context.Context, *task.Host) error { return nil }
 	}
-	return settings
-}
-
-func (b *rollback) uncordoned(ctx context.Context, phase string, t *task.Host) error {
-	return b.TaskOn(ctx, phase, task.Task{Name: "uncordon", Done: never, Do: uncordon}, t)
+	return []task.Task{settings}
 }
 
 // kubeletIsOld reports whether a node has the kubelet, its settings and the programs of the release before.
-func (b *rollback) kubeletIsOld(ctx context.Context, t *task.Host) (bool, error) {
-	states, err := b.FirstControlPlane().Kube().Nodes(ctx)
+func (w *nodeWalk) kubeletIsOld(ctx context.Context, t *task.Host) (bool, error) {
+	states, err := w.FirstControlPlane().Kube().Nodes(ctx)
 	if err != nil {
 		return false, err
 	}
 	n := kube.FindNode(states, t.Name)
-	if n == nil || n.Status.NodeInfo.KubeletVersion != b.Cluster.Kubernetes.Version || !kube.IsNodeReady(n) {
+	if n == nil || n.Status.NodeInfo.KubeletVersion != w.Cluster.Kubernetes.Version || !kube.IsNodeReady(n) {
 		return false, nil
 	}
-	for _, step := range nodePrograms(b.Cluster) {
-		if ok, err := b.IsDone(ctx, step, t); err != nil || !ok {
+	for _, step := range nodePrograms(w.Cluster) {
+		if ok, err := w.IsDone(ctx, step, t); err != nil || !ok {
 			return false, err
 		}
 	}
@@ -640,7 +572,7 @@ func (b *rollback) kubeletIsOld(ctx context.Context, t *task.Host) (bool, error)
 			return false, err
 		}
 	}
-	return b.hasKept(ctx, t, kubeletSettings()...)
+	return w.hasKept(ctx, t, kubeletSettings()...)
 }
 
 //go:embed scripts/put-back.sh
@@ -650,8 +582,8 @@ var putBackScript string
 var sameFilesScript string
 
 // hasKept reports whether a node's files are those of its copies.
-func (b *rollback) hasKept(ctx context.Context, t *task.Host, paths ...string) (bool, error) {
-	kept, ok := b.kept[t.Name]
+func (w *nodeWalk) hasKept(ctx context.Context, t *task.Host, paths ...string) (bool, error) {
+	kept, ok := w.kept[t.Name]
 	if !ok {
 		return true, nil
 	}
@@ -659,14 +591,14 @@ func (b *rollback) hasKept(ctx context.Context, t *task.Host, paths ...string) (
 }
 
 // isBack reports whether a control plane is the one of the release before. It waits for an API server that misses a question.
-func (b *rollback) isBack(ctx context.Context, t *task.Host) (bool, error) {
-	if ok, err := b.hasKept(ctx, t, slices.Concat(memberManifest(), serverManifests())...); err != nil || !ok {
+func (w *nodeWalk) isBack(ctx context.Context, t *task.Host) (bool, error) {
+	if ok, err := w.hasKept(ctx, t, slices.Concat(memberManifest(), serverManifests())...); err != nil || !ok {
 		return false, err
 	}
 	if ok, err := isRecorded(ctx, t); err != nil || !ok {
 		return false, err
 	}
-	ready := task.Eventually(ctx, b.patience, func(ctx context.Context) error { return serverIsReady(ctx, t) })
+	ready := task.Eventually(ctx, w.patience, func(ctx context.Context) error { return serverIsReady(ctx, t) })
 	return ready == nil, ctx.Err()
 }
 
@@ -677,14 +609,4 @@ func isRecorded(ctx context.Context, t *task.Host) (bool, error) {
 	}
 	unfinished, err := marks.IsUnfinished(ctx, t)
 	return !unfinished, err
-}
-
-// recordTask records that the node has the release of the bundle again.
-func (b *rollback) recordTask() task.Task {
-	return task.Task{Name: "record", Done: never, Do: func(ctx context.Context, t *task.Host) error {
-		if err := t.Write(ctx, member.File(t.Site)); err != nil {
-			return err
-		}
-		return marks.EndUpgrade(ctx, t)
-	}}
 }

@@ -28,35 +28,35 @@ func serverManifests() []string {
 	return list
 }
 
-// controlPlaneTask brings etcd, API server, controllers and scheduler of a control plane back.
-func (b *rollback) controlPlaneTask() task.Task {
+// formerPlaneTask brings etcd, API server, controllers and scheduler of a control plane back.
+func (w *nodeWalk) formerPlaneTask() task.Task {
 	return task.Task{
 		Name: "control-plane",
-		Done: b.isBack,
+		Done: w.isBack,
 		Do: func(ctx context.Context, t *task.Host) error {
-			if err := b.putManifests(ctx, t); err != nil {
+			if err := w.putManifests(ctx, t); err != nil {
 				return err
 			}
-			if err := b.settled(ctx, t, b.planeIsBack); err != nil {
+			if err := w.settled(ctx, t, w.planeIsBack); err != nil {
 				return err
 			}
-			return b.recordTask().Do(ctx, t)
+			return recordTask(marks.EndUpgrade).Do(ctx, t)
 		},
 	}
 }
 
 // planeIsBack checks that a node is ready, and that the API knows the static pods of its manifests. A kubelet that does not reach the API
 // server while both change leaves the pods before in the API for a minute or more.
-func (b *rollback) planeIsBack(ctx context.Context, t *task.Host) error {
-	if err := b.nodeIsBack(ctx, t); err != nil {
+func (w *nodeWalk) planeIsBack(ctx context.Context, t *task.Host) error {
+	if err := w.nodeIsBack(ctx, t); err != nil {
 		return err
 	}
-	pods, err := b.FirstControlPlane().Kube().Pods(ctx, "--namespace="+kube.SystemNamespace, "--field-selector=spec.nodeName="+t.Name)
+	pods, err := w.FirstControlPlane().Kube().Pods(ctx, "--namespace="+kube.SystemNamespace, "--field-selector=spec.nodeName="+t.Name)
 	if err != nil {
 		return err
 	}
 	var errs []error
-	for _, name := range kube.ControlPlanePods(t.Name, b.Cluster.Etcd.Type == manifest.EtcdInternal) {
+	for _, name := range kube.ControlPlanePods(t.Name, w.Cluster.Etcd.Type == manifest.EtcdInternal) {
 		file := kube.ManifestsDir + "/" + strings.TrimSuffix(name, "-"+t.Name) + ".yaml"
 		text, err := t.Read(ctx, file)
 		if err != nil {
@@ -92,14 +92,14 @@ func imageOf(text string) string {
 
 // putManifests puts etcd's manifest back, waits for the member, and then puts the others back: an API server without etcd
 // would only restart.
-func (b *rollback) putManifests(ctx context.Context, t *task.Host) error {
-	kept, ok := b.kept[t.Name]
+func (w *nodeWalk) putManifests(ctx context.Context, t *task.Host) error {
+	kept, ok := w.kept[t.Name]
 	if !ok {
 		return nil // its upgrade had not begun
 	}
 	put := host.Script("put-back.sh", putBackScript, kept.Dir, "/")
-	if b.Cluster.Etcd.Type == manifest.EtcdInternal {
-		same, err := b.hasKept(ctx, t, memberManifest()...)
+	if w.Cluster.Etcd.Type == manifest.EtcdInternal {
+		same, err := w.hasKept(ctx, t, memberManifest()...)
 		if err != nil {
 			return err
 		}
@@ -108,7 +108,7 @@ func (b *rollback) putManifests(ctx context.Context, t *task.Host) error {
 				return err
 			}
 		}
-		if err := b.memberIsBack(ctx, t, kept); err != nil {
+		if err := w.memberIsBack(ctx, t, kept); err != nil {
 			return err
 		}
 	}
@@ -119,13 +119,13 @@ func (b *rollback) putManifests(ctx context.Context, t *task.Host) error {
 }
 
 // memberIsBack waits until the member of etcd is the release of the copies and healthy.
-func (b *rollback) memberIsBack(ctx context.Context, t *task.Host, kept marks.Copies) error {
+func (w *nodeWalk) memberIsBack(ctx context.Context, t *task.Host, kept marks.Copies) error {
 	want, err := etcdRelease(ctx, t, kept.Path(kube.ManifestsDir+"/etcd.yaml"))
 	if err != nil {
 		return err
 	}
 	return task.Eventually(ctx, task.NodeReadyTimeout, func(ctx context.Context) error {
-		m, err := b.member(ctx, t)
+		m, err := w.member(ctx, t)
 		if err != nil {
 			return fmt.Errorf("etcd of %s: %w", t.Name, err)
 		}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/installer/cri"
 	"github.com/kkbundle/kkbundle/installer/engine"
+	"github.com/kkbundle/kkbundle/installer/health"
 	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/installer/kubeadm"
 	"github.com/kkbundle/kkbundle/installer/marks"
@@ -82,6 +83,13 @@ type nodeWalk struct {
 	// servicesWait bounds the wait for Services that follow the API. lenient means that nodes are drained after it even so.
 	servicesWait time.Duration
 	lenient      bool
+
+	// kept are the copies that a rollback puts back, by the node's name.
+	kept map[string]marks.Copies
+	// patience bounds the wait of a rollback for an API server that may be dead.
+	patience time.Duration
+	// member asks a member of kubeadm's etcd.
+	member func(ctx context.Context, t *task.Host) (health.EtcdMetrics, error)
 }
 
 // Upgrade brings a cluster to the version of the bundle: minor release by minor release, control planes first and one
@@ -231,7 +239,7 @@ func (u *upgrade) walk(ctx context.Context, plan UpgradePlan) error {
 	return nil
 }
 
-// step brings all nodes to the run's version. API servers come first: no kubelet may be newer than an API server.
+// step brings all nodes to the run's version.
 func (u *upgrade) step(ctx context.Context, phase string, plan UpgradePlan) error {
 	if u.Cluster.ImageRegistry.Type == manifest.RegistryNone { // every node needs each release's images
 		for _, step := range cri.PreloadTasks(u.Cluster) {
@@ -240,29 +248,12 @@ func (u *upgrade) step(ctx context.Context, phase string, plan UpgradePlan) erro
 			}
 		}
 	}
-	for _, step := range []task.Task{keepTask(u.Cluster), u.controlPlaneTask()} { // all keep before the first one changes objects
-		for _, t := range u.controlPlanes() {
-			if err := u.TaskOn(ctx, phase, step, t); err != nil {
-				return err
-			}
-		}
-	}
-	turns, err := u.turns(ctx, phase, oneByOne(u.controlPlanes()), slices.Collect(slices.Chunk(u.workers(), plan.Batch)))
-	if err != nil {
-		return err
-	}
-	for _, turn := range turns {
-		services := u.services(ctx, phase)
-		if err := u.OnAll(turn, func(_ int, t *task.Host) error { return u.node(ctx, phase, t, services) }); err != nil {
-			return err
-		}
-	}
-	return nil
+	return u.pass(ctx, phase, u.forward(plan.Batch))
 }
 
 // turns returns groups of nodes that are drained at the same time, one group after the other. Nodes that an earlier run has left cordoned come
 // first: until they are back, pods of others may have nowhere to go.
-func (w *nodeWalk) turns(ctx context.Context, phase string, orders ...[][]*task.Host) ([][]*task.Host, error) {
+func (w *nodeWalk) turns(ctx context.Context, phase string, groups [][]*task.Host) ([][]*task.Host, error) {
 	lead := w.FirstControlPlane()
 	var states []corev1.Node
 	if err := task.Eventually(task.InTask(ctx, phase+"/node"), apiWait, func(ctx context.Context) (err error) {
@@ -276,7 +267,7 @@ func (w *nodeWalk) turns(ctx context.Context, phase string, orders ...[][]*task.
 		return n != nil && marks.InUpgrade(n)
 	}
 	var first, others [][]*task.Host
-	for _, group := range slices.Concat(orders...) {
+	for _, group := range groups {
 		first = append(first, slices.DeleteFunc(slices.Clone(group), func(t *task.Host) bool { return !isCordoned(t) }))
 		others = append(others, slices.DeleteFunc(slices.Clone(group), isCordoned))
 	}

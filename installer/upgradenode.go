@@ -14,7 +14,6 @@ import (
 
 	"github.com/kkbundle/kkbundle/installer/addon"
 	"github.com/kkbundle/kkbundle/installer/cri"
-	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/health"
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/kube"
@@ -126,10 +125,10 @@ func isCurrent(ctx context.Context, t *task.Host) (bool, error) {
 // controlPlaneTask upgrades the API server, controllers, scheduler and kubeadm's etcd on a control plane. kubeadm
 // restores the previous pods if new ones do not start; an interrupted kubeadm can be run again.
 // https://kubernetes.io/docs/tasks/administer-cluster/kubeadm/kubeadm-upgrade/#recovering-from-a-failure-state
-func (u *upgrade) controlPlaneTask() task.Task {
+func (w *nodeWalk) controlPlaneTask() task.Task {
 	return task.Task{
 		Name:  "control-plane",
-		Files: kubeadmFiles(u.Cluster, "kubeadm"),
+		Files: kubeadmFiles(w.Cluster, "kubeadm"),
 		Done: func(ctx context.Context, t *task.Host) (bool, error) {
 			if ok, err := member.Records(ctx, t, member.Path); err != nil || ok {
 				return ok, err
@@ -269,58 +268,6 @@ func serverIsReady(ctx context.Context, t *task.Host) error {
 // kubeadmFiles returns one program of the kubelet's task: kubeadm is installed on a node before the kubelet.
 func kubeadmFiles(c *manifest.Cluster, name string) []task.Place {
 	return slices.DeleteFunc(slices.Clone(kubeadm.KubeletTask(c).Files), func(p task.Place) bool { return p.Component != name })
-}
-
-// node upgrades a node to the run's version unless it has it. services is called before anything is drained.
-func (u *upgrade) node(ctx context.Context, phase string, t *task.Host, services func() error) error {
-	current, err := isCurrent(task.InTask(ctx, phase+"/node"), t)
-	if err != nil {
-		return &engine.TaskError{Phase: phase, Task: "node", Host: t.Name, Err: err}
-	}
-	if current {
-		if err := finish(task.InTask(ctx, phase+"/record"), t); err != nil { // a run may have been killed just before
-			return &engine.TaskError{Phase: phase, Task: "record", Host: t.Name, Err: err}
-		}
-		if err := uncordon(task.InTask(ctx, phase+"/uncordon"), t); err != nil {
-			return &engine.TaskError{Phase: phase, Task: "uncordon", Host: t.Name, Err: err}
-		}
-		u.Tell(task.Event{Phase: phase, Task: "node", Host: t.Name, State: task.Done})
-		return nil
-	}
-	if err := services(); err != nil {
-		return err
-	}
-	for _, task := range u.nodeTasks(t) {
-		if err := u.TaskOn(ctx, phase, task, t); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// nodeTasks returns the tasks for a node that is not current, in order: the record after its return, pods at the end.
-func (u *upgrade) nodeTasks(t *task.Host) []task.Task {
-	tasks := []task.Task{keepTask(u.Cluster), u.drainTask()}
-	if !t.Is(manifest.RoleControlPlane) {
-		tasks = append(tasks, task.Task{
-			Name: "kubelet-config", Files: kubeadmFiles(u.Cluster, "kubeadm"), Done: never,
-			Do: upgradeOther,
-		})
-	}
-	tasks = append(tasks, containerTasks(u.Cluster)...)
-	return append(tasks,
-		restarted(kubeadm.KubeletTask(u.Cluster)),
-		task.Task{Name: "ready", Do: func(ctx context.Context, t *task.Host) error {
-			return u.settled(ctx, t, u.nodeIsBack)
-		}},
-		task.Task{Name: "record", Done: never, Do: func(ctx context.Context, t *task.Host) error {
-			if err := t.Write(ctx, member.File(t.Site)); err != nil {
-				return err
-			}
-			return finish(ctx, t)
-		}},
-		task.Task{Name: "uncordon", Done: never, Do: uncordon},
-	)
 }
 
 // finish marks the copies of a node, so that the next upgrade keeps anew, and removes the stamps of unfinished work.
