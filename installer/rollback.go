@@ -2,7 +2,6 @@ package installer
 
 import (
 	"context"
-	_ "embed"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -15,9 +14,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/health"
-	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/kube"
-	"github.com/kkbundle/kkbundle/installer/kubeadm"
 	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/member"
 	"github.com/kkbundle/kkbundle/installer/task"
@@ -200,46 +197,6 @@ func (b *rollback) forgetPhase() task.Phase {
 // back brings the nodes back: objects that kubeadm has changed, kubelets of workers and of control planes, control planes.
 func (b *rollback) back(ctx context.Context, phase string, plan UpgradePlan) error {
 	return b.pass(ctx, phase, b.backward(plan.Batch))
-}
-
-// beginTask makes a node one that has not completed its upgrade, before anything is put back: if the rollback stops, an upgrade does all its
-// work on the node again and keeps the copies.
-func (w *nodeWalk) beginTask(phase string) task.Task {
-	return task.Task{Name: "begin", Done: never, Do: func(ctx context.Context, t *task.Host) error {
-		if _, err := kubeadm.Stop(ctx, t, marks.UpgradeBegun); err != nil { // a kubeadm that lost its session would write manifests
-			return err
-		}
-		if err := t.Write(ctx, marks.UpgradeBegun.File(nil)); err != nil {
-			return err
-		}
-		if err := marks.ReopenCopies(ctx, t); err != nil {
-			return err
-		}
-		if err := w.keepQuota(ctx, phase, t); err != nil {
-			return err
-		}
-		if err := t.Write(ctx, member.File(t.Site)); err != nil {
-			return err
-		}
-		return marks.Remove(ctx, t, marks.ServerUpgraded)
-	}}
-}
-
-// keepQuota keeps the quota of etcd where it has grown since the upgrade: the database may have outgrown the former one, and etcd would take
-// no changes.
-func (w *nodeWalk) keepQuota(ctx context.Context, phase string, t *task.Host) error {
-	kept, ok := w.kept[t.Name]
-	if !ok || !t.Is(manifest.RoleControlPlane) || w.Cluster.Etcd.Type != manifest.EtcdInternal {
-		return nil
-	}
-	quota, err := kubeadm.KeepQuota(ctx, t, kept.Path(kube.ManifestsDir+"/etcd.yaml"))
-	if err == nil && quota > 0 && w.Cluster.Etcd.Quota == 0 {
-		w.Tell(task.Event{
-			Phase: phase, Task: "begin", Host: t.Name, State: task.Warned,
-			Message: fmt.Sprintf("etcd keeps its quota of %s, and the cluster file has none: write etcd.quota there for control planes that join later", plain.Size(quota)),
-		})
-	}
-	return err
 }
 
 // find reads which copies nodes have, chooses the release of the bundle to which they lead, and checks that its settings are the same.
@@ -442,6 +399,46 @@ func (b *rollback) possible(ctx context.Context, p UpgradePlan) error {
 	return b.externalAllows(ctx)
 }
 
+// etcdAllows refuses a rollback to an etcd that cannot read the data: the cluster's storage has a newer minor release.
+func (b *rollback) etcdAllows(ctx context.Context, t *task.Host) error {
+	kept, ok := b.kept[t.Name]
+	if !ok || b.Cluster.Etcd.Type != manifest.EtcdInternal {
+		return nil
+	}
+	was, err := etcdRelease(ctx, t, kept.Path(kube.ManifestsDir+"/etcd.yaml"))
+	if err != nil {
+		return err
+	}
+	is, err := etcdRelease(ctx, t, memberManifest()[0])
+	if err != nil || majorMinor(is) == majorMinor(was) {
+		return err
+	}
+	m, err := b.member(ctx, t)
+	if err != nil {
+		return plain.Advise(fmt.Errorf("version of etcd's data on %s: %w", t.Name, err),
+			"etcd "+was+" may not read the data of "+is+", so the rollback needs an answer: start etcd of "+t.Name+" and run the same command again, or continue the upgrade")
+	}
+	if versionLess(was, m.Storage+".0") && majorMinor(m.Storage+".0") != majorMinor(was) {
+		return b.refuse("continue the upgrade; the only other way is etcd's copy in the work directory (kkbundle etcd restore), which loses all changes since",
+			"the data of etcd on %s have moved on to %s, which etcd %s cannot read", t.Name, m.Storage, was)
+	}
+	return nil
+}
+
+// etcdRelease returns the release of etcd in a manifest of kubeadm: 3.6.5 of the image's tag 3.6.5-0.
+func etcdRelease(ctx context.Context, t *task.Host, file string) (string, error) {
+	text, err := t.Read(ctx, file)
+	if err != nil {
+		return "", err
+	}
+	image, _, _ := strings.Cut(imageOf(string(text)), "@")
+	release, _, _ := strings.Cut(image[strings.LastIndexByte(image, ':')+1:], "-")
+	if _, err := semver.NewVersion(release); err == nil {
+		return strings.TrimPrefix(release, "v"), nil
+	}
+	return "", fmt.Errorf("%s on %s names no release of etcd's image", file, t.Name)
+}
+
 // externalAllows refuses a rollback over a minor release of etcd beside the cluster, whose tasks would replace its program.
 func (b *rollback) externalAllows(ctx context.Context) error {
 	if b.Cluster.Etcd.Type != manifest.EtcdExternal {
@@ -515,98 +512,4 @@ func (b *rollback) unknownObjects(ctx context.Context) ([]string, error) {
 		}
 	}
 	return list, nil
-}
-
-// objectsTask puts the objects back that kubeadm has changed. kube-proxy may not be newer than an API server.
-func (w *nodeWalk) objectsTask() task.Task {
-	return task.Task{Name: "objects", Done: never, Do: func(ctx context.Context, t *task.Host) error {
-		for _, from := range w.controlPlanes() {
-			kept, ok := w.kept[from.Name]
-			if !ok {
-				continue
-			}
-			data, err := from.Read(ctx, kept.Objects())
-			if err != nil {
-				return fmt.Errorf("objects of the cluster before its upgrade: %w", err)
-			}
-			_, err = t.Kube().Kubectl(ctx, kube.Command{Args: []string{"replace", "--filename=-"}, Stdin: data, Quiet: true})
-			return err
-		}
-		return nil // no control plane was upgraded
-	}}
-}
-
-// formerKubeletConfig returns the task that puts the settings of a node's kubelet back. A worker that joined after the upgrade has no copies, and kubeadm
-// writes the settings that are in the cluster again.
-func (w *nodeWalk) formerKubeletConfig(t *task.Host) []task.Task {
-	settings := kubeletConfigTask(w.Cluster)
-	kept, ok := w.kept[t.Name]
-	switch {
-	case ok:
-		settings.Files, settings.Do = nil, func(ctx context.Context, t *task.Host) error {
-			return t.Run(ctx, append(host.Script("put-back.sh", putBackScript, kept.Dir, "/"), below(kubeletSettings()...)...)...)
-		}
-	case t.Is(manifest.RoleControlPlane): // its upgrade had not begun
-		settings.Files, settings.Do = nil, func(context.Context, *task.Host) error { return nil }
-	}
-	return []task.Task{settings}
-}
-
-// kubeletIsOld reports whether a node has the kubelet, its settings and the programs of the release before.
-func (w *nodeWalk) kubeletIsOld(ctx context.Context, t *task.Host) (bool, error) {
-	states, err := w.FirstControlPlane().Kube().Nodes(ctx)
-	if err != nil {
-		return false, err
-	}
-	n := kube.FindNode(states, t.Name)
-	if n == nil || n.Status.NodeInfo.KubeletVersion != w.Cluster.Kubernetes.Version || !kube.IsNodeReady(n) {
-		return false, nil
-	}
-	for _, step := range nodePrograms(w.Cluster) {
-		if ok, err := w.IsDone(ctx, step, t); err != nil || !ok {
-			return false, err
-		}
-	}
-	if !t.Is(manifest.RoleControlPlane) {
-		if ok, err := isRecorded(ctx, t); err != nil || !ok {
-			return false, err
-		}
-	}
-	return w.hasKept(ctx, t, kubeletSettings()...)
-}
-
-//go:embed scripts/put-back.sh
-var putBackScript string
-
-//go:embed scripts/same-files.sh
-var sameFilesScript string
-
-// hasKept reports whether a node's files are those of its copies.
-func (w *nodeWalk) hasKept(ctx context.Context, t *task.Host, paths ...string) (bool, error) {
-	kept, ok := w.kept[t.Name]
-	if !ok {
-		return true, nil
-	}
-	return t.Test(ctx, append(host.Script("same-files.sh", sameFilesScript, kept.Dir, "/"), below(paths...)...)...)
-}
-
-// isBack reports whether a control plane is the one of the release before. It waits for an API server that misses a question.
-func (w *nodeWalk) isBack(ctx context.Context, t *task.Host) (bool, error) {
-	if ok, err := w.hasKept(ctx, t, slices.Concat(memberManifest(), serverManifests())...); err != nil || !ok {
-		return false, err
-	}
-	if ok, err := isRecorded(ctx, t); err != nil || !ok {
-		return false, err
-	}
-	ready := task.Eventually(ctx, w.patience, func(ctx context.Context) error { return serverIsReady(ctx, t) })
-	return ready == nil, ctx.Err()
-}
-
-// isRecorded reports whether a node has the bundle's release and settings, without an unfinished upgrade or rollback.
-func isRecorded(ctx context.Context, t *task.Host) (bool, error) {
-	if ok, err := member.Records(ctx, t, member.Path); err != nil || !ok {
-		return false, err
-	}
-	unfinished, err := marks.IsUnfinished(ctx, t)
-	return !unfinished, err
 }

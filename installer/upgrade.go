@@ -12,7 +12,6 @@ import (
 
 	"github.com/kkbundle/kkbundle/installer/cri"
 	"github.com/kkbundle/kkbundle/installer/engine"
-	"github.com/kkbundle/kkbundle/installer/health"
 	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/installer/kubeadm"
 	"github.com/kkbundle/kkbundle/installer/marks"
@@ -72,24 +71,6 @@ type upgrade struct {
 
 func newUpgrade(w *nodeWalk) *upgrade {
 	return &upgrade{nodeWalk: w, checkup: checkup{w}, saving: saving{w}}
-}
-
-// A nodeWalk goes over the nodes of a cluster to another release: forward in an upgrade, back in a rollback.
-type nodeWalk struct {
-	*engine.Run
-	how UpgradeOptions
-	// settle is how long a control plane has to stay ready.
-	settle time.Duration
-	// servicesWait bounds the wait for Services that follow the API. lenient means that nodes are drained after it even so.
-	servicesWait time.Duration
-	lenient      bool
-
-	// kept are the copies that a rollback puts back, by the node's name.
-	kept map[string]marks.Copies
-	// patience bounds the wait of a rollback for an API server that may be dead.
-	patience time.Duration
-	// member asks a member of kubeadm's etcd.
-	member func(ctx context.Context, t *task.Host) (health.EtcdMetrics, error)
 }
 
 // Upgrade brings a cluster to the version of the bundle: minor release by minor release, control planes first and one
@@ -250,32 +231,6 @@ func (u *upgrade) step(ctx context.Context, phase string, plan UpgradePlan) erro
 	}
 	return u.pass(ctx, phase, u.forward(plan.Batch))
 }
-
-// turns returns groups of nodes that are drained at the same time, one group after the other. Nodes that an earlier run has left cordoned come
-// first: until they are back, pods of others may have nowhere to go.
-func (w *nodeWalk) turns(ctx context.Context, phase string, groups [][]*task.Host) ([][]*task.Host, error) {
-	lead := w.FirstControlPlane()
-	var states []corev1.Node
-	if err := task.Eventually(task.InTask(ctx, phase+"/node"), apiWait, func(ctx context.Context) (err error) {
-		states, err = lead.Kube().Nodes(ctx)
-		return err
-	}); err != nil {
-		return nil, &engine.TaskError{Phase: phase, Task: "node", Host: lead.Name, Err: err}
-	}
-	isCordoned := func(t *task.Host) bool {
-		n := kube.FindNode(states, t.Name)
-		return n != nil && marks.InUpgrade(n)
-	}
-	var first, others [][]*task.Host
-	for _, group := range groups {
-		first = append(first, slices.DeleteFunc(slices.Clone(group), func(t *task.Host) bool { return !isCordoned(t) }))
-		others = append(others, slices.DeleteFunc(slices.Clone(group), isCordoned))
-	}
-	return slices.DeleteFunc(slices.Concat(first, others), func(group []*task.Host) bool { return len(group) == 0 }), nil
-}
-
-// oneByOne returns a group for each host.
-func oneByOne(hosts []*task.Host) [][]*task.Host { return slices.Collect(slices.Chunk(hosts, 1)) }
 
 // A StoppedError is a failed upgrade, with the state of the nodes.
 type StoppedError struct {

@@ -3,14 +3,36 @@ package installer
 import (
 	"context"
 	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/kkbundle/kkbundle/installer/engine"
+	"github.com/kkbundle/kkbundle/installer/health"
+	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/installer/kubeadm"
 	"github.com/kkbundle/kkbundle/installer/marks"
-	"github.com/kkbundle/kkbundle/installer/member"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 )
+
+// A nodeWalk goes over the nodes of a cluster to another release: forward in an upgrade, back in a rollback.
+type nodeWalk struct {
+	*engine.Run
+	how UpgradeOptions
+	// settle is how long a control plane has to stay ready.
+	settle time.Duration
+	// servicesWait bounds the wait for Services that follow the API. lenient means that nodes are drained after it even so.
+	servicesWait time.Duration
+	lenient      bool
+
+	// kept are the copies that a rollback puts back, by the node's name.
+	kept map[string]marks.Copies
+	// patience bounds the wait of a rollback for an API server that may be dead.
+	patience time.Duration
+	// member asks a member of kubeadm's etcd.
+	member func(ctx context.Context, t *task.Host) (health.EtcdMetrics, error)
+}
 
 // A stage is a part of the way over the nodes.
 type stage int
@@ -144,6 +166,32 @@ func (w *nodeWalk) visitAll(ctx context.Context, phase string, d direction) erro
 	return nil
 }
 
+// turns returns groups of nodes that are drained at the same time, one group after the other. Nodes that an earlier run has left cordoned come
+// first: until they are back, pods of others may have nowhere to go.
+func (w *nodeWalk) turns(ctx context.Context, phase string, groups [][]*task.Host) ([][]*task.Host, error) {
+	lead := w.FirstControlPlane()
+	var states []corev1.Node
+	if err := task.Eventually(task.InTask(ctx, phase+"/node"), apiWait, func(ctx context.Context) (err error) {
+		states, err = lead.Kube().Nodes(ctx)
+		return err
+	}); err != nil {
+		return nil, &engine.TaskError{Phase: phase, Task: "node", Host: lead.Name, Err: err}
+	}
+	isCordoned := func(t *task.Host) bool {
+		n := kube.FindNode(states, t.Name)
+		return n != nil && marks.InUpgrade(n)
+	}
+	var first, others [][]*task.Host
+	for _, group := range groups {
+		first = append(first, slices.DeleteFunc(slices.Clone(group), func(t *task.Host) bool { return !isCordoned(t) }))
+		others = append(others, slices.DeleteFunc(slices.Clone(group), isCordoned))
+	}
+	return slices.DeleteFunc(slices.Concat(first, others), func(group []*task.Host) bool { return len(group) == 0 }), nil
+}
+
+// oneByOne returns a group for each host.
+func oneByOne(hosts []*task.Host) [][]*task.Host { return slices.Collect(slices.Chunk(hosts, 1)) }
+
 // visit brings a node to the run's release unless it is there. services is called before anything is drained.
 func (w *nodeWalk) visit(ctx context.Context, phase string, t *task.Host, d direction, services func() error) error {
 	there, err := d.isThere(task.InTask(ctx, phase+"/node"), t)
@@ -184,25 +232,3 @@ func (w *nodeWalk) arriveBack(ctx context.Context, phase string, t *task.Host) e
 	w.Tell(task.Event{Phase: phase, Task: "node", Host: t.Name, State: task.Done})
 	return w.TaskOn(ctx, phase, uncordonTask(), t)
 }
-
-// kubeletConfigTask has kubeadm write the settings of a worker's kubelet that are in the cluster.
-func kubeletConfigTask(c *manifest.Cluster) task.Task {
-	return task.Task{Name: "kubelet-config", Files: kubeadmFiles(c, "kubeadm"), Done: never, Do: upgradeOther}
-}
-
-// readyTask waits until a node is back, as a check says.
-func (w *nodeWalk) readyTask(check func(ctx context.Context, t *task.Host) error) task.Task {
-	return task.Task{Name: "ready", Do: func(ctx context.Context, t *task.Host) error { return w.settled(ctx, t, check) }}
-}
-
-// recordTask records that a node has the release and the settings of the bundle, and ends its work.
-func recordTask(end func(ctx context.Context, t *task.Host) error) task.Task {
-	return task.Task{Name: "record", Done: never, Do: func(ctx context.Context, t *task.Host) error {
-		if err := t.Write(ctx, member.File(t.Site)); err != nil {
-			return err
-		}
-		return end(ctx, t)
-	}}
-}
-
-func uncordonTask() task.Task { return task.Task{Name: "uncordon", Done: never, Do: uncordon} }
