@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/Masterminds/semver/v3"
-	corev1 "k8s.io/api/core/v1"
 
 	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/health"
@@ -150,7 +149,7 @@ func (b *rollback) fitTask(plan UpgradePlan) task.Task {
 				return err
 			}
 			var reasons []error
-			if slices.ContainsFunc(todo.Nodes, func(n UpgradeNode) bool { return !n.Current && !n.Left }) {
+			if todo.hasWork() {
 				reasons = slices.Concat(b.budgets(ctx, t, todo), b.lonePods(ctx, t, todo))
 			}
 			if b.Cluster.Etcd.Type != manifest.EtcdProvided {
@@ -232,9 +231,6 @@ func (b *rollback) find(ctx context.Context) error {
 	return nil
 }
 
-// nodes returns the control planes, then the workers.
-func (b *rollback) nodes() []*task.Host { return slices.Concat(b.controlPlanes(), b.workers()) }
-
 // chooseStep makes the rollback one to an intermediate release of the bundle, if that is where the copies lead: the upgrade with this
 // bundle stopped in a later step, or is complete. A step that changes etcd alone has the release of its start, and is none to go back to.
 func (b *rollback) chooseStep(release string) error {
@@ -313,16 +309,8 @@ func (b *rollback) rescue(ctx context.Context) error {
 // look reads the running versions, and checks that the cluster can go back.
 func (b *rollback) look(ctx context.Context) (UpgradePlan, error) {
 	p := UpgradePlan{Cluster: b.Cluster.Metadata.Name, To: b.Cluster.Kubernetes.Version, Back: true, Batch: b.how.Batch.of(len(b.workers()))}
-	first := b.FirstControlPlane()
-	var nodes []corev1.Node
-	if err := task.Eventually(ctx, apiWait, func(ctx context.Context) (err error) {
-		nodes, err = first.Kube().Nodes(ctx)
-		return err
-	}); err != nil {
-		return p, fmt.Errorf("the cluster's API does not answer: %w", err)
-	}
 	var err error
-	if p.Nodes, err = b.nodesOf(ctx, nodes); err != nil {
+	if p.Nodes, err = b.nodesOf(ctx); err != nil {
 		return p, err
 	}
 	p.From = p.newestPart()
@@ -344,7 +332,7 @@ func (b *rollback) look(ctx context.Context) (UpgradePlan, error) {
 	if err := b.possible(ctx, p); err != nil {
 		return p, err
 	}
-	if !slices.ContainsFunc(p.Nodes, func(n UpgradeNode) bool { return !n.Current && !n.Left }) {
+	if !p.hasWork() {
 		return p, nil
 	}
 	p.Steps = []string{p.To}

@@ -271,7 +271,7 @@ func (w *nodeWalk) stopped(ctx context.Context, to string, reason error) error {
 	defer cancel()
 	states, apiErr := w.FirstControlPlane().Kube().Nodes(ctx)
 	e := &StoppedError{To: to, Err: reason}
-	for _, t := range slices.Concat(w.controlPlanes(), w.workers()) {
+	for _, t := range w.nodes() {
 		e.Nodes = append(e.Nodes, t.Name+": "+stateText(ctx, t, states, apiErr))
 	}
 	return e

@@ -96,7 +96,7 @@ func (c checkup) health(ctx context.Context, t *task.Host, plan UpgradePlan) err
 		return errors.Join(reasons...)
 	})
 	reasons = append(reasons, gather(ctx, c.budgets, c.lonePods, c.configReadable)...)
-	reasons = append(reasons, c.onEach(slices.Concat(c.controlPlanes(), c.workers()), func(t *task.Host) []error {
+	reasons = append(reasons, c.onEach(c.nodes(), func(t *task.Host) []error {
 		return slices.Concat(certificatesValid(ctx, t), c.roomFor(ctx, t, plan), quotaHolds(ctx, t))
 	})...)
 	reasons = append(reasons, c.onEach(c.etcdAlone(), func(t *task.Host) []error { return c.roomForSnapshot(ctx, t) })...)

@@ -66,6 +66,11 @@ type UpgradeNode struct {
 // Empty reports whether nothing needs an upgrade.
 func (p UpgradePlan) Empty() bool { return len(p.Steps) == 0 && len(p.Changes) == 0 }
 
+// hasWork reports whether a node needs another release or other settings.
+func (p UpgradePlan) hasWork() bool {
+	return slices.ContainsFunc(p.Nodes, func(n UpgradeNode) bool { return !n.Current && !n.Left })
+}
+
 // A RefusedError is an upgrade that is impossible, independent of the cluster's health.
 type RefusedError struct {
 	Cluster, To string
@@ -97,14 +102,7 @@ func (u *upgrade) look(ctx context.Context) (UpgradePlan, error) {
 	for _, s := range now {
 		p.Settings = append(p.Settings, s.Name)
 	}
-	var nodes []corev1.Node
-	if err := task.Eventually(ctx, apiWait, func(ctx context.Context) (err error) {
-		nodes, err = first.Kube().Nodes(ctx)
-		return err
-	}); err != nil {
-		return p, fmt.Errorf("the cluster's API does not answer: %w", err)
-	}
-	if p.Nodes, err = u.nodesOf(ctx, nodes); err != nil {
+	if p.Nodes, err = u.nodesOf(ctx); err != nil {
 		return p, err
 	}
 	p.Batch = u.how.Batch.of(len(u.workers()))
@@ -136,12 +134,28 @@ func (w *nodeWalk) workers() []*task.Host {
 	})
 }
 
+// nodes returns the control planes, then the workers.
+func (w *nodeWalk) nodes() []*task.Host { return slices.Concat(w.controlPlanes(), w.workers()) }
+
+// states returns the nodes as the API has them. An interrupted run may have left the API server starting.
+func (w *nodeWalk) states(ctx context.Context) (nodes []corev1.Node, err error) {
+	err = task.Eventually(ctx, apiWait, func(ctx context.Context) (err error) {
+		nodes, err = w.FirstControlPlane().Kube().Nodes(ctx)
+		return err
+	})
+	return nodes, err
+}
+
 // nodesOf combines the hosts' records with the API's nodes. The inventory has to name exactly the cluster's nodes.
-func (w *nodeWalk) nodesOf(ctx context.Context, states []corev1.Node) ([]UpgradeNode, error) {
-	targets := slices.Concat(w.controlPlanes(), w.workers())
+func (w *nodeWalk) nodesOf(ctx context.Context) ([]UpgradeNode, error) {
+	states, err := w.states(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("the cluster's API does not answer: %w", err)
+	}
+	targets := w.nodes()
 	nodes := make([]UpgradeNode, len(targets))
 	first := w.FirstControlPlane()
-	err := w.OnAll(targets, func(i int, t *task.Host) error {
+	err = w.OnAll(targets, func(i int, t *task.Host) error {
 		n := &nodes[i]
 		n.Name, n.ControlPlane = t.Name, t.Is(manifest.RoleControlPlane)
 		state := kube.FindNode(states, t.Name)
@@ -268,7 +282,7 @@ func (u *upgrade) steps(p UpgradePlan) ([]string, error) {
 			}
 		}
 	}
-	if !slices.ContainsFunc(p.Nodes, func(n UpgradeNode) bool { return !n.Current && !n.Left }) {
+	if !p.hasWork() {
 		return nil, nil
 	}
 	steps, err := u.way(p, to)

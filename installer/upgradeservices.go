@@ -43,7 +43,7 @@ func (w *nodeWalk) nodesInService(ctx context.Context) ([]*task.Host, error) {
 	if err != nil || len(states) == 1 {
 		return nil, err
 	}
-	return slices.DeleteFunc(slices.Concat(w.controlPlanes(), w.workers()), func(t *task.Host) bool {
+	return slices.DeleteFunc(w.nodes(), func(t *task.Host) bool {
 		n := kube.FindNode(states, t.Name)
 		return n == nil || t.Conn == nil || !kube.IsNodeReady(n) || marks.InUpgrade(n)
 	}), nil

@@ -5,8 +5,6 @@ import (
 	"slices"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/health"
 	"github.com/kkbundle/kkbundle/installer/kube"
@@ -169,13 +167,9 @@ func (w *nodeWalk) visitAll(ctx context.Context, phase string, d direction) erro
 // turns returns groups of nodes that are drained at the same time, one group after the other. Nodes that an earlier run has left cordoned come
 // first: until they are back, pods of others may have nowhere to go.
 func (w *nodeWalk) turns(ctx context.Context, phase string, groups [][]*task.Host) ([][]*task.Host, error) {
-	lead := w.FirstControlPlane()
-	var states []corev1.Node
-	if err := task.Eventually(task.InTask(ctx, phase+"/node"), apiWait, func(ctx context.Context) (err error) {
-		states, err = lead.Kube().Nodes(ctx)
-		return err
-	}); err != nil {
-		return nil, &engine.TaskError{Phase: phase, Task: "node", Host: lead.Name, Err: err}
+	states, err := w.states(task.InTask(ctx, phase+"/node"))
+	if err != nil {
+		return nil, &engine.TaskError{Phase: phase, Task: "node", Host: w.FirstControlPlane().Name, Err: err}
 	}
 	isCordoned := func(t *task.Host) bool {
 		n := kube.FindNode(states, t.Name)
