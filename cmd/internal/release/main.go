@@ -100,7 +100,8 @@ func (r *release) readPrograms() error {
 	return nil
 }
 
-// link adds the modules of a program. A program can have two versions of a module: one of them replaces another module.
+// link adds the modules of a program. A program can have two versions of a module: one of them replaces another module. A directory that
+// replaces a module (internal/stub) is part of kkbundle.
 func (r *release) link(modules []*debug.Module) {
 	if r.modules == nil {
 		r.modules = map[string]debug.Module{}
@@ -108,6 +109,9 @@ func (r *release) link(modules []*debug.Module) {
 	for _, module := range modules {
 		if module.Replace != nil {
 			module = module.Replace
+		}
+		if strings.HasPrefix(module.Path, "./") {
+			continue
 		}
 		r.modules[module.Path+" "+module.Version] = *module
 	}

@@ -25,7 +25,7 @@ func dist(t *testing.T, key string) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
 	sources := t.TempDir()
-	for _, name := range []string{"go.mod", "go.sum", "cmd/kkbundle-node", "installer/node", "hostfile", "plain", "capped", "disk", "pki", "web"} {
+	for _, name := range []string{"go.mod", "go.sum", "internal/stub", "cmd/kkbundle-node", "installer/node", "hostfile", "plain", "capped", "disk", "pki", "web"} {
 		if err := os.MkdirAll(filepath.Join(sources, filepath.Dir(name)), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -76,6 +76,7 @@ func TestBillNamesBothVersionsOfAModule(t *testing.T) {
 	r.link([]*debug.Module{
 		{Path: "example.org/pack", Version: "v1.2.0"},
 		{Path: "example.org/old-pack", Version: "v1.1.0", Replace: &debug.Module{Path: "example.org/pack", Version: "v1.1.0"}},
+		{Path: "example.org/absent", Version: "v1.3.0", Replace: &debug.Module{Path: "./internal/stub/absent", Version: "(devel)"}},
 	})
 	var got []string
 	for _, c := range *r.bill().Components {
