@@ -164,10 +164,11 @@ $(LINT):
 	GOBIN=$(TOOLS)/tmp go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION)
 	mv $(TOOLS)/tmp/golangci-lint $@
 
-docs: $(HELPERS) ## write the generated pages of docs anew: keys, commands, exit codes, error messages, checks, the catalog's tables, platforms
+docs: $(HELPERS) ## write the generated pages of docs anew: keys, commands, exit codes, error messages, checks, the catalog's tables, marks, platforms
 	@go test ./manifest ./cmd/internal/cli -run 'TestReference$$' -update
 	go test ./installer/precheck -run 'TestListIsDocumented$$' -update
 	go test ./installer -run 'TestCatalogPage$$' -update
+	go test ./installer/marks -run 'TestPage$$' -update
 	go test ./cmd/internal/manual -run 'TestErrorsPage$$' -update
 	cd testdata/lab && go test ./results -run 'TestPlatformsPage$$|TestUpgradeTable$$|TestDeployMatrixPage$$' -update
 

@@ -210,7 +210,7 @@ func networkChange(ctx context.Context, first *task.Host) (*Change, error) {
 
 // changes returns the changes of an upgrade's nodes besides the version of Kubernetes, of the pod network and of external etcd.
 func (u *upgrade) changes(ctx context.Context) ([]Change, error) {
-	hosts := slices.DeleteFunc(slices.Concat(u.controlPlanes(), u.workers()), func(t *task.Host) bool { return t.Conn == nil || t.Err != nil })
+	hosts := slices.DeleteFunc(u.nodes(), func(t *task.Host) bool { return t.Conn == nil || t.Err != nil })
 	changes, err := nodeChanges(ctx, u.Run, hosts, func(string) bool { return true })
 	if err != nil {
 		return nil, err

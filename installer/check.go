@@ -14,6 +14,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/etcd"
 	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/node"
 	"github.com/kkbundle/kkbundle/installer/precheck"
 	"github.com/kkbundle/kkbundle/installer/task"
@@ -81,7 +82,7 @@ func forgetHelper(ctx context.Context, t *task.Host) error {
 	if there, err := t.Test(ctx, "test", "-d", task.StateDir); err != nil || !there {
 		return err
 	}
-	err = forget(ctx, t, "flock", "--nonblock", "--conflict-exit-code", strconv.Itoa(engine.LockConflict), engine.LockPath)
+	err = forget(ctx, t, "flock", "--nonblock", "--conflict-exit-code", strconv.Itoa(engine.LockConflict), marks.Lock)
 	if failed, ok := errors.AsType[*host.ExitError](err); ok && failed.Code == engine.LockConflict {
 		return nil
 	}

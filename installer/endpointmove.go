@@ -14,6 +14,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/health"
 	"github.com/kkbundle/kkbundle/installer/kubeadm"
 	"github.com/kkbundle/kkbundle/installer/machine"
+	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/member"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -97,7 +98,7 @@ func checkNotUpgrading(ctx context.Context, r *engine.Run) error {
 		if err != nil || !joined {
 			return err
 		}
-		begun, err := t.AnyExists(ctx, upgradeBegun, serverMark)
+		begun, err := marks.Any(ctx, t, marks.UpgradeBegun, marks.ServerUpgraded)
 		if err == nil && begun {
 			err = &MoveError{"an upgrade was interrupted on " + t.Name, "complete it first: run kkbundle upgrade again, or kkbundle upgrade --rollback with the bundle before"}
 		}

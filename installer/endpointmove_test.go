@@ -29,6 +29,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/installer/kubeadm"
+	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/member"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/installer/tasktest"
@@ -181,7 +182,7 @@ func (f *movingCluster) patch(line string) error {
 
 // issue is kubeadm's phase for the API server's certificate: a pair in certificatesDir, with the names of the configuration.
 func (f *movingCluster) issue(h *rooted) error {
-	for _, text := range strings.Split(h.content(kubeadm.ConfigFile), "\n---\n") {
+	for _, text := range strings.Split(h.content(marks.KubeadmConfig), "\n---\n") {
 		var config struct {
 			Kind, CertificatesDir, ControlPlaneEndpoint string
 			APIServer                                   struct{ CertSANs []string }
@@ -446,8 +447,8 @@ func TestMoveEndpointAfterAKillBetweenKeyAndCertificate(t *testing.T) {
 func TestMoveRefusesAnUnfinishedUpgrade(t *testing.T) {
 	t.Parallel()
 	for name, begin := range map[string]func(s *site){
-		"kubeadm was at work":        func(s *site) { s.hosts["cp1"].put(t, upgradeBegun, "") },
-		"the kubelet is still older": func(s *site) { s.hosts["cp1"].put(t, serverMark, "") },
+		"kubeadm was at work":        func(s *site) { s.hosts["cp1"].put(t, string(marks.UpgradeBegun), "") },
+		"the kubelet is still older": func(s *site) { s.hosts["cp1"].put(t, string(marks.ServerUpgraded), "") },
 		"a worker is still older":    func(s *site) { s.hosts["node1"].put(t, member.Path, "site v1.33.9\n") },
 	} {
 		s, _ := movingSite(t)

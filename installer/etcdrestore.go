@@ -18,20 +18,13 @@ import (
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/installer/kubeadm"
+	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/plain"
 )
 
 const (
-	// heldManifests holds the control plane's manifests during a restore. It is on the file system of the kubelet's
-	// directory, so that each manifest is always in exactly one of both.
-	heldManifests = "/etc/kubernetes/kkbundle-restore"
-	// restoredName and discardedName are in etcd's directory: it may be a disk, and data moves within it only.
-	restoredName  = "kkbundle-restored"
-	discardedName = "kkbundle-discarded"
-	// unfinishedMark is in the data of an unfinished restore, which may be deleted.
-	unfinishedMark = "kkbundle-unfinished"
 	// revisionBump follows etcd's documentation for Kubernetes: it exceeds the revisions that a cluster can have written
 	// since the snapshot, so that no watcher sees an old revision again.
 	// https://etcd.io/docs/v3.6/op-guide/recovery/#restoring-with-revision-bump
@@ -79,7 +72,7 @@ func RestoreEtcd(ctx context.Context, o engine.Options, what EtcdRestore) (EtcdR
 	r.Excluded = what.Without
 	done.Snapshot = snapshot
 	_, err = r.Start(ctx, func(ctx context.Context) error {
-		s := &restoring{run: r, snapshot: snapshot, identities: what.Identities, token: "kkbundle-" + task.RandomHex(8), before: etcd.OldDataDir(r.Site)} //nolint:mnd // 64 bits
+		s := &restoring{run: r, snapshot: snapshot, identities: what.Identities, token: "kkbundle-" + task.RandomHex(8), before: marks.OldDataDir(r.Site)} //nolint:mnd // 64 bits
 		if err := s.choose(task.InTask(ctx, restorePhase)); err != nil {
 			return err
 		}
@@ -147,7 +140,7 @@ func placeOf(ctx context.Context, t *task.Host) (memberPlace, error) {
 	}
 	text, err := t.Read(ctx, kube.ManifestsDir+"/etcd.yaml")
 	if errors.Is(err, fs.ErrNotExist) {
-		text, err = t.Read(ctx, heldManifests+"/etcd.yaml") // of an interrupted restore
+		text, err = t.Read(ctx, marks.HeldManifests+"/etcd.yaml") // of an interrupted restore
 	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return memberPlace{}, fmt.Errorf("%s has no etcd: %s/etcd.yaml does not exist", t.Name, kube.ManifestsDir)
@@ -220,43 +213,43 @@ func (s *restoring) upload(ctx context.Context, t *task.Host) (err error) {
 		return err
 	}
 	defer func() { _ = f.Close() }()
-	return t.Conn.Run(task.DescribedAs(ctx, "write "+etcdWork+"/snapshot.db"), host.Cmd{
-		Args: host.Script("upload-snapshot.sh", uploadSnapshotScript, etcdWork, s.snapshot.SHA256), Stdin: f,
+	return t.Conn.Run(task.DescribedAs(ctx, "write "+marks.Snapshot+"/snapshot.db"), host.Cmd{
+		Args: host.Script("upload-snapshot.sh", uploadSnapshotScript, marks.Snapshot, s.snapshot.SHA256), Stdin: f,
 	})
 }
 
 // prepare creates the host's new data beside the old.
 func (s *restoring) prepare(ctx context.Context, t *task.Host) error {
 	at := s.at[t.Name]
-	data := path.Join(at.data, restoredName)
+	data := path.Join(at.data, marks.RestoredData)
 	if _, err := t.Test(ctx, "pkill", "--exact", "etcdutl"); err != nil { // from a run that lost its session
 		return err
 	}
-	if err := t.Run(ctx, "rm", "-rf", "--", data, path.Join(at.data, discardedName)); err != nil {
+	if err := t.Run(ctx, "rm", "-rf", "--", data, path.Join(at.data, marks.DiscardedData)); err != nil {
 		return err
 	}
 	if err := t.Run(ctx, "mkdir", "-p", "-m", "0700", at.data); err != nil {
 		return err
 	}
-	if _, err := statusOf(ctx, t, etcdWork+"/snapshot.db"); err != nil {
+	if _, err := statusOf(ctx, t, marks.Snapshot+"/snapshot.db"); err != nil {
 		return err
 	}
 	var initial []string
 	for _, m := range s.members {
 		initial = append(initial, s.at[m.Name].name+"="+s.at[m.Name].peer)
 	}
-	if err := t.Run(ctx, "etcdutl", "snapshot", "restore", etcdWork+"/snapshot.db", "--data-dir="+data,
+	if err := t.Run(ctx, "etcdutl", "snapshot", "restore", marks.Snapshot+"/snapshot.db", "--data-dir="+data,
 		"--name="+at.name, "--initial-advertise-peer-urls="+at.peer, "--initial-cluster="+strings.Join(initial, ","),
 		"--initial-cluster-token="+s.token, "--bump-revision="+revisionBump, "--mark-compacted"); err != nil {
 		return err
 	}
-	return t.Run(ctx, "touch", path.Join(data, "member", unfinishedMark))
+	return t.Run(ctx, "touch", path.Join(data, "member", marks.UnfinishedData))
 }
 
 // stopControlPlane removes the manifests of the host's control plane and its etcd, and waits until no API server is
 // left that could write to the old etcd.
 func stopControlPlane(ctx context.Context, t *task.Host) error {
-	move := host.Script("move-manifests.sh", moveManifestsScript, kube.ManifestsDir, heldManifests)
+	move := host.Script("move-manifests.sh", moveManifestsScript, kube.ManifestsDir, marks.HeldManifests)
 	if err := t.Run(ctx, append(move, "kube-apiserver", "kube-controller-manager", "kube-scheduler", "etcd")...); err != nil {
 		return err
 	}
@@ -296,7 +289,7 @@ func waitStopped(ctx context.Context, t *task.Host, names ...string) error {
 func (s *restoring) replace(ctx context.Context, t *task.Host) error {
 	data := s.at[t.Name].data
 	return t.Run(ctx, host.Script("replace-etcd-data.sh", replaceEtcdDataScript,
-		data, restoredName, s.before, unfinishedMark, discardedName)...)
+		data, marks.RestoredData, s.before, marks.UnfinishedData, marks.DiscardedData)...)
 }
 
 // startEtcd starts the host's member. It becomes ready with the others.
@@ -309,7 +302,7 @@ func (s *restoring) startEtcd(ctx context.Context, t *task.Host) error {
 
 // returnManifests moves manifests back to the kubelet's directory.
 func returnManifests(ctx context.Context, t *task.Host, names ...string) error {
-	move := host.Script("move-manifests.sh", moveManifestsScript, heldManifests, kube.ManifestsDir)
+	move := host.Script("move-manifests.sh", moveManifestsScript, marks.HeldManifests, kube.ManifestsDir)
 	return t.Run(ctx, append(move, names...)...)
 }
 
@@ -321,7 +314,7 @@ func (s *restoring) healthy(ctx context.Context, t *task.Host) error {
 		}
 		return err
 	}
-	return t.Run(ctx, "rm", "-rf", "--", path.Join(s.at[t.Name].data, "member", unfinishedMark), etcdWork)
+	return t.Run(ctx, "rm", "-rf", "--", path.Join(s.at[t.Name].data, "member", marks.UnfinishedData), marks.Snapshot)
 }
 
 // startControlPlane starts API server, controllers and scheduler anew: their memory of the cluster is obsolete.
@@ -329,7 +322,7 @@ func startControlPlane(ctx context.Context, t *task.Host) error {
 	if err := returnManifests(ctx, t, "kube-apiserver", "kube-controller-manager", "kube-scheduler"); err != nil {
 		return err
 	}
-	_, err := t.Test(ctx, "rmdir", heldManifests)
+	_, err := t.Test(ctx, "rmdir", marks.HeldManifests)
 	return err
 }
 
@@ -341,7 +334,7 @@ func apiServerBack(ctx context.Context, t *task.Host) error {
 func (s *restoring) kept(ctx context.Context) []string {
 	var list []string
 	for _, t := range s.members {
-		out, err := t.Output(context.WithoutCancel(ctx), "find", s.at[t.Name].data, "-maxdepth", "1", "-name", "kkbundle-before-*")
+		out, err := t.Output(context.WithoutCancel(ctx), "find", s.at[t.Name].data, "-maxdepth", "1", "-name", marks.OldData+"*")
 		if err != nil {
 			continue // the list is only shown to people
 		}

@@ -20,6 +20,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/etcd"
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/marks"
 )
 
 // etcdCopy is what etcd saves, as far as its checksum goes: pages and the SHA-256 of them.
@@ -128,7 +129,7 @@ func newRestoring(t *testing.T, r *engine.Run, file string) *restoring {
 		t.Fatal(err)
 	}
 	r.Operation = engine.SavingEtcd()
-	return &restoring{run: r, snapshot: snapshot, token: "kkbundle-test", before: etcd.OldDataDir(r.Site)}
+	return &restoring{run: r, snapshot: snapshot, token: "kkbundle-test", before: marks.OldDataDir(r.Site)}
 }
 
 // A dying host is one that kkbundle is killed in front of: from some command on, nothing reaches it.
@@ -223,7 +224,7 @@ func isRestoredSite(t *testing.T, s *site, r *engine.Run, when string) {
 				t.Errorf("%s: %s is left on %s", when, e.Name(), one.Name)
 			}
 		}
-		if h.content(etcd.DefaultDataDir+"/member/"+unfinishedMark) != "" || h.content(etcdWork+"/snapshot.db") != "" {
+		if h.content(etcd.DefaultDataDir+"/member/"+marks.UnfinishedData) != "" || h.content(marks.Snapshot+"/snapshot.db") != "" {
 			t.Errorf("%s: the copy or a mark is left on %s", when, one.Name)
 		}
 	}

@@ -23,6 +23,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/etcd"
 	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/node"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -213,17 +214,14 @@ func etcdTools(ctx context.Context, t *task.Host) error {
 	return err
 }
 
-// etcdWork holds snapshots on hosts during a backup or restore.
-const etcdWork = task.StateDir + "/etcd-snapshot"
-
 // saveEtcd takes a snapshot on the host, copies it to this machine, and deletes it on the host.
 func saveEtcd(ctx context.Context, t *task.Host, to string) (made EtcdSnapshot, err error) {
-	const there = etcdWork + "/saved.db"
-	defer func() { err = errors.Join(err, t.Run(context.WithoutCancel(ctx), "rm", "-rf", etcdWork)) }()
-	if err := t.Run(ctx, "rm", "-rf", etcdWork); err != nil {
+	const there = marks.Snapshot + "/saved.db"
+	defer func() { err = errors.Join(err, t.Run(context.WithoutCancel(ctx), "rm", "-rf", marks.Snapshot)) }()
+	if err := t.Run(ctx, "rm", "-rf", marks.Snapshot); err != nil {
 		return made, err
 	}
-	if err := t.Run(ctx, "mkdir", "-p", "-m", "0700", etcdWork); err != nil {
+	if err := t.Run(ctx, "mkdir", "-p", "-m", "0700", marks.Snapshot); err != nil {
 		return made, err
 	}
 	if err := t.Run(ctx, append(etcd.CtlArgs(t, etcd.Endpoint(t)), "snapshot", "save", there)...); err != nil {

@@ -18,6 +18,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/installer/kubeadm"
+	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/member"
 	"github.com/kkbundle/kkbundle/installer/siteregistry"
 	"github.com/kkbundle/kkbundle/installer/task"
@@ -56,7 +57,7 @@ func newFakeCluster(t *testing.T, s *site) *fakeCluster {
 			f.mu.Lock()
 			defer f.mu.Unlock()
 			if cmd.Args[1] != "reset" {
-				f.configs = append(f.configs, h.content(kubeadm.ConfigFile))
+				f.configs = append(f.configs, h.content(marks.KubeadmConfig))
 			}
 			return f.fail
 		})
@@ -81,7 +82,7 @@ func TestJoin(t *testing.T) {
 	if err == nil || !strings.HasPrefix(err.Error(), "node1: install join-worker: kubeadm join: exit code 1: the CRI does not answer\nlogs: ") {
 		t.Errorf("got %v", err)
 	}
-	if node.content(kubeadm.ConfigFile) != "" {
+	if node.content(marks.KubeadmConfig) != "" {
 		t.Error("the file with the token is still there")
 	}
 	node.said("")
@@ -89,7 +90,7 @@ func TestJoin(t *testing.T) {
 	if err := s.run(t, nil).Phases(t.Context(), phases); err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"kubeadm reset --force --cri-socket=" + cri.ContainerdSocket, "kubeadm join --config=" + kubeadm.ConfigFile}
+	want := []string{"kubeadm reset --force --cri-socket=" + cri.ContainerdSocket, "kubeadm join --config=" + marks.KubeadmConfig}
 	if diff := cmp.Diff(node.said("kubeadm"), want); diff != "" {
 		t.Errorf("after a failure (-got +want):\n%s", diff)
 	}
@@ -148,7 +149,7 @@ func TestControlPlaneJoinsWithUploadedCertificates(t *testing.T) {
 	if err := s.run(t, nil).Phases(t.Context(), phases); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(s.hosts["cp1"].said("kubeadm"), []string{"kubeadm init phase upload-certs --upload-certs --config=" + kubeadm.ConfigFile}); diff != "" {
+	if diff := cmp.Diff(s.hosts["cp1"].said("kubeadm"), []string{"kubeadm init phase upload-certs --upload-certs --config=" + marks.KubeadmConfig}); diff != "" {
 		t.Errorf("on cp1 (-got +want):\n%s", diff)
 	}
 	_, rest, _ := strings.Cut(f.configs[0], "certificateKey: ")

@@ -19,6 +19,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/machine"
+	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/node"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/installer/tasktest"
@@ -208,7 +209,7 @@ func TestPackagesInterrupted(t *testing.T) {
 				if !p.installed["socat"] || p.sources() != ownList+ownSource+ownRepo {
 					t.Fatalf("killed after %d commands: installed %v, sources %q", n, p.installed, p.sources())
 				}
-				if left := p.tree(t); strings.Contains(left, machine.PackagesDir+"/") && err == nil {
+				if left := p.tree(t); strings.Contains(left, marks.Packages+"/") && err == nil {
 					t.Errorf("packages are left on the host:\n%s", left)
 				}
 				s.states()
@@ -236,8 +237,8 @@ func TestPackagesInterrupted(t *testing.T) {
 func TestPackagesSources(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ id, version, manager, more, want, not string }{
-		"apt":  {"debian", "12", "apt", "", "deb [trusted=yes] file:" + machine.PackagesDir + "/debian/12 ./ and -", "mirror.site"},
-		"dnf":  {"almalinux", "9", "dnf", "", machine.PackagesDir + "/almalinux/9 --assumeyes --quiet --setopt=reposdir=" + machine.PackagesDir + "/repos --disablerepo=* --enablerepo=kkbundle", "repofrompath"},
+		"apt":  {"debian", "12", "apt", "", "deb [trusted=yes] file:" + marks.Packages + "/debian/12 ./ and -", "mirror.site"},
+		"dnf":  {"almalinux", "9", "dnf", "", marks.Packages + "/almalinux/9 --assumeyes --quiet --setopt=reposdir=" + marks.Packages + "/repos --disablerepo=* --enablerepo=kkbundle", "repofrompath"},
 		"host": {"debian", "12", "apt", "osPackages: host\n", "deb http://mirror.site/debian bookworm main and /etc/apt/sources.list.d", "file:"},
 	} {
 		t.Run(name, func(t *testing.T) {

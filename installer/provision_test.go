@@ -12,6 +12,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/installer/bootstrap"
 	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/provision"
 )
@@ -74,7 +75,7 @@ func TestProvision(t *testing.T) {
 	if _, err := Provision(t.Context(), s.options, "node1", program(t, bootstrapDocument)); err == nil || !strings.Contains(err.Error(), "run cat") {
 		t.Fatalf("want the step that failed, got %v", err)
 	}
-	if h.content(bootstrap.SentinelPath) != "" || h.content("/etc/kubernetes/kubeadm.yaml") != "it's $HOME\n" {
+	if h.content(marks.Sentinel) != "" || h.content("/etc/kubernetes/kubeadm.yaml") != "it's $HOME\n" {
 		t.Error("the sentinel is written too early, or a file is not as it shall be")
 	}
 	if !slices.Contains(h.ran, "mount -- /var/data") || slices.Contains(h.ran, "mount -- /var/later") {
@@ -103,7 +104,7 @@ func TestProvision(t *testing.T) {
 	if got := h.content("/etc/motd"); got != "hello\nmore\nmore\n" {
 		t.Errorf("another document adds its own: %q", got)
 	}
-	if h.content(bootstrap.SentinelPath) != "success\n" {
+	if h.content(marks.Sentinel) != "success\n" {
 		t.Error("the sentinel is missing")
 	}
 	if len(s.hosts["cp1"].ran) != 0 {

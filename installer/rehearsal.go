@@ -63,7 +63,7 @@ func (u *upgrade) rehearse(ctx context.Context, p UpgradePlan) (*Rehearsal, erro
 	if r.Steps, err = u.rehearseSteps(ctx, p); err != nil {
 		return nil, err
 	}
-	nodes := slices.Concat(u.controlPlanes(), u.workers())
+	nodes := u.nodes()
 	r.Nodes = make([]RehearsedNode, len(nodes))
 	if err := u.OnAll(nodes, func(i int, t *task.Host) error {
 		r.Nodes[i].Name = t.Name

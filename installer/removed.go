@@ -10,6 +10,7 @@ import (
 	"github.com/kkbundle/kkbundle/charts"
 	"github.com/kkbundle/kkbundle/installer/addon"
 	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 )
@@ -41,7 +42,7 @@ func leftAddons(ctx context.Context, t *task.Host) ([]string, error) {
 	var left []string
 	for _, one := range []struct{ what, kind, selector, name string }{
 		{"chart", "secrets", "owner=helm," + charts.MarkLabel, "name"},
-		{"manifests", "configmaps", addon.RecordLabel, addon.RecordLabel},
+		{"manifests", "configmaps", marks.ManifestsLabel, marks.ManifestsLabel},
 	} {
 		// Labels only: releases are large, and their values may be secret.
 		found, err := t.Kubectl(task.WithoutOutput(ctx), "get", one.kind, "--all-namespaces", "--selector="+one.selector, "--output=jsonpath={range .items[*]}{.metadata.namespace} {.metadata.labels}{\"\\n\"}{end}")

@@ -17,8 +17,8 @@ import (
 	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/k3s"
-	"github.com/kkbundle/kkbundle/installer/kubeadm"
 	"github.com/kkbundle/kkbundle/installer/machine"
+	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/network"
 	"github.com/kkbundle/kkbundle/installer/siteregistry"
 	"github.com/kkbundle/kkbundle/installer/task"
@@ -294,7 +294,7 @@ func hasRegistryAccount(ctx context.Context, t *task.Host) (bool, error) {
 
 // isRestored inspects the files: these changes come before the first stamp, and hosts without nodes get no stamps.
 func isRestored(ctx context.Context, t *task.Host) (bool, error) {
-	left, err := t.AnyExists(ctx, task.UnitDir+machine.RouteUnit, machine.SysctlPath, machine.EarlierSysctlPath, machine.ModulesPath, machine.SysctlBefore, machine.SwapMasked)
+	left, err := t.AnyExists(ctx, task.UnitDir+machine.RouteUnit, machine.SysctlPath, machine.EarlierSysctlPath, machine.ModulesPath, marks.SysctlBefore, marks.SwapMasked)
 	if err != nil || left {
 		return false, err
 	}
@@ -330,7 +330,7 @@ func restoreParameters(ctx context.Context, t *task.Host) error {
 	if err := t.Run(ctx, "rm", "-f", machine.SysctlPath, machine.EarlierSysctlPath, machine.ModulesPath); err != nil {
 		return err
 	}
-	was, err := t.Read(ctx, machine.SysctlBefore)
+	was, err := t.Read(ctx, marks.SysctlBefore)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -348,7 +348,7 @@ func restoreParameters(ctx context.Context, t *task.Host) error {
 
 // ownFiles returns the files and directories that only an installation creates.
 func ownFiles() []string {
-	return []string{task.ConfigDir, task.ProgramDir, task.EarlierProgramDir, engine.HooksOnHost, engine.HookStamps, task.BeforeDir, kubeadm.ConfigFile, task.ProvisionDir, task.StateDir + "/receive"}
+	return []string{task.ConfigDir, task.ProgramDir, task.EarlierProgramDir, engine.HooksOnHost, marks.Hooks, task.BeforeDir, marks.KubeadmConfig, task.ProvisionDir, marks.Received}
 }
 
 // sharedFiles returns the files that others may have created on hosts without stamps.
@@ -365,7 +365,7 @@ func sharedFiles(r *task.Site) []string {
 }
 
 func noFiles(ctx context.Context, t *task.Host) (bool, error) {
-	left, err := t.AnyExists(ctx, task.StampDir, task.ConfigDir, task.ProgramDir, task.EarlierProgramDir, engine.HookStamps, task.BeforeDir, cri.ContainerdBefore)
+	left, err := t.AnyExists(ctx, task.StampDir, task.ConfigDir, task.ProgramDir, task.EarlierProgramDir, marks.Hooks, task.BeforeDir, marks.ContainerdBefore)
 	return !left, err
 }
 
@@ -388,7 +388,7 @@ func removeFiles(ctx context.Context, t *task.Host) error {
 		shared := slices.DeleteFunc(sharedFiles(t.Site), func(p string) bool { return slices.Contains(kept, p) })
 		paths = slices.Concat(paths, shared, []string{task.StampDir})
 	}
-	paths = append(paths, cri.ContainerdBefore) // last: without it, a repeated reset would take other containers for ours
+	paths = append(paths, marks.ContainerdBefore) // last: without it, a repeated reset would take other containers for ours
 	if err := t.Run(ctx, append([]string{"rm", "-rf", "--"}, paths...)...); err != nil {
 		return err
 	}

@@ -2,23 +2,19 @@ package installer
 
 import (
 	"context"
-	_ "embed"
 	"errors"
 	"fmt"
 	"io/fs"
-	"path"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/Masterminds/semver/v3"
-	corev1 "k8s.io/api/core/v1"
 
 	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/health"
-	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/kube"
-	"github.com/kkbundle/kkbundle/installer/kubeadm"
+	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/member"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -47,19 +43,16 @@ func (e *NoWayBackError) Hint() string { return e.Do }
 
 // A rollback is a rollback in progress.
 type rollback struct {
-	*upgrade
-	// kept are the copies of nodes, by the node's name.
-	kept map[string]keptCopy
+	*nodeWalk
+	checkup
+	saving
 	// approved means that the operator has agreed.
 	approved bool
-	// patience bounds the wait for an API server that may be dead.
-	patience time.Duration
-	// member asks a member of kubeadm's etcd.
-	member func(ctx context.Context, t *task.Host) (health.EtcdMetrics, error)
 }
 
 func newRollback(r *engine.Run, o UpgradeOptions) *rollback {
-	return &rollback{upgrade: &upgrade{Run: r, how: o, lenient: true}, kept: map[string]keptCopy{}, member: health.EtcdMember, patience: shortAPIWait}
+	w := &nodeWalk{Run: r, how: o, lenient: true, kept: map[string]marks.Copies{}, member: health.EtcdMember, patience: shortAPIWait}
+	return &rollback{nodeWalk: w, checkup: checkup{w}, saving: saving{w}}
 }
 
 // Rollback brings a cluster back to the release and the settings of the bundle before its last upgrade, which may have
@@ -156,7 +149,7 @@ func (b *rollback) fitTask(plan UpgradePlan) task.Task {
 				return err
 			}
 			var reasons []error
-			if slices.ContainsFunc(todo.Nodes, func(n UpgradeNode) bool { return !n.Current && !n.Left }) {
+			if todo.hasWork() {
 				reasons = slices.Concat(b.budgets(ctx, t, todo), b.lonePods(ctx, t, todo))
 			}
 			if b.Cluster.Etcd.Type != manifest.EtcdProvided {
@@ -202,87 +195,22 @@ func (b *rollback) forgetPhase() task.Phase {
 
 // back brings the nodes back: objects that kubeadm has changed, kubelets of workers and of control planes, control planes.
 func (b *rollback) back(ctx context.Context, phase string, plan UpgradePlan) error {
-	planes := slices.Clone(b.controlPlanes())
-	slices.Reverse(planes)
-	for _, t := range planes {
-		if err := b.TaskOn(ctx, phase, b.beginTask(phase), t); err != nil {
-			return err
-		}
-	}
-	if err := b.TaskOn(ctx, phase, b.objectsTask(), b.FirstControlPlane()); err != nil {
-		return err
-	}
-	turns, err := b.turns(ctx, phase, slices.Collect(slices.Chunk(b.workers(), plan.Batch)), oneByOne(planes))
-	if err != nil {
-		return err
-	}
-	for _, turn := range turns {
-		services := b.services(ctx, phase)
-		if err := b.OnAll(turn, func(_ int, t *task.Host) error { return b.kubelet(ctx, phase, t, services) }); err != nil {
-			return err
-		}
-	}
-	for _, t := range planes {
-		if err := b.TaskOn(ctx, phase, b.controlPlaneTask(), t); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// beginTask makes a node one that has not completed its upgrade, before anything is put back: if the rollback stops, an upgrade does all its
-// work on the node again and keeps the copies.
-func (b *rollback) beginTask(phase string) task.Task {
-	return task.Task{Name: "begin", Done: never, Do: func(ctx context.Context, t *task.Host) error {
-		if _, err := kubeadm.Stop(ctx, t, upgradeBegun); err != nil { // a kubeadm that lost its session would write manifests
-			return err
-		}
-		if err := t.Write(ctx, task.File{Path: upgradeBegun, Mode: 0o600}); err != nil {
-			return err
-		}
-		if err := markKept(ctx, t, finishedMark, keptMark); err != nil {
-			return err
-		}
-		if err := b.keepQuota(ctx, phase, t); err != nil {
-			return err
-		}
-		if err := t.Write(ctx, member.File(t.Site)); err != nil {
-			return err
-		}
-		return t.Run(ctx, "rm", "-f", serverMark)
-	}}
-}
-
-// keepQuota keeps the quota of etcd where it has grown since the upgrade: the database may have outgrown the former one, and etcd would take
-// no changes.
-func (b *rollback) keepQuota(ctx context.Context, phase string, t *task.Host) error {
-	kept, ok := b.kept[t.Name]
-	if !ok || !t.Is(manifest.RoleControlPlane) || b.Cluster.Etcd.Type != manifest.EtcdInternal {
-		return nil
-	}
-	quota, err := kubeadm.KeepQuota(ctx, t, kept.dir+kube.ManifestsDir+"/etcd.yaml")
-	if err == nil && quota > 0 && b.Cluster.Etcd.Quota == 0 {
-		b.Tell(task.Event{
-			Phase: phase, Task: "begin", Host: t.Name, State: task.Warned,
-			Message: fmt.Sprintf("etcd keeps its quota of %s, and the cluster file has none: write etcd.quota there for control planes that join later", plain.Size(quota)),
-		})
-	}
-	return err
+	return b.pass(ctx, phase, b.backward(plan.Batch))
 }
 
 // find reads which copies nodes have, chooses the release of the bundle to which they lead, and checks that its settings are the same.
 func (b *rollback) find(ctx context.Context) error {
 	nodes := b.nodes()
-	found := make([]keptCopy, len(nodes))
+	found := make([]marks.Copies, len(nodes))
 	has := make([]bool, len(nodes))
 	if err := b.OnAll(nodes, func(i int, t *task.Host) (err error) {
-		found[i], has[i], err = copiesOf(ctx, t)
+		found[i], has[i], err = marks.FindCopies(ctx, t)
 		return err
 	}); err != nil {
 		return err
 	}
 	if has[0] {
-		if err := b.chooseStep(path.Base(found[0].dir)); err != nil {
+		if err := b.chooseStep(found[0].Release()); err != nil {
 			return err
 		}
 	}
@@ -296,15 +224,12 @@ func (b *rollback) find(ctx context.Context) error {
 		return err
 	}
 	for i, t := range nodes {
-		if has[i] && path.Base(found[i].dir) == b.Cluster.Kubernetes.Version {
+		if has[i] && found[i].Release() == b.Cluster.Kubernetes.Version {
 			b.kept[t.Name] = found[i]
 		}
 	}
 	return nil
 }
-
-// nodes returns the control planes, then the workers.
-func (b *rollback) nodes() []*task.Host { return slices.Concat(b.controlPlanes(), b.workers()) }
 
 // chooseStep makes the rollback one to an intermediate release of the bundle, if that is where the copies lead: the upgrade with this
 // bundle stopped in a later step, or is complete. A step that changes etcd alone has the release of its start, and is none to go back to.
@@ -326,15 +251,15 @@ func (b *rollback) refuse(do, format string, args ...any) error {
 }
 
 // leadsHere checks a node's copies against the bundle. A worker keeps the copies of an earlier step until its own turn.
-func (b *rollback) leadsHere(ctx context.Context, t *task.Host, kept keptCopy) error {
-	is := path.Base(kept.dir)
+func (b *rollback) leadsHere(ctx context.Context, t *task.Host, kept marks.Copies) error {
+	is := kept.Release()
 	if is != b.Cluster.Kubernetes.Version {
 		if !t.Is(manifest.RoleControlPlane) {
 			return nil
 		}
 		return b.refuse("give the bundle of that release, or that of an upgrade over it", "the copies of %s lead back to %s", t.Name, is)
 	}
-	data, err := t.Read(ctx, kept.dir+member.Path)
+	data, err := t.Read(ctx, kept.Path(member.Path))
 	if err != nil {
 		return fmt.Errorf("copies of %s: %w", t.Name, err)
 	}
@@ -384,16 +309,8 @@ func (b *rollback) rescue(ctx context.Context) error {
 // look reads the running versions, and checks that the cluster can go back.
 func (b *rollback) look(ctx context.Context) (UpgradePlan, error) {
 	p := UpgradePlan{Cluster: b.Cluster.Metadata.Name, To: b.Cluster.Kubernetes.Version, Back: true, Batch: b.how.Batch.of(len(b.workers()))}
-	first := b.FirstControlPlane()
-	var nodes []corev1.Node
-	if err := task.Eventually(ctx, apiWait, func(ctx context.Context) (err error) {
-		nodes, err = first.Kube().Nodes(ctx)
-		return err
-	}); err != nil {
-		return p, fmt.Errorf("the cluster's API does not answer: %w", err)
-	}
 	var err error
-	if p.Nodes, err = b.nodesOf(ctx, nodes); err != nil {
+	if p.Nodes, err = b.nodesOf(ctx); err != nil {
 		return p, err
 	}
 	p.From = p.newestPart()
@@ -415,7 +332,7 @@ func (b *rollback) look(ctx context.Context) (UpgradePlan, error) {
 	if err := b.possible(ctx, p); err != nil {
 		return p, err
 	}
-	if !slices.ContainsFunc(p.Nodes, func(n UpgradeNode) bool { return !n.Current && !n.Left }) {
+	if !p.hasWork() {
 		return p, nil
 	}
 	p.Steps = []string{p.To}
@@ -470,6 +387,46 @@ func (b *rollback) possible(ctx context.Context, p UpgradePlan) error {
 	return b.externalAllows(ctx)
 }
 
+// etcdAllows refuses a rollback to an etcd that cannot read the data: the cluster's storage has a newer minor release.
+func (b *rollback) etcdAllows(ctx context.Context, t *task.Host) error {
+	kept, ok := b.kept[t.Name]
+	if !ok || b.Cluster.Etcd.Type != manifest.EtcdInternal {
+		return nil
+	}
+	was, err := etcdRelease(ctx, t, kept.Path(kube.ManifestsDir+"/etcd.yaml"))
+	if err != nil {
+		return err
+	}
+	is, err := etcdRelease(ctx, t, memberManifest()[0])
+	if err != nil || majorMinor(is) == majorMinor(was) {
+		return err
+	}
+	m, err := b.member(ctx, t)
+	if err != nil {
+		return plain.Advise(fmt.Errorf("version of etcd's data on %s: %w", t.Name, err),
+			"etcd "+was+" may not read the data of "+is+", so the rollback needs an answer: start etcd of "+t.Name+" and run the same command again, or continue the upgrade")
+	}
+	if versionLess(was, m.Storage+".0") && majorMinor(m.Storage+".0") != majorMinor(was) {
+		return b.refuse("continue the upgrade; the only other way is etcd's copy in the work directory (kkbundle etcd restore), which loses all changes since",
+			"the data of etcd on %s have moved on to %s, which etcd %s cannot read", t.Name, m.Storage, was)
+	}
+	return nil
+}
+
+// etcdRelease returns the release of etcd in a manifest of kubeadm: 3.6.5 of the image's tag 3.6.5-0.
+func etcdRelease(ctx context.Context, t *task.Host, file string) (string, error) {
+	text, err := t.Read(ctx, file)
+	if err != nil {
+		return "", err
+	}
+	image, _, _ := strings.Cut(imageOf(string(text)), "@")
+	release, _, _ := strings.Cut(image[strings.LastIndexByte(image, ':')+1:], "-")
+	if _, err := semver.NewVersion(release); err == nil {
+		return strings.TrimPrefix(release, "v"), nil
+	}
+	return "", fmt.Errorf("%s on %s names no release of etcd's image", file, t.Name)
+}
+
 // externalAllows refuses a rollback over a minor release of etcd beside the cluster, whose tasks would replace its program.
 func (b *rollback) externalAllows(ctx context.Context) error {
 	if b.Cluster.Etcd.Type != manifest.EtcdExternal {
@@ -503,7 +460,7 @@ func (b *rollback) unknownObjects(ctx context.Context) ([]string, error) {
 		if !ok {
 			continue
 		}
-		data, err := t.Read(ctx, path.Join(kept.dir, keptTypes))
+		data, err := t.Read(ctx, kept.Types())
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, err
 		}
@@ -543,145 +500,4 @@ func (b *rollback) unknownObjects(ctx context.Context) ([]string, error) {
 		}
 	}
 	return list, nil
-}
-
-// objectsTask puts the objects back that kubeadm has changed. kube-proxy may not be newer than an API server.
-func (b *rollback) objectsTask() task.Task {
-	return task.Task{Name: "objects", Done: never, Do: func(ctx context.Context, t *task.Host) error {
-		for _, from := range b.controlPlanes() {
-			kept, ok := b.kept[from.Name]
-			if !ok {
-				continue
-			}
-			data, err := from.Read(ctx, path.Join(kept.dir, keptObjects))
-			if err != nil {
-				return fmt.Errorf("objects of the cluster before its upgrade: %w", err)
-			}
-			_, err = t.Kube().Kubectl(ctx, kube.Command{Args: []string{"replace", "--filename=-"}, Stdin: data, Quiet: true})
-			return err
-		}
-		return nil // no control plane was upgraded
-	}}
-}
-
-// kubelet brings a node's kubelet, its settings and the container runtime back. services is called before anything is drained.
-func (b *rollback) kubelet(ctx context.Context, phase string, t *task.Host, services func() error) error {
-	done, err := b.kubeletIsOld(task.InTask(ctx, phase+"/node"), t)
-	if err != nil {
-		return &engine.TaskError{Phase: phase, Task: "node", Host: t.Name, Err: err}
-	}
-	if done {
-		b.Tell(task.Event{Phase: phase, Task: "node", Host: t.Name, State: task.Done})
-		return b.uncordoned(ctx, phase, t)
-	}
-	if err := services(); err != nil {
-		return err
-	}
-	tasks := append([]task.Task{b.drainTask(), b.settingsTask(t)}, containerTasks(b.Cluster)...)
-	if !t.Is(manifest.RoleControlPlane) {
-		tasks = append([]task.Task{b.beginTask(phase)}, tasks...)
-	}
-	tasks = append(tasks, restarted(kubeadm.KubeletTask(b.Cluster)), task.Task{Name: "ready", Do: func(ctx context.Context, t *task.Host) error {
-		return b.settled(ctx, t, b.kubeletIsBack)
-	}})
-	if !t.Is(manifest.RoleControlPlane) {
-		tasks = append(tasks, b.recordTask())
-	}
-	for _, step := range tasks {
-		if err := b.TaskOn(ctx, phase, step, t); err != nil {
-			return err
-		}
-	}
-	return b.uncordoned(ctx, phase, t)
-}
-
-// settingsTask puts the settings of a node's kubelet back. A worker that joined after the upgrade has no copies, and kubeadm writes
-// the settings that are in the cluster again.
-func (b *rollback) settingsTask(t *task.Host) task.Task {
-	settings := task.Task{Name: "kubelet-config", Done: never}
-	kept, ok := b.kept[t.Name]
-	switch {
-	case ok:
-		settings.Do = func(ctx context.Context, t *task.Host) error {
-			return t.Run(ctx, append(host.Script("put-back.sh", putBackScript, kept.dir, "/"), below(kubeletSettings()...)...)...)
-		}
-	case t.Is(manifest.RoleControlPlane): // its upgrade had not begun
-		settings.Do = func(context.Context, *task.Host) error { return nil }
-	default:
-		settings.Files, settings.Do = kubeadmFiles(b.Cluster, "kubeadm"), upgradeOther
-	}
-	return settings
-}
-
-func (b *rollback) uncordoned(ctx context.Context, phase string, t *task.Host) error {
-	return b.TaskOn(ctx, phase, task.Task{Name: "uncordon", Done: never, Do: uncordon}, t)
-}
-
-// kubeletIsOld reports whether a node has the kubelet, its settings and the programs of the release before.
-func (b *rollback) kubeletIsOld(ctx context.Context, t *task.Host) (bool, error) {
-	states, err := b.FirstControlPlane().Kube().Nodes(ctx)
-	if err != nil {
-		return false, err
-	}
-	n := kube.FindNode(states, t.Name)
-	if n == nil || n.Status.NodeInfo.KubeletVersion != b.Cluster.Kubernetes.Version || !kube.IsNodeReady(n) {
-		return false, nil
-	}
-	for _, step := range nodePrograms(b.Cluster) {
-		if ok, err := b.IsDone(ctx, step, t); err != nil || !ok {
-			return false, err
-		}
-	}
-	if !t.Is(manifest.RoleControlPlane) {
-		if ok, err := isRecorded(ctx, t); err != nil || !ok {
-			return false, err
-		}
-	}
-	return b.hasKept(ctx, t, kubeletSettings()...)
-}
-
-//go:embed scripts/put-back.sh
-var putBackScript string
-
-//go:embed scripts/same-files.sh
-var sameFilesScript string
-
-// hasKept reports whether a node's files are those of its copies.
-func (b *rollback) hasKept(ctx context.Context, t *task.Host, paths ...string) (bool, error) {
-	kept, ok := b.kept[t.Name]
-	if !ok {
-		return true, nil
-	}
-	return t.Test(ctx, append(host.Script("same-files.sh", sameFilesScript, kept.dir, "/"), below(paths...)...)...)
-}
-
-// isBack reports whether a control plane is the one of the release before. It waits for an API server that misses a question.
-func (b *rollback) isBack(ctx context.Context, t *task.Host) (bool, error) {
-	if ok, err := b.hasKept(ctx, t, slices.Concat(memberManifest(), serverManifests())...); err != nil || !ok {
-		return false, err
-	}
-	if ok, err := isRecorded(ctx, t); err != nil || !ok {
-		return false, err
-	}
-	ready := task.Eventually(ctx, b.patience, func(ctx context.Context) error { return serverIsReady(ctx, t) })
-	return ready == nil, ctx.Err()
-}
-
-// isRecorded reports whether a node has the bundle's release and settings, without an unfinished upgrade or rollback.
-func isRecorded(ctx context.Context, t *task.Host) (bool, error) {
-	if ok, err := member.Records(ctx, t, member.Path); err != nil || !ok {
-		return false, err
-	}
-	unfinished, err := isUnfinished(ctx, t)
-	return !unfinished, err
-}
-
-// recordTask records that the node has the release of the bundle again.
-func (b *rollback) recordTask() task.Task {
-	return task.Task{Name: "record", Done: never, Do: func(ctx context.Context, t *task.Host) error {
-		if err := t.Write(ctx, member.File(t.Site)); err != nil {
-			return err
-		}
-		return t.Run(ctx, "rm", "-f", serverMark, upgradeBegun)
-	}}
 }

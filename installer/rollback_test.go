@@ -20,7 +20,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/health"
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/kube"
-	"github.com/kkbundle/kkbundle/installer/kubeadm"
+	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/member"
 	"github.com/kkbundle/kkbundle/installer/report"
 	"github.com/kkbundle/kkbundle/installer/task"
@@ -107,10 +107,10 @@ func wantBack(t *testing.T, s *site, f *fakeAPI, why string) {
 		if !strings.HasPrefix(h.content(member.Path), "site "+releaseBefore+"\n") {
 			t.Fatalf("%s: %s is recorded as %q", why, name, h.content(member.Path))
 		}
-		if _, err := os.Stat(filepath.Join(h.root, kubeadm.UpgradeBackupDir)); err == nil {
+		if _, err := os.Stat(filepath.Join(h.root, marks.CopiesDir)); err == nil {
 			t.Fatalf("%s: %s still has copies", why, name)
 		}
-		for _, mark := range []string{serverMark, upgradeBegun} {
+		for _, mark := range []string{string(marks.ServerUpgraded), string(marks.UpgradeBegun)} {
 			if _, err := os.Stat(filepath.Join(h.root, mark)); err == nil {
 				t.Fatalf("%s: %s still has %s", why, name, mark)
 			}
@@ -170,7 +170,7 @@ func TestRollbackOfALaterWorker(t *testing.T) {
 	if err := s.upgraded(t, f, next); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.RemoveAll(filepath.Join(s.hosts["node1"].root, kubeadm.UpgradeBackupDir)); err != nil {
+	if err := os.RemoveAll(filepath.Join(s.hosts["node1"].root, marks.CopiesDir)); err != nil {
 		t.Fatal(err)
 	}
 	f.steps()
@@ -292,7 +292,7 @@ func TestRollbackBeginsWithCordonedNodes(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.steps()
-	f.nodes["cp1"].Annotations[upgradeMark], f.nodes["cp1"].Spec.Unschedulable = releaseAfter, true
+	f.nodes["cp1"].Annotations[marks.UpgradingAnnotation], f.nodes["cp1"].Spec.Unschedulable = releaseAfter, true
 	if _, err := s.rollbackTo(t, f, before, old).walkBack(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -374,10 +374,10 @@ func wantForward(t *testing.T, s *site, f *fakeAPI, n int) {
 		if !strings.HasPrefix(h.content(member.Path), "site "+releaseAfter+"\n") {
 			t.Fatalf("killed after %d commands: %s is recorded as %q", n, name, h.content(member.Path))
 		}
-		if kept := h.content(kubeadm.UpgradeBackupDir + "/" + releaseBefore + member.Path); !strings.HasPrefix(kept, "site "+releaseBefore+"\n") {
+		if kept := h.content(marks.CopiesDir + "/" + releaseBefore + member.Path); !strings.HasPrefix(kept, "site "+releaseBefore+"\n") {
 			t.Fatalf("killed after %d commands: the way back of %s is gone: %q", n, name, kept)
 		}
-		for _, mark := range []string{serverMark, upgradeBegun} {
+		for _, mark := range []string{string(marks.ServerUpgraded), string(marks.UpgradeBegun)} {
 			if _, err := os.Stat(filepath.Join(h.root, mark)); err == nil {
 				t.Fatalf("killed after %d commands: %s still has %s", n, name, mark)
 			}
@@ -461,7 +461,7 @@ func TestForgetRollbackWithout(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]bool{"cp1": false, "node1": false, "node2": true} {
-		_, err := os.Stat(filepath.Join(s.hosts[name].root, kubeadm.UpgradeBackupDir))
+		_, err := os.Stat(filepath.Join(s.hosts[name].root, marks.CopiesDir))
 		if (err == nil) != want {
 			t.Errorf("copies of %s: %v", name, err)
 		}
@@ -511,7 +511,7 @@ func TestUpgradeKeepsAnewUntilItChanges(t *testing.T) {
 	if err := s.upgraded(t, f, next); err == nil {
 		t.Fatal("the upgrade of cp2 did not fail")
 	}
-	dir := kubeadm.UpgradeBackupDir + "/" + releaseBefore
+	dir := marks.CopiesDir + "/" + releaseBefore
 	if got := s.hosts["cp1"].content(dir + file); !strings.HasSuffix(got, since) {
 		t.Errorf("the copy is of the first run:\n%s", got)
 	}
@@ -521,7 +521,7 @@ func TestUpgradeKeepsAnewUntilItChanges(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"cp1", "cp2"} {
-		if got := s.hosts[name].content(dir + "/" + keptObjects); got == "" || strings.Contains(got, "the release after") {
+		if got := s.hosts[name].content(marks.CopiesOf(releaseBefore).Objects()); got == "" || strings.Contains(got, "the release after") {
 			t.Errorf("the objects of %s are\n%s", name, got)
 		}
 	}
@@ -551,15 +551,15 @@ func TestCompleteUpgradeIsNotUnderWay(t *testing.T) {
 			}
 		}
 		r, do := work()
-		if err := r.Dir.Write(upgradeNow, []byte(r.Cluster.Kubernetes.Version+" upgrade/x\n")); err != nil {
+		if err := r.Dir.Write(marks.SavedNow, []byte(r.Cluster.Kubernetes.Version+" upgrade/x\n")); err != nil {
 			t.Fatal(err)
 		}
 		err := do(ctx)
 		if ctx.Err() == nil && !dry {
 			t.Errorf("%s: did not begin to prepare: %v", what, err)
 		}
-		if _, err := r.Dir.Read(upgradeNow); (err == nil) != want {
-			t.Errorf("%s: %s: %v", what, upgradeNow, err)
+		if _, err := r.Dir.Read(marks.SavedNow); (err == nil) != want {
+			t.Errorf("%s: %s: %v", what, marks.SavedNow, err)
 		}
 		if err := r.Dir.Close(); err != nil {
 			t.Error(err)
@@ -592,7 +592,7 @@ func TestRollbackRefuses(t *testing.T) {
 		"another release": {cluster: "kubernetes: {version: v1.34.1}", want: "lead back to " + releaseBefore},
 		"other settings":  {cluster: "kubernetes: {version: " + releaseBefore + ", maxPods: 99}", want: "had other settings than the bundle: kubernetes.maxPods"},
 		"no copies": {change: func(s *site, _ *fakeAPI, _ *rollback) {
-			_ = os.RemoveAll(filepath.Join(s.hosts["cp1"].root, kubeadm.UpgradeBackupDir))
+			_ = os.RemoveAll(filepath.Join(s.hosts["cp1"].root, marks.CopiesDir))
 		}, want: "cp1 runs " + releaseAfter + " and has no copies of " + releaseBefore},
 		"a minor release of etcd": {change: func(s *site, f *fakeAPI, b *rollback) {
 			s.hosts["cp1"].put(t, kube.ManifestsDir+"/etcd.yaml", "    image: registry.k8s.io/etcd:3.7.0-0\n")
@@ -726,7 +726,7 @@ func TestUpgradeLeavesOneWayBack(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	kept := kubeadm.UpgradeBackupDir + "/" + releaseBefore
+	kept := marks.CopiesDir + "/" + releaseBefore
 	tidy(s.run(t, nil))
 	if s.hosts["node1"].content(kept+"/usr/local/bin/kubelet") == "" {
 		t.Error("the programs of an unfinished node are gone")
@@ -759,7 +759,7 @@ func TestUpgradeLeavesOneWayBack(t *testing.T) {
 		t.Errorf("the status names %+v", out.WaysBack)
 	}
 	// Settings that change without the version are kept anew: the copies of the upgrade before are not theirs.
-	if _, there, err := copiesOf(t.Context(), r.Hosts[0]); err != nil || !there {
+	if _, there, err := marks.FindCopies(t.Context(), r.Hosts[0]); err != nil || !there {
 		t.Errorf("copies of cp1: %v, %v", there, err)
 	}
 }
@@ -801,7 +801,7 @@ func TestUpgradeOfSettingsKeepsAnew(t *testing.T) {
 		if _, err := s.upgradeWith(t, bundleOf(t, s.options.Cluster)).walkAll(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if got := s.hosts["cp1"].content(kubeadm.UpgradeBackupDir + "/" + releaseBefore + "/var/lib/kubelet/config.yaml"); got != step.before {
+		if got := s.hosts["cp1"].content(marks.CopiesDir + "/" + releaseBefore + "/var/lib/kubelet/config.yaml"); got != step.before {
 			t.Errorf("with %s pods, the kept settings are those %s", step.settings, got)
 		}
 		s.hosts["cp1"].put(t, "/var/lib/kubelet/config.yaml", "of "+step.settings+" pods")

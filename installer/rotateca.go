@@ -14,6 +14,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/health"
 	"github.com/kkbundle/kkbundle/installer/kubeadm"
+	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/member"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -123,7 +124,7 @@ func checkRotatedNodes(ctx context.Context, r *engine.Run) error {
 		if err != nil {
 			return err
 		}
-		begun, err := t.AnyExists(ctx, upgradeBegun, serverMark, endpoint.MoveStamp)
+		begun, err := marks.Any(ctx, t, marks.UpgradeBegun, marks.ServerUpgraded, marks.EndpointMove)
 		if err == nil && begun {
 			err = &kubeadm.RotationError{Reason: "an upgrade or a move of the endpoint was interrupted on " + t.Name, Advice: "complete it first: run kkbundle upgrade or kkbundle endpoint move again"}
 		}
@@ -205,11 +206,11 @@ func formerUpgradeTask() task.Task {
 	return task.Task{
 		Name: "former-upgrade", Roles: []manifest.Role{manifest.RoleCluster}, AllOrNone: true,
 		Done: func(ctx context.Context, t *task.Host) (bool, error) {
-			there, err := t.AnyExists(ctx, kubeadm.UpgradeBackupDir)
+			there, err := t.AnyExists(ctx, marks.CopiesDir)
 			return !there, err
 		},
 		Do: func(ctx context.Context, t *task.Host) error {
-			return t.Run(ctx, "rm", "-rf", kubeadm.UpgradeBackupDir)
+			return marks.ForgetCopies(ctx, t)
 		},
 	}
 }
@@ -238,7 +239,7 @@ func rotatedOn(ctx context.Context, r *engine.Run) (*task.Host, error) {
 		if t.Err != nil {
 			continue
 		}
-		if there, err := t.Test(ctx, "test", "-e", kubeadm.RotationDir); err != nil || there {
+		if there, err := t.Test(ctx, "test", "-e", marks.RotationDir); err != nil || there {
 			return t, err
 		}
 	}
@@ -248,7 +249,7 @@ func rotatedOn(ctx context.Context, r *engine.Run) (*task.Host, error) {
 // rotationRefusal is the error of commands that would rewrite files of a rotation in progress.
 func rotationRefusal(t *task.Host) error {
 	return &kubeadm.RotationError{
-		Reason: fmt.Sprintf("the authorities of the cluster are being replaced (%s exists on %s)", kubeadm.RotationDir, t.Name),
+		Reason: fmt.Sprintf("the authorities of the cluster are being replaced (%s exists on %s)", marks.RotationDir, t.Name),
 		Advice: "complete that with kkbundle certs rotate-ca and then --finish, or undo it with --rollback",
 	}
 }

@@ -30,6 +30,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/installer/kubeadm"
+	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/installer/tasktest"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -504,7 +505,7 @@ func TestEveryClientTrustsEveryServerDuringARotation(t *testing.T) {
 		}}
 	}
 	restart := AuthorityOptions{Workloads: kubeadm.WorkloadChoice{Restart: true}}
-	f.site.hosts["cp1"].put(t, kubeadm.UpgradeBackupDir+"/v1.33.6/etc/kubernetes/pki/ca.key", "secret")
+	f.site.hosts["cp1"].put(t, marks.CopiesDir+"/v1.33.6/etc/kubernetes/pki/ca.key", "secret")
 	for _, o := range []AuthorityOptions{restart, {Step: RotationRollback}, restart, {Step: RotationFinish}} {
 		if err := f.rotate(t.Context(), t, o, watch); err != nil {
 			t.Fatalf("%q: %v", o.Step, err)
@@ -530,10 +531,10 @@ func TestEveryClientTrustsEveryServerDuringARotation(t *testing.T) {
 func (f *rotatingCluster) isEnded(t *testing.T, oldCA string) {
 	t.Helper()
 	for name, h := range f.site.hosts {
-		if _, err := os.Stat(filepath.Join(h.root, kubeadm.RotationDir)); err == nil {
-			t.Errorf("%s has %s", name, kubeadm.RotationDir)
+		if _, err := os.Stat(filepath.Join(h.root, marks.RotationDir)); err == nil {
+			t.Errorf("%s has %s", name, marks.RotationDir)
 		}
-		if _, err := os.Stat(filepath.Join(h.root, kubeadm.UpgradeBackupDir)); err == nil {
+		if _, err := os.Stat(filepath.Join(h.root, marks.CopiesDir)); err == nil {
 			t.Errorf("%s has copies with the old authorities", name)
 		}
 		if ca := h.content(kube.ClusterCA); ca == oldCA || strings.Count(ca, "BEGIN") != 1 || ca != f.site.hosts["cp1"].content(kube.ClusterCA) {
@@ -637,11 +638,11 @@ func TestRestOfARotationIsRemoved(t *testing.T) {
 	t.Parallel()
 	f := newRotating(t)
 	cp1 := f.site.hosts["cp1"]
-	cp1.put(t, kubeadm.RotationDir+"/old/ca.key", "secret")
+	cp1.put(t, marks.RotationDir+"/old/ca.key", "secret")
 	if err := f.rotate(t.Context(), t, AuthorityOptions{Step: RotationRollback}, asItIs); err != nil || len(f.restarted) > 0 {
 		t.Errorf("the rest of a rotation that never began: %v, restarted %q", err, f.restarted)
 	}
-	if _, err := os.Stat(filepath.Join(cp1.root, kubeadm.RotationDir)); err == nil {
+	if _, err := os.Stat(filepath.Join(cp1.root, marks.RotationDir)); err == nil {
 		t.Error("cp1 has the files of a rotation that never began")
 	}
 	oldCA := cp1.content(kube.ClusterCA)
@@ -668,11 +669,11 @@ type halfRemover struct {
 }
 
 func (h halfRemover) Run(ctx context.Context, cmd host.Cmd) error {
-	if !slices.Equal(cmd.Args, []string{"rm", "-rf", kubeadm.RotationDir}) {
+	if !slices.Equal(cmd.Args, []string{"rm", "-rf", marks.RotationDir}) {
 		return h.Host.Run(ctx, cmd)
 	}
 	for _, name := range []string{"cp1", "cp2"} {
-		if err := os.RemoveAll(filepath.Join(h.hosts[name].root, kubeadm.RotationDir, "new")); err != nil {
+		if err := os.RemoveAll(filepath.Join(h.hosts[name].root, marks.RotationDir, "new")); err != nil {
 			return err
 		}
 	}
@@ -685,7 +686,7 @@ func TestRotationExcludesOtherCommands(t *testing.T) {
 	s := newSite(t, "cp1", "node1", "node2")
 	newFakeCluster(t, s)
 	s.join(t, "cp1", "node1")
-	s.hosts["cp1"].put(t, kubeadm.RotationDir+"/names", "kubernetes\n")
+	s.hosts["cp1"].put(t, marks.RotationDir+"/names", "kubernetes\n")
 	s.hosts["node1"].put(t, kube.ClusterCA, otherAuthority(t))
 	r := s.run(t, nil)
 	var refused *kubeadm.RotationError

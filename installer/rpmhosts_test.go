@@ -19,7 +19,7 @@ import (
 	"github.com/kkbundle/kkbundle/bundle/bundletest"
 	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/host"
-	"github.com/kkbundle/kkbundle/installer/machine"
+	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/node"
 	"github.com/kkbundle/kkbundle/manifest"
 )
@@ -102,16 +102,16 @@ func (r *rpmHost) Run(ctx context.Context, cmd host.Cmd) error {
 
 // dnf runs the real dnf for the host's root, whose paths begin there. Scripts of packages do not run: the root has no shell.
 func (r *rpmHost) dnf(ctx context.Context, cmd host.Cmd) error {
-	repo := filepath.Join(r.root, machine.PackagesDir, "repos/kkbundle.repo")
+	repo := filepath.Join(r.root, marks.Packages, "repos/kkbundle.repo")
 	if text, err := os.ReadFile(repo); err == nil {
-		moved := strings.ReplaceAll(string(text), "file://"+machine.PackagesDir, "file://"+r.root+machine.PackagesDir)
+		moved := strings.ReplaceAll(string(text), "file://"+marks.Packages, "file://"+r.root+marks.Packages)
 		if err := os.WriteFile(repo, []byte(moved), 0o600); err != nil {
 			return err
 		}
 	}
 	args := []string{"--installroot=" + r.root, "--config=" + r.root + "/etc/dnf/dnf.conf", "--releasever=9", "--setopt=tsflags=noscripts", "--setopt=logdir=" + r.root + "/var/log"}
 	for _, a := range cmd.Args[1:] {
-		args = append(args, strings.ReplaceAll(a, "="+machine.PackagesDir, "="+r.root+machine.PackagesDir))
+		args = append(args, strings.ReplaceAll(a, "="+marks.Packages, "="+r.root+marks.Packages))
 	}
 	command := exec.CommandContext(ctx, "dnf", args...)
 	command.Env = append(os.Environ(), "LC_ALL=C")
@@ -182,7 +182,7 @@ func TestRPMHostInstallsPackages(t *testing.T) {
 	if h.version("socat") != "1.7" || h.version("container-selinux") != "1.0" || h.version("kk-lib") != "3.0" || h.version("kk-weak") != "" {
 		t.Errorf("socat %q, container-selinux %q, kk-lib %q, kk-weak %q\n%s", h.version("socat"), h.version("container-selinux"), h.version("kk-lib"), h.version("kk-weak"), h.out)
 	}
-	if _, err := os.Stat(h.root + machine.PackagesDir); err == nil || h.content("/etc/yum.repos.d/site.repo") == "" {
+	if _, err := os.Stat(h.root + marks.Packages); err == nil || h.content("/etc/yum.repos.d/site.repo") == "" {
 		t.Error("the host's repositories are gone, or packages are left")
 	}
 	s.states()

@@ -18,6 +18,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/machine"
+	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/installer/tasktest"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -365,7 +366,7 @@ func TestHostPreparation(t *testing.T) {
 	tasktest.Golden(t, "node1-fstab", []byte(h.content("/etc/fstab")))
 	tasktest.Golden(t, "node1-sysctl.conf", []byte(h.content(machine.SysctlPath)))
 	tasktest.Golden(t, "node1-route.service", []byte(h.content("/etc/systemd/system/"+machine.RouteUnit)))
-	if got := h.content(machine.SysctlBefore); got != "fs.inotify.max_user_watches = 999999999\nnet.ipv4.ip_forward = 0\n" {
+	if got := h.content(marks.SysctlBefore); got != "fs.inotify.max_user_watches = 999999999\nnet.ipv4.ip_forward = 0\n" {
 		t.Errorf("what was before: %q", got)
 	}
 	h.said("")

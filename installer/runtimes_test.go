@@ -14,7 +14,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/cri"
 	"github.com/kkbundle/kkbundle/installer/diagnose"
 	"github.com/kkbundle/kkbundle/installer/host"
-	"github.com/kkbundle/kkbundle/installer/kubeadm"
+	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/installer/tasktest"
 )
@@ -176,7 +176,7 @@ func TestRuntimeIsKeptAndAsked(t *testing.T) {
 			}
 			kept := h.tree(t)
 			for _, file := range c.files {
-				if !strings.Contains(kept, kubeadm.UpgradeBackupDir+file+" ") {
+				if !strings.Contains(kept, marks.CopiesDir+file+" ") {
 					t.Errorf("%s is not kept:\n%s", file, kept)
 				}
 			}

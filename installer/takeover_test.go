@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/kkbundle/kkbundle/installer/cri"
+	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/task"
 )
 
@@ -59,7 +60,7 @@ esac`)
 			t.Errorf("%s is not ours: %q", name, text)
 		}
 	}
-	info, err := os.Stat(filepath.Join(h.root, cri.ContainerdBefore))
+	info, err := os.Stat(filepath.Join(h.root, marks.ContainerdBefore))
 	if err != nil || info.Mode().Perm() != 0o700 {
 		t.Errorf("the copies: %v, %v", info, err)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/installer/kubeadm"
+	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/member"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -56,20 +57,20 @@ type UpgradeOptions struct {
 
 // An upgrade is an upgrade in progress.
 type upgrade struct {
-	*engine.Run
-	how UpgradeOptions
+	*nodeWalk
+	checkup
+	saving
 	// clusters has the cluster at each of the plan's steps, demands the needs of the steps between.
 	clusters map[string]*manifest.Cluster
 	demands  map[string][]manifest.Demand
 	// through has the versions of etcd that must not be skipped, by step.
 	through map[string]string
-	// worked means that nodes were upgraded or rolled back.
+	// worked means that nodes were upgraded.
 	worked bool
-	// settle is how long a control plane has to stay ready.
-	settle time.Duration
-	// servicesWait bounds the wait for Services that follow the API. lenient means that nodes are drained after it even so.
-	servicesWait time.Duration
-	lenient      bool
+}
+
+func newUpgrade(w *nodeWalk) *upgrade {
+	return &upgrade{nodeWalk: w, checkup: checkup{w}, saving: saving{w}}
 }
 
 // Upgrade brings a cluster to the version of the bundle: minor release by minor release, control planes first and one
@@ -82,7 +83,7 @@ func Upgrade(ctx context.Context, o UpgradeOptions) (engine.Report, error) {
 	if err != nil {
 		return engine.Report{}, err
 	}
-	u := &upgrade{Run: r, how: o, settle: settleTime, servicesWait: servicesWait}
+	u := newUpgrade(&nodeWalk{Run: r, how: o, settle: settleTime, servicesWait: servicesWait})
 	r.Finish = u.keepReport
 	return r.Start(ctx, u.work)
 }
@@ -219,7 +220,7 @@ func (u *upgrade) walk(ctx context.Context, plan UpgradePlan) error {
 	return nil
 }
 
-// step brings all nodes to the run's version. API servers come first: no kubelet may be newer than an API server.
+// step brings all nodes to the run's version.
 func (u *upgrade) step(ctx context.Context, phase string, plan UpgradePlan) error {
 	if u.Cluster.ImageRegistry.Type == manifest.RegistryNone { // every node needs each release's images
 		for _, step := range cri.PreloadTasks(u.Cluster) {
@@ -228,51 +229,8 @@ func (u *upgrade) step(ctx context.Context, phase string, plan UpgradePlan) erro
 			}
 		}
 	}
-	for _, step := range []task.Task{keepTask(u.Cluster), u.controlPlaneTask()} { // all keep before the first one changes objects
-		for _, t := range u.controlPlanes() {
-			if err := u.TaskOn(ctx, phase, step, t); err != nil {
-				return err
-			}
-		}
-	}
-	turns, err := u.turns(ctx, phase, oneByOne(u.controlPlanes()), slices.Collect(slices.Chunk(u.workers(), plan.Batch)))
-	if err != nil {
-		return err
-	}
-	for _, turn := range turns {
-		services := u.services(ctx, phase)
-		if err := u.OnAll(turn, func(_ int, t *task.Host) error { return u.node(ctx, phase, t, services) }); err != nil {
-			return err
-		}
-	}
-	return nil
+	return u.pass(ctx, phase, u.forward(plan.Batch))
 }
-
-// turns returns groups of nodes that are drained at the same time, one group after the other. Nodes that an earlier run has left cordoned come
-// first: until they are back, pods of others may have nowhere to go.
-func (u *upgrade) turns(ctx context.Context, phase string, orders ...[][]*task.Host) ([][]*task.Host, error) {
-	lead := u.FirstControlPlane()
-	var states []corev1.Node
-	if err := task.Eventually(task.InTask(ctx, phase+"/node"), apiWait, func(ctx context.Context) (err error) {
-		states, err = lead.Kube().Nodes(ctx)
-		return err
-	}); err != nil {
-		return nil, &engine.TaskError{Phase: phase, Task: "node", Host: lead.Name, Err: err}
-	}
-	isCordoned := func(t *task.Host) bool {
-		n := kube.FindNode(states, t.Name)
-		return n != nil && inUpgrade(n)
-	}
-	var first, others [][]*task.Host
-	for _, group := range slices.Concat(orders...) {
-		first = append(first, slices.DeleteFunc(slices.Clone(group), func(t *task.Host) bool { return !isCordoned(t) }))
-		others = append(others, slices.DeleteFunc(slices.Clone(group), isCordoned))
-	}
-	return slices.DeleteFunc(slices.Concat(first, others), func(group []*task.Host) bool { return len(group) == 0 }), nil
-}
-
-// oneByOne returns a group for each host.
-func oneByOne(hosts []*task.Host) [][]*task.Host { return slices.Collect(slices.Chunk(hosts, 1)) }
 
 // A StoppedError is a failed upgrade, with the state of the nodes.
 type StoppedError struct {
@@ -305,15 +263,15 @@ func (e *StoppedError) Hint() string {
 }
 
 // stopped adds the state of the nodes to the reason of a failed upgrade.
-func (u *upgrade) stopped(ctx context.Context, to string, reason error) error {
+func (w *nodeWalk) stopped(ctx context.Context, to string, reason error) error {
 	if ctx.Err() != nil {
 		return reason
 	}
 	ctx, cancel := task.WithTimeout(task.InTask(ctx, "state"), task.FactsTimeout)
 	defer cancel()
-	states, apiErr := u.FirstControlPlane().Kube().Nodes(ctx)
+	states, apiErr := w.FirstControlPlane().Kube().Nodes(ctx)
 	e := &StoppedError{To: to, Err: reason}
-	for _, t := range slices.Concat(u.controlPlanes(), u.workers()) {
+	for _, t := range w.nodes() {
 		e.Nodes = append(e.Nodes, t.Name+": "+stateText(ctx, t, states, apiErr))
 	}
 	return e
@@ -325,7 +283,7 @@ func stateText(ctx context.Context, t *task.Host, states []corev1.Node, apiErr e
 	if id, _, member, err := member.Recorded(ctx, t); err == nil && member {
 		parts = append(parts, "complete at "+id.Version)
 	}
-	if begun, err := t.Test(ctx, "test", "-e", upgradeBegun); err == nil && begun {
+	if begun, err := marks.UpgradeBegun.Exists(ctx, t); err == nil && begun {
 		parts = []string{"not complete"}
 	}
 	if apiErr != nil {
@@ -336,7 +294,7 @@ func stateText(ctx context.Context, t *task.Host, states []corev1.Node, apiErr e
 		if !kube.IsNodeReady(s) {
 			parts = append(parts, "not ready")
 		}
-		if inUpgrade(s) {
+		if marks.InUpgrade(s) {
 			parts = append(parts, "upgrade in progress")
 		}
 		if s.Spec.Unschedulable {

@@ -28,7 +28,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/kube"
-	"github.com/kkbundle/kkbundle/installer/kubeadm"
+	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/member"
 	"github.com/kkbundle/kkbundle/installer/node"
 	"github.com/kkbundle/kkbundle/installer/task"
@@ -252,9 +252,9 @@ func (f *fakeAPI) do(on *rooted, program string, words []string) (string, error)
 		f.nodes[words[1]].Spec.Unschedulable = false
 	case words[0] == "annotate":
 		if strings.HasSuffix(words[3], "-") {
-			delete(f.nodes[words[2]].Annotations, upgradeMark)
+			delete(f.nodes[words[2]].Annotations, marks.UpgradingAnnotation)
 		} else {
-			f.nodes[words[2]].Annotations[upgradeMark] = strings.TrimPrefix(words[3], upgradeMark+"=")
+			f.nodes[words[2]].Annotations[marks.UpgradingAnnotation] = strings.TrimPrefix(words[3], marks.UpgradingAnnotation+"=")
 		}
 	case strings.Contains(line, "endpoint health"):
 		var members []map[string]any
@@ -366,7 +366,7 @@ func (s *site) upgradeWith(t *testing.T, b *bundle.Reader) *upgrade {
 	t.Helper()
 	r := s.run(t, b)
 	r.Operation, r.Rule = engine.Upgrading(), task.OtherVersion
-	return &upgrade{Run: r, how: UpgradeOptions{Options: r.Options, DrainTimeout: DrainTimeout}, servicesWait: servicesWait}
+	return newUpgrade(&nodeWalk{Run: r, how: UpgradeOptions{Options: r.Options, DrainTimeout: DrainTimeout}, servicesWait: servicesWait})
 }
 
 // bundleOf has what several clusters need.
@@ -461,7 +461,7 @@ func TestUpgradeSteps(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			u := &upgrade{Run: &engine.Run{Site: &task.Site{Cluster: tasktest.Cluster(t, "kubernetes: {version: "+c.to+"}")}}}
+			u := newUpgrade(&nodeWalk{Run: &engine.Run{Site: &task.Site{Cluster: tasktest.Cluster(t, "kubernetes: {version: "+c.to+"}")}}})
 			steps, err := u.steps(UpgradePlan{Cluster: "site", To: c.to, Nodes: c.nodes})
 			if c.err != "" {
 				var refused *RefusedError
@@ -534,7 +534,7 @@ func TestUpgradeOrder(t *testing.T) {
 	if diff := cmp.Diff(f.steps(), want); diff != "" {
 		t.Errorf("(-got +want):\n%s", diff)
 	}
-	if kept := s.hosts["node1"].content(kubeadm.UpgradeBackupDir + "/v1.34.2/complete"); kept != "" {
+	if kept := s.hosts["node1"].content(marks.CopiesDir + "/v1.34.2/complete"); kept != "" {
 		t.Errorf("the mark of what was kept has %q in it", kept)
 	}
 	again := s.upgradeTo(t, "v1.34.3")
@@ -547,7 +547,7 @@ func TestUpgradeOrder(t *testing.T) {
 func TestUpgradeBeginsWithCordonedNodes(t *testing.T) {
 	t.Parallel()
 	s, f := upgradeSite(t, "v1.34.2", "cp1", "node1", "node2")
-	f.nodes["node2"].Annotations[upgradeMark], f.nodes["node2"].Spec.Unschedulable = "v1.34.3", true
+	f.nodes["node2"].Annotations[marks.UpgradingAnnotation], f.nodes["node2"].Spec.Unschedulable = "v1.34.3", true
 	u := s.upgradeTo(t, "v1.34.3")
 	u.how.Batch = Batch{count: 2}
 	if _, err := u.walkAll(t.Context()); err != nil {
@@ -695,7 +695,7 @@ func TestUpgradeContinuesAfterEachCommand(t *testing.T) {
 		for _, name := range []string{"cp1", "node1"} {
 			state := f.nodes[name]
 			if state.Status.NodeInfo.KubeletVersion != "v1.34.3" || state.Spec.Unschedulable || len(state.Annotations) > 0 ||
-				!strings.HasPrefix(s.hosts[name].content(member.Path), "site v1.34.3\n") || s.hosts[name].content(kubeadm.ConfigFile) != "" {
+				!strings.HasPrefix(s.hosts[name].content(member.Path), "site v1.34.3\n") || s.hosts[name].content(marks.KubeadmConfig) != "" {
 				t.Fatalf("command %d failed with %v, and then %s is %+v", n, first, name, state)
 			}
 		}

@@ -12,7 +12,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/health"
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/kube"
-	"github.com/kkbundle/kkbundle/installer/kubeadm"
+	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/installer/tasktest"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -38,7 +38,7 @@ func TestEtcdIsPassedWhereItRunsOld(t *testing.T) {
 		"too late":  {nil, []UpgradeNode{cp("cp1", "v1.34.4"), cp("cp2", "v1.33.6")}, []string{"v1.34.4"}},
 		"mid patch": {[]string{"3.5.32", "3.5.24"}, []UpgradeNode{cp("cp1", "v1.33.13"), cp("cp2", "v1.33.6")}, []string{"v1.33.13", "v1.34.4"}},
 	} {
-		u := &upgrade{Run: &engine.Run{Site: &task.Site{Cluster: tasktest.Cluster(t, "kubernetes: {version: v1.34.4}")}}}
+		u := newUpgrade(&nodeWalk{Run: &engine.Run{Site: &task.Site{Cluster: tasktest.Cluster(t, "kubernetes: {version: v1.34.4}")}}})
 		steps, err := u.steps(UpgradePlan{Cluster: "site", To: "v1.34.4", Nodes: c.nodes, etcd: c.etcd})
 		if err != nil || !slices.Equal(steps, c.steps) {
 			t.Errorf("%s: %q, %v, want %q", name, steps, err, c.steps)
@@ -111,9 +111,9 @@ func TestRollbackAsksEtcd(t *testing.T) {
 	t.Parallel()
 	s, f := upgradeSite(t, "v1.34.3", "cp1")
 	b := s.rollbackTo(t, f, s.options.Cluster, nil)
-	kept := keptCopy{dir: "/var/kept"}
+	kept := marks.Copies{Dir: "/var/kept"}
 	b.kept["cp1"] = kept
-	s.hosts["cp1"].put(t, kept.dir+kube.ManifestsDir+"/etcd.yaml", "image: registry.k8s.io/etcd:3.5.26-0\n")
+	s.hosts["cp1"].put(t, kept.Dir+kube.ManifestsDir+"/etcd.yaml", "image: registry.k8s.io/etcd:3.5.26-0\n")
 	s.hosts["cp1"].put(t, kube.ManifestsDir+"/etcd.yaml", "image: registry.k8s.io/etcd:3.6.5-0\n")
 	b.member = func(context.Context, *task.Host) (health.EtcdMetrics, error) {
 		return health.EtcdMetrics{}, errors.New("connection refused")
@@ -135,7 +135,7 @@ func TestAPIServerThatStaysAway(t *testing.T) {
 	if err := noAPIServer(t.Context(), h, errors.New("refused")); err.Error() != "API server of cp1: refused" || errors.As(err, &hinted) {
 		t.Errorf("without copies: %v", err)
 	}
-	s.hosts["cp1"].put(t, kubeadm.UpgradeBackupDir+"/v1.34.2/"+keptMark, "")
+	s.hosts["cp1"].put(t, marks.CopiesOf("v1.34.2").Path("complete"), "")
 	if err := noAPIServer(t.Context(), h, errors.New("refused")); !errors.As(err, &hinted) || !strings.Contains(hinted.Hint(), "kkbundle upgrade --rollback") {
 		t.Errorf("with copies: %v", err)
 	}

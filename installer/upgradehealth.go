@@ -21,6 +21,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/health"
 	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/installer/kubeadm"
+	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/node"
 	"github.com/kkbundle/kkbundle/installer/siteregistry"
 	"github.com/kkbundle/kkbundle/installer/task"
@@ -56,22 +57,25 @@ func (e *UnfitError) Hint() string {
 	return "nothing was changed: remove these causes, and run the same command again; --force ignores them"
 }
 
+// A checkup looks for what would stop an upgrade or a rollback half way.
+type checkup struct{ *nodeWalk }
+
 // healthTask checks for faults that would stop an upgrade half way.
-func (u *upgrade) healthTask(plan UpgradePlan) task.Task {
+func (c checkup) healthTask(plan UpgradePlan) task.Task {
 	return task.Task{
 		Name: "cluster-health", Roles: []manifest.Role{manifest.RoleControlPlane}, Where: task.First, InDryRun: true,
-		Do: func(ctx context.Context, t *task.Host) error { return u.unfit(t, u.health(ctx, t, plan)) },
+		Do: func(ctx context.Context, t *task.Host) error { return c.unfit(t, c.health(ctx, t, plan)) },
 	}
 }
 
 // unfit returns err, or with --force warns of its reasons.
-func (u *upgrade) unfit(t *task.Host, err error) error {
+func (c checkup) unfit(t *task.Host, err error) error {
 	unfit, ok := errors.AsType[*UnfitError](err)
-	if !ok || !u.Force {
+	if !ok || !c.Force {
 		return err
 	}
 	for _, reason := range unfit.Reasons {
-		u.Tell(task.Event{Phase: "precheck", Task: "cluster-health", Host: t.Name, State: task.Warned, Message: u.Mask.Mask(reason.Error())})
+		c.Tell(task.Event{Phase: "precheck", Task: "cluster-health", Host: t.Name, State: task.Warned, Message: c.Mask.Mask(reason.Error())})
 	}
 	return nil
 }
@@ -79,7 +83,7 @@ func (u *upgrade) unfit(t *task.Host, err error) error {
 type healthCheck func(ctx context.Context, t *task.Host, plan UpgradePlan) []error
 
 // health returns all reasons against an upgrade. It waits for transient ones first.
-func (u *upgrade) health(ctx context.Context, t *task.Host, plan UpgradePlan) error {
+func (c checkup) health(ctx context.Context, t *task.Host, plan UpgradePlan) error {
 	gather := func(ctx context.Context, checks ...healthCheck) (reasons []error) {
 		for _, check := range checks {
 			reasons = append(reasons, check(ctx, t, plan)...)
@@ -88,14 +92,14 @@ func (u *upgrade) health(ctx context.Context, t *task.Host, plan UpgradePlan) er
 	}
 	var reasons []error
 	_ = task.Eventually(ctx, healthWait, func(ctx context.Context) error {
-		reasons = gather(ctx, u.serversAnswer, u.nodesReady, u.etcdHealthy, u.systemPods)
+		reasons = gather(ctx, c.serversAnswer, c.nodesReady, c.etcdHealthy, c.systemPods)
 		return errors.Join(reasons...)
 	})
-	reasons = append(reasons, gather(ctx, u.budgets, u.lonePods, u.configReadable)...)
-	reasons = append(reasons, u.onEach(slices.Concat(u.controlPlanes(), u.workers()), func(t *task.Host) []error {
-		return slices.Concat(certificatesValid(ctx, t), u.roomFor(ctx, t, plan), quotaHolds(ctx, t))
+	reasons = append(reasons, gather(ctx, c.budgets, c.lonePods, c.configReadable)...)
+	reasons = append(reasons, c.onEach(c.nodes(), func(t *task.Host) []error {
+		return slices.Concat(certificatesValid(ctx, t), c.roomFor(ctx, t, plan), quotaHolds(ctx, t))
 	})...)
-	reasons = append(reasons, u.onEach(u.etcdAlone(), func(t *task.Host) []error { return u.roomForSnapshot(ctx, t) })...)
+	reasons = append(reasons, c.onEach(c.etcdAlone(), func(t *task.Host) []error { return c.roomForSnapshot(ctx, t) })...)
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
@@ -106,9 +110,9 @@ func (u *upgrade) health(ctx context.Context, t *task.Host, plan UpgradePlan) er
 }
 
 // onEach runs a check on hosts at the same time, and returns all reasons.
-func (u *upgrade) onEach(hosts []*task.Host, check func(t *task.Host) []error) []error {
+func (c checkup) onEach(hosts []*task.Host, check func(t *task.Host) []error) []error {
 	found := make([][]error, len(hosts))
-	_ = u.OnAll(hosts, func(i int, t *task.Host) error { // no error is returned below
+	_ = c.OnAll(hosts, func(i int, t *task.Host) error { // no error is returned below
 		found[i] = check(t)
 		return nil
 	})
@@ -116,16 +120,16 @@ func (u *upgrade) onEach(hosts []*task.Host, check func(t *task.Host) []error) [
 }
 
 // etcdAlone returns the hosts of external etcd that are no nodes.
-func (u *upgrade) etcdAlone() []*task.Host {
-	if u.Cluster.Etcd.Type != manifest.EtcdExternal {
+func (c checkup) etcdAlone() []*task.Host {
+	if c.Cluster.Etcd.Type != manifest.EtcdExternal {
 		return nil
 	}
-	return slices.DeleteFunc(slices.Clone(u.Connected(manifest.RoleEtcd)), func(t *task.Host) bool { return t.Is(manifest.RoleCluster) })
+	return slices.DeleteFunc(slices.Clone(c.Connected(manifest.RoleEtcd)), func(t *task.Host) bool { return t.Is(manifest.RoleCluster) })
 }
 
 // roomForSnapshot compares the space that a copy of etcd's data takes on one of its hosts with the free space.
-func (u *upgrade) roomForSnapshot(ctx context.Context, t *task.Host) []error {
-	data, err := used(ctx, t, u.Cluster.Etcd.DataDir)
+func (c checkup) roomForSnapshot(ctx context.Context, t *task.Host) []error {
+	data, err := used(ctx, t, c.Cluster.Etcd.DataDir)
 	if err != nil {
 		return []error{err}
 	}
@@ -133,9 +137,9 @@ func (u *upgrade) roomForSnapshot(ctx context.Context, t *task.Host) []error {
 }
 
 // serversAnswer checks that every API server is ready.
-func (u *upgrade) serversAnswer(ctx context.Context, t *task.Host, _ UpgradePlan) []error {
+func (c checkup) serversAnswer(ctx context.Context, t *task.Host, _ UpgradePlan) []error {
 	var errs []error
-	for _, cp := range u.controlPlanes() {
+	for _, cp := range c.controlPlanes() {
 		if _, err := t.Kubectl(ctx, cp.ServerFlag(), "get", "--raw=/readyz"); err != nil {
 			errs = append(errs, fmt.Errorf("the API server of %s is not ready: %w", cp.Name, err))
 		}
@@ -144,17 +148,17 @@ func (u *upgrade) serversAnswer(ctx context.Context, t *task.Host, _ UpgradePlan
 }
 
 // nodesReady checks all nodes except those in the middle of an upgrade.
-func (u *upgrade) nodesReady(ctx context.Context, t *task.Host, _ UpgradePlan) []error {
+func (c checkup) nodesReady(ctx context.Context, t *task.Host, _ UpgradePlan) []error {
 	states, err := t.Kube().Nodes(ctx)
 	if err != nil {
 		return []error{err}
 	}
 	var errs []error
 	for _, s := range states {
-		marked := inUpgrade(&s) || u.LeftOut(s.Name)
-		if !kube.IsNodeReady(&s) && !marked && u.Cluster.CNI.Type.Installed() {
+		marked := marks.InUpgrade(&s) || c.LeftOut(s.Name)
+		if !kube.IsNodeReady(&s) && !marked && c.Cluster.CNI.Type.Installed() {
 			reason := fmt.Sprintf("node %s is not ready: %s", s.Name, kube.NodeCondition(&s, corev1.NodeReady).Message)
-			if slices.ContainsFunc(u.workers(), func(t *task.Host) bool { return t.Name == s.Name }) {
+			if slices.ContainsFunc(c.workers(), func(t *task.Host) bool { return t.Name == s.Name }) {
 				reason += " (--without " + s.Name + " leaves it as it is)"
 			}
 			errs = append(errs, errors.New(reason))
@@ -174,9 +178,9 @@ func etcdctlArgs(on *task.Host, args ...string) []string {
 
 // etcdHealthy asks every member of kubeadm's etcd. Each control plane must have one: if a member is missing, the
 // restart of another can cost the quorum.
-func (u *upgrade) etcdHealthy(ctx context.Context, t *task.Host, _ UpgradePlan) []error {
-	if u.Cluster.Etcd.Type != manifest.EtcdInternal {
-		return u.noAlarm(ctx)
+func (c checkup) etcdHealthy(ctx context.Context, t *task.Host, _ UpgradePlan) []error {
+	if c.Cluster.Etcd.Type != manifest.EtcdInternal {
+		return c.noAlarm(ctx)
 	}
 	out, askErr := t.Kubectl(task.WithoutOutput(ctx), etcdctlArgs(t, "endpoint", "health", "--cluster", "--write-out=json")...)
 	var members []struct {
@@ -197,7 +201,7 @@ func (u *upgrade) etcdHealthy(ctx context.Context, t *task.Host, _ UpgradePlan) 
 			errs = append(errs, fmt.Errorf("etcd's member %s is not healthy: %s", m.Endpoint, m.Error))
 		}
 	}
-	if want := len(u.controlPlanes()); len(members) != want {
+	if want := len(c.controlPlanes()); len(members) != want {
 		errs = append(errs, fmt.Errorf("etcd has %d members, and there are %d control planes", len(members), want))
 	}
 	return errs
@@ -215,9 +219,9 @@ func quotaHolds(ctx context.Context, t *task.Host) []error {
 }
 
 // noAlarm asks external etcd for alarms and for members that do not answer: API servers are ready with either.
-func (u *upgrade) noAlarm(ctx context.Context) []error {
-	hosts := u.Connected(manifest.RoleEtcd)
-	if u.Cluster.Etcd.Type != manifest.EtcdExternal || len(hosts) == 0 {
+func (c checkup) noAlarm(ctx context.Context) []error {
+	hosts := c.Connected(manifest.RoleEtcd)
+	if c.Cluster.Etcd.Type != manifest.EtcdExternal || len(hosts) == 0 {
 		return nil
 	}
 	list, err := etcd.Databases(ctx, hosts[0], true)
@@ -238,14 +242,14 @@ func (u *upgrade) noAlarm(ctx context.Context) []error {
 
 // systemPods checks the pods of Kubernetes and of the pod network, except pods on nodes under upgrade and unscheduled
 // ones.
-func (u *upgrade) systemPods(ctx context.Context, t *task.Host, _ UpgradePlan) []error {
+func (c checkup) systemPods(ctx context.Context, t *task.Host, _ UpgradePlan) []error {
 	states, err := t.Kube().Nodes(ctx)
 	if err != nil {
 		return []error{err}
 	}
 	marked, resumed := map[string]bool{}, false
 	for _, s := range states {
-		if inUpgrade(&s) || u.LeftOut(s.Name) {
+		if marks.InUpgrade(&s) || c.LeftOut(s.Name) {
 			marked[s.Name], resumed = true, true
 		}
 	}
@@ -264,8 +268,8 @@ func (u *upgrade) systemPods(ctx context.Context, t *task.Host, _ UpgradePlan) [
 }
 
 // budgets finds PodDisruptionBudgets that would block a drain for ever: they allow no disruption of healthy pods.
-func (u *upgrade) budgets(ctx context.Context, t *task.Host, plan UpgradePlan) []error {
-	if len(plan.Nodes) == 1 || u.how.DisableEviction { // the node is not drained, or budgets do not apply
+func (c checkup) budgets(ctx context.Context, t *task.Host, plan UpgradePlan) []error {
+	if len(plan.Nodes) == 1 || c.how.DisableEviction { // the node is not drained, or budgets do not apply
 		return nil
 	}
 	var budgets policyv1.PodDisruptionBudgetList
@@ -283,7 +287,7 @@ func (u *upgrade) budgets(ctx context.Context, t *task.Host, plan UpgradePlan) [
 }
 
 // lonePods finds pods without a controller, which kubectl does not evict.
-func (u *upgrade) lonePods(ctx context.Context, t *task.Host, plan UpgradePlan) []error {
+func (c checkup) lonePods(ctx context.Context, t *task.Host, plan UpgradePlan) []error {
 	if len(plan.Nodes) == 1 {
 		return nil
 	}
@@ -306,7 +310,7 @@ func (u *upgrade) lonePods(ctx context.Context, t *task.Host, plan UpgradePlan) 
 }
 
 // configReadable checks that the bundle's kubeadm reads the version of kubeadm's configuration in the cluster.
-func (u *upgrade) configReadable(ctx context.Context, t *task.Host, _ UpgradePlan) []error {
+func (c checkup) configReadable(ctx context.Context, t *task.Host, _ UpgradePlan) []error {
 	config, err := t.Kube().ConfigMap(ctx, kube.SystemNamespace, "kubeadm-config")
 	if err != nil {
 		return []error{fmt.Errorf("kubeadm's configuration in the cluster: %w", err)}
@@ -355,7 +359,7 @@ func validAt(c node.Certificate, now time.Time) error {
 }
 
 // roomFor compares the space that an upgrade needs on a node with the free space.
-func (u *upgrade) roomFor(ctx context.Context, t *task.Host, plan UpgradePlan) []error {
+func (c checkup) roomFor(ctx context.Context, t *task.Host, plan UpgradePlan) []error {
 	if n := slices.IndexFunc(plan.Nodes, func(n UpgradeNode) bool { return n.Name == t.Name }); n >= 0 && plan.Nodes[n].Current && !t.Is(manifest.RoleRegistry) {
 		return nil
 	}
@@ -369,19 +373,19 @@ func (u *upgrade) roomFor(ctx context.Context, t *task.Host, plan UpgradePlan) [
 	if err != nil {
 		return []error{err}
 	}
-	need["/usr/local"], need[cri.RuntimeOf(u.Cluster).Data] = steps*files, steps*images
-	if t.Is(manifest.RoleEtcd) && u.Cluster.Etcd.Type != manifest.EtcdProvided {
-		data, err := used(ctx, t, u.Cluster.Etcd.DataDir)
+	need["/usr/local"], need[cri.RuntimeOf(c.Cluster).Data] = steps*files, steps*images
+	if t.Is(manifest.RoleEtcd) && c.Cluster.Etcd.Type != manifest.EtcdProvided {
+		data, err := used(ctx, t, c.Cluster.Etcd.DataDir)
 		if err != nil {
 			return []error{err}
 		}
 		need[task.StateDir] += data // the snapshot
-		if u.Cluster.Etcd.Type == manifest.EtcdInternal {
+		if c.Cluster.Etcd.Type == manifest.EtcdInternal {
 			need["/etc/kubernetes"] += data * max(1, steps) // kubeadm copies it before changing it
 		}
 	}
-	if u.IsRegistry(t) {
-		if need[siteregistry.Of(u.Cluster).Data], err = registryLacks(ctx, t); err != nil {
+	if c.IsRegistry(t) {
+		if need[siteregistry.Of(c.Cluster).Data], err = registryLacks(ctx, t); err != nil {
 			return []error{err}
 		}
 	}

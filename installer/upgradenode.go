@@ -2,112 +2,23 @@ package installer
 
 import (
 	"context"
-	_ "embed"
 	"errors"
 	"fmt"
-	"maps"
-	"path"
 	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/kkbundle/kkbundle/installer/addon"
-	"github.com/kkbundle/kkbundle/installer/cri"
-	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/health"
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/installer/kubeadm"
+	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/member"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 )
-
-// upgradeBegun exists while kubeadm upgrades a control plane, and while a rollback changes a node; serverMark records the version of the
-// last success.
-const (
-	upgradeBegun = task.StampDir + "/upgrade-begun"
-	serverMark   = task.StampDir + "/upgrade-control-plane"
-)
-
-//go:embed scripts/keep-files.sh
-var keepFilesScript string
-
-// keepTask copies the files that an upgrade replaces on a node: the programs, and on a control plane all of
-// /etc/kubernetes and the cluster's objects. Copies of a node stay when the upgrade is continued, those of control planes once kubeadm has
-// begun to change one: before, they may be of a run that stopped long ago.
-func keepTask(c *manifest.Cluster) task.Task {
-	dir := func(ctx context.Context, t *task.Host) (string, error) {
-		id, _, _, err := member.Recorded(ctx, t)
-		return path.Join(kubeadm.UpgradeBackupDir, id.Version), err
-	}
-	return task.Task{
-		Name: "keep",
-		Done: func(ctx context.Context, t *task.Host) (bool, error) {
-			if current, err := isCurrent(ctx, t); err != nil || current {
-				return current, err
-			}
-			to, err := dir(ctx, t)
-			if err != nil {
-				return false, err
-			}
-			if t.Is(manifest.RoleControlPlane) {
-				if begun, err := hasBegun(ctx, t.Site); err != nil || !begun {
-					return false, err
-				}
-			}
-			return t.Test(ctx, "test", "-e", path.Join(to, keptMark))
-		},
-		Do: func(ctx context.Context, t *task.Host) error {
-			to, err := dir(ctx, t)
-			if err != nil {
-				return err
-			}
-			if err := tidyTask().Do(ctx, t); err != nil { // copies of kubeadm's copies help nobody
-				return err
-			}
-			args := host.Script("keep-files.sh", keepFilesScript, to, "/")
-			for _, f := range filesOf(nodePrograms(c)) {
-				args = append(args, below(f.Path)...)
-			}
-			runtime := cri.RuntimeOf(c)
-			args = append(append(args, "--"), below("/etc/kubernetes", runtime.Config)...)
-			for _, unit := range runtime.Units {
-				args = append(args, below("/etc/systemd/system/"+unit)...)
-			}
-			args = append(args, below("/etc/systemd/system/kubelet.service", "/etc/systemd/system/kubelet.service.d", member.Path)...)
-			if err := t.Run(ctx, append(args, below(kubeletSettings()...)...)...); err != nil {
-				return err
-			}
-			if t.Is(manifest.RoleControlPlane) {
-				if err := keepObjects(ctx, t, to); err != nil {
-					return err
-				}
-			}
-			return t.Write(ctx, task.File{Path: path.Join(to, keptMark), Mode: 0o600})
-		},
-	}
-}
-
-// hasBegun reports whether the upgrade or a rollback of it has begun to change a control plane, and with it the cluster's objects.
-func hasBegun(ctx context.Context, s *task.Site) (bool, error) {
-	for _, t := range s.WithRole(manifest.RoleControlPlane) {
-		if begun, err := isUnfinished(ctx, t); err != nil || begun {
-			return begun, err
-		}
-		if done, err := member.Records(ctx, t, member.Path); err != nil || done {
-			return done, err
-		}
-	}
-	return false, nil
-}
-
-// isUnfinished reports whether an upgrade or a rollback has begun on a node and is not complete there.
-func isUnfinished(ctx context.Context, t *task.Host) (bool, error) {
-	return t.AnyExists(ctx, serverMark, upgradeBegun)
-}
 
 // nodePrograms returns the tasks that install a node's own programs.
 func nodePrograms(c *manifest.Cluster) []task.Task {
@@ -135,152 +46,57 @@ func isCurrent(ctx context.Context, t *task.Host) (bool, error) {
 	return true, nil
 }
 
-// serverFile records the version and settings of a control plane that kubeadm upgraded.
-func serverFile(r *task.Site) task.File {
-	return task.File{Path: serverMark, Mode: 0o600, Data: member.File(r).Data}
-}
-
-// controlPlaneTask upgrades the API server, controllers, scheduler and kubeadm's etcd on a control plane. kubeadm
-// restores the previous pods if new ones do not start; an interrupted kubeadm can be run again.
-// https://kubernetes.io/docs/tasks/administer-cluster/kubeadm/kubeadm-upgrade/#recovering-from-a-failure-state
-func (u *upgrade) controlPlaneTask() task.Task {
-	return task.Task{
-		Name:  "control-plane",
-		Files: kubeadmFiles(u.Cluster, "kubeadm"),
-		Done: func(ctx context.Context, t *task.Host) (bool, error) {
-			if ok, err := member.Records(ctx, t, member.Path); err != nil || ok {
-				return ok, err
-			}
-			return member.Records(ctx, t, serverMark)
-		},
-		Do: func(ctx context.Context, t *task.Host) error {
-			if _, err := kubeadm.Stop(ctx, t, upgradeBegun); err != nil {
-				return err
-			}
-			if err := t.Write(ctx, task.File{Path: upgradeBegun, Mode: 0o600, Data: nil}); err != nil {
-				return err
-			}
-			upgrade := upgradeOther
-			if t.Name == t.Site.FirstControlPlane().Name {
-				upgrade = upgradeFirst
-			}
-			if err := upgrade(ctx, t); err != nil {
-				return err
-			}
-			if err := task.Eventually(ctx, task.NodeReadyTimeout, func(ctx context.Context) error { return serverIsReady(ctx, t) }); err != nil {
-				return err
-			}
-			if err := t.Write(ctx, serverFile(t.Site)); err != nil {
-				return err
-			}
-			return t.Run(ctx, "rm", "-f", upgradeBegun)
-		},
-	}
-}
-
-// upgradeFirst upgrades the first control plane and the objects that the cluster has once. kubeadm reads settings from
-// the cluster and not from a file, so the cluster file's settings are uploaded first.
-func upgradeFirst(ctx context.Context, t *task.Host) error {
-	config, err := kubeadm.ConfigOf(ctx, t.Site)
+// kubeletIsOld reports whether a node has the kubelet, its settings and the programs of the release before.
+func (w *nodeWalk) kubeletIsOld(ctx context.Context, t *task.Host) (bool, error) {
+	states, err := w.FirstControlPlane().Kube().Nodes(ctx)
 	if err != nil {
-		return err
+		return false, err
 	}
-	id, settings, _, err := member.Recorded(ctx, t)
-	if err != nil {
-		return err
+	n := kube.FindNode(states, t.Name)
+	if n == nil || n.Status.NodeInfo.KubeletVersion != w.Cluster.Kubernetes.Version || !kube.IsNodeReady(n) {
+		return false, nil
 	}
-	j, err := kubeadm.NodeOf(ctx, t)
-	if err != nil {
-		return err
-	}
-	data, err := upload(config, j, id.Version)
-	if err != nil {
-		return err
-	}
-	if err := kubeadm.Run(ctx, t, data, "init", "phase", "upload-config", "all"); err != nil {
-		return fmt.Errorf("settings: %w", err)
-	}
-	version := t.Site.Cluster.Kubernetes.Version
-	if err := kubeadmApply(ctx, t, version); err != nil {
-		return err
-	}
-	proxy := func(s member.FixedSetting) bool {
-		return s.Name == "kubernetes.kubeProxy" || s.Name == "kubernetes.proxyMode"
-	}
-	if now, _ := member.Changed(t.Site, settings); !slices.ContainsFunc(now, proxy) {
-		return nil
-	}
-	if data, err = upload(config, j, version); err != nil {
-		return err
-	}
-	if err := kubeadm.Run(ctx, t, data, "init", "phase", "addon", "kube-proxy"); err != nil {
-		return fmt.Errorf("settings of kube-proxy: %w", err)
-	}
-	_, err = t.Kubectl(ctx, "rollout", "restart", "daemonset", "kube-proxy", "--namespace=kube-system")
-	return err
-}
-
-// applyTries is how often an upgrade is begun while Jobs are late. Up to 1.35 kubeadm gives the Job of its preflight 15 seconds, from 1.36 on 60
-// (createJob in cmd/kubeadm/app/phases/upgrade/health.go). A controller manager that follows one that was killed needs 15 of them for its lease alone.
-const applyTries = 4
-
-// kubeadmApply upgrades a control plane. kubeadm's preflight changes nothing, so that it can be run again.
-func kubeadmApply(ctx context.Context, t *task.Host, version string) error {
-	for try := 1; ; try++ {
-		err := kubeadmUpgrade(ctx, t, "apply", version, "--yes")
-		var exit *host.ExitError
-		if late := errors.As(err, &exit) && strings.Contains(exit.Stderr, "[ERROR CreateJob]"); !late || try == applyTries {
-			return err
+	for _, step := range nodePrograms(w.Cluster) {
+		if ok, err := w.IsDone(ctx, step, t); err != nil || !ok {
+			return false, err
 		}
 	}
+	if !t.Is(manifest.RoleControlPlane) {
+		if ok, err := isRecorded(ctx, t); err != nil || !ok {
+			return false, err
+		}
+	}
+	return w.hasKept(ctx, t, kubeletSettings()...)
 }
 
-func upgradeOther(ctx context.Context, t *task.Host) error { return kubeadmUpgrade(ctx, t, "node") }
-
-// kubeadmUpgrade runs kubeadm with the host's patches, which it would otherwise ignore.
-func kubeadmUpgrade(ctx context.Context, t *task.Host, args ...string) error {
-	there, err := t.Test(ctx, "test", "-d", kubeadm.PatchesDir)
-	if err != nil {
-		return err
-	}
-	if there {
-		args = append(args, "--patches="+kubeadm.PatchesDir)
-	}
-	if checks := kubeadm.IgnoredChecks(t.Site.Cluster); len(checks) > 0 {
-		args = append(args, "--ignore-preflight-errors="+strings.Join(checks, ","))
-	}
-	return t.Run(ctx, append([]string{"kubeadm", "upgrade"}, args...)...)
+// drainTask cordons and drains a node. A single node keeps its pods: they could run nowhere else.
+func (w *nodeWalk) drainTask() task.Task {
+	return task.Task{Name: "drain", Done: never, Do: func(ctx context.Context, t *task.Host) error {
+		api := w.FirstControlPlane().Kube()
+		nodes, err := api.Nodes(ctx)
+		if err != nil {
+			return err
+		}
+		n := kube.FindNode(nodes, t.Name)
+		if n == nil {
+			return fmt.Errorf("%s is no longer a node of the cluster", t.Name)
+		}
+		if len(nodes) == 1 {
+			return nil
+		}
+		if !marks.InUpgrade(n) && !n.Spec.Unschedulable {
+			// The annotation comes first, so that a run killed in between leaves no node cordoned for ever.
+			if err := api.AnnotateNode(ctx, t.Name, marks.UpgradingAnnotation+"="+w.Cluster.Kubernetes.Version, "--overwrite"); err != nil {
+				return err
+			}
+		}
+		return api.Drain(ctx, t.Name, kube.Drain{Timeout: w.how.DrainTimeout, DisableEviction: w.how.DisableEviction})
+	}}
 }
 
-// upload returns the input of kubeadm's phases that store settings in a cluster, with a version of Kubernetes.
-func upload(k kubeadm.Config, j kubeadm.Node, version string) ([]byte, error) {
-	cluster := maps.Clone(k.ClusterConfiguration())
-	cluster["kubernetesVersion"] = version
-	return kube.Documents(
-		kube.Document{
-			"apiVersion":       k.APIVersion(),
-			"kind":             "InitConfiguration",
-			"localAPIEndpoint": kubeadm.LocalEndpoint(j.IPs[0]),
-			"nodeRegistration": k.Registration(j),
-		},
-		cluster,
-		k.KubeletConfiguration(),
-		k.KubeProxyConfiguration(),
-	)
-}
-
-// serverIsReady asks a control plane's own API server for its readiness and version.
-func serverIsReady(ctx context.Context, t *task.Host) error {
-	if _, err := t.Kubectl(ctx, t.ServerFlag(), "get", "--raw=/readyz"); err != nil {
-		return fmt.Errorf("API server of %s: %w", t.Name, err)
-	}
-	switch version, err := apiVersion(ctx, t, t); {
-	case err != nil:
-		return fmt.Errorf("API server of %s: %w", t.Name, err)
-	case version != t.Site.Cluster.Kubernetes.Version:
-		return fmt.Errorf("the API server of %s still is %s", t.Name, version)
-	}
-	return nil
+// kubeletConfigTask has kubeadm write the settings of a worker's kubelet that are in the cluster.
+func kubeletConfigTask(c *manifest.Cluster) task.Task {
+	return task.Task{Name: "kubelet-config", Files: kubeadmFiles(c, "kubeadm"), Done: never, Do: upgradeOther}
 }
 
 // kubeadmFiles returns one program of the kubelet's task: kubeadm is installed on a node before the kubelet.
@@ -288,64 +104,20 @@ func kubeadmFiles(c *manifest.Cluster, name string) []task.Place {
 	return slices.DeleteFunc(slices.Clone(kubeadm.KubeletTask(c).Files), func(p task.Place) bool { return p.Component != name })
 }
 
-// node upgrades a node to the run's version unless it has it. services is called before anything is drained.
-func (u *upgrade) node(ctx context.Context, phase string, t *task.Host, services func() error) error {
-	current, err := isCurrent(task.InTask(ctx, phase+"/node"), t)
-	if err != nil {
-		return &engine.TaskError{Phase: phase, Task: "node", Host: t.Name, Err: err}
-	}
-	if current {
-		if err := finish(task.InTask(ctx, phase+"/record"), t); err != nil { // a run may have been killed just before
-			return &engine.TaskError{Phase: phase, Task: "record", Host: t.Name, Err: err}
+// formerKubeletConfig returns the task that puts the settings of a node's kubelet back. A worker that joined after the upgrade has no copies, and kubeadm
+// writes the settings that are in the cluster again.
+func (w *nodeWalk) formerKubeletConfig(t *task.Host) []task.Task {
+	settings := kubeletConfigTask(w.Cluster)
+	kept, ok := w.kept[t.Name]
+	switch {
+	case ok:
+		settings.Files, settings.Do = nil, func(ctx context.Context, t *task.Host) error {
+			return t.Run(ctx, append(host.Script("put-back.sh", putBackScript, kept.Dir, "/"), below(kubeletSettings()...)...)...)
 		}
-		if err := uncordon(task.InTask(ctx, phase+"/uncordon"), t); err != nil {
-			return &engine.TaskError{Phase: phase, Task: "uncordon", Host: t.Name, Err: err}
-		}
-		u.Tell(task.Event{Phase: phase, Task: "node", Host: t.Name, State: task.Done})
-		return nil
+	case t.Is(manifest.RoleControlPlane): // its upgrade had not begun
+		settings.Files, settings.Do = nil, func(context.Context, *task.Host) error { return nil }
 	}
-	if err := services(); err != nil {
-		return err
-	}
-	for _, task := range u.nodeTasks(t) {
-		if err := u.TaskOn(ctx, phase, task, t); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// nodeTasks returns the tasks for a node that is not current, in order: the record after its return, pods at the end.
-func (u *upgrade) nodeTasks(t *task.Host) []task.Task {
-	tasks := []task.Task{keepTask(u.Cluster), u.drainTask()}
-	if !t.Is(manifest.RoleControlPlane) {
-		tasks = append(tasks, task.Task{
-			Name: "kubelet-config", Files: kubeadmFiles(u.Cluster, "kubeadm"), Done: never,
-			Do: upgradeOther,
-		})
-	}
-	tasks = append(tasks, containerTasks(u.Cluster)...)
-	return append(tasks,
-		restarted(kubeadm.KubeletTask(u.Cluster)),
-		task.Task{Name: "ready", Do: func(ctx context.Context, t *task.Host) error {
-			return u.settled(ctx, t, u.nodeIsBack)
-		}},
-		task.Task{Name: "record", Done: never, Do: func(ctx context.Context, t *task.Host) error {
-			if err := t.Write(ctx, member.File(t.Site)); err != nil {
-				return err
-			}
-			return finish(ctx, t)
-		}},
-		task.Task{Name: "uncordon", Done: never, Do: uncordon},
-	)
-}
-
-// finish marks the copies of a node, so that the next upgrade keeps anew, and removes the stamps of unfinished work.
-func finish(ctx context.Context, t *task.Host) error {
-	if err := markKept(ctx, t, keptMark, finishedMark); err != nil {
-		return err
-	}
-	return t.Run(ctx, "rm", "-f", serverMark, upgradeBegun)
+	return []task.Task{settings}
 }
 
 // restarted makes the kubelet's task restart it even if the programs exist: its settings are new.
@@ -361,64 +133,20 @@ func restarted(kubelet task.Task) task.Task {
 	return kubelet
 }
 
-// drainTask cordons and drains a node. A single node keeps its pods: they could run nowhere else.
-func (u *upgrade) drainTask() task.Task {
-	return task.Task{Name: "drain", Done: never, Do: func(ctx context.Context, t *task.Host) error {
-		api := u.FirstControlPlane().Kube()
-		nodes, err := api.Nodes(ctx)
-		if err != nil {
-			return err
-		}
-		n := kube.FindNode(nodes, t.Name)
-		if n == nil {
-			return fmt.Errorf("%s is no longer a node of the cluster", t.Name)
-		}
-		if len(nodes) == 1 {
-			return nil
-		}
-		if !inUpgrade(n) && !n.Spec.Unschedulable {
-			// The annotation comes first, so that a run killed in between leaves no node cordoned for ever.
-			if err := api.AnnotateNode(ctx, t.Name, upgradeMark+"="+u.Cluster.Kubernetes.Version, "--overwrite"); err != nil {
-				return err
-			}
-		}
-		return api.Drain(ctx, t.Name, kube.Drain{Timeout: u.how.DrainTimeout, DisableEviction: u.how.DisableEviction})
-	}}
-}
-
-// uncordon uncordons a node that an upgrade has cordoned. A single API server may just be restarting.
-func uncordon(ctx context.Context, t *task.Host) error {
-	return task.Eventually(ctx, apiWait, func(ctx context.Context) error { return uncordonNow(ctx, t) })
-}
-
-func uncordonNow(ctx context.Context, t *task.Host) error {
-	api := t.Site.FirstControlPlane().Kube()
-	nodes, err := api.Nodes(ctx)
-	if err != nil {
-		return err
-	}
-	n := kube.FindNode(nodes, t.Name)
-	if n == nil {
-		return fmt.Errorf("%s is no longer a node of the cluster", t.Name)
-	}
-	if !inUpgrade(n) {
-		return nil
-	}
-	if err := api.Uncordon(ctx, t.Name); err != nil {
-		return err
-	}
-	return api.AnnotateNode(ctx, t.Name, upgradeMark+"-")
+// readyTask waits until a node is back, as a check says.
+func (w *nodeWalk) readyTask(check func(ctx context.Context, t *task.Host) error) task.Task {
+	return task.Task{Name: "ready", Do: func(ctx context.Context, t *task.Host) error { return w.settled(ctx, t, check) }}
 }
 
 // settled waits until a check of a node holds. On a control plane it must hold for a while: a new kubelet answers at once, and then restarts
 // API server and etcd because it computes their state in another way.
-func (u *upgrade) settled(ctx context.Context, t *task.Host, check func(ctx context.Context, t *task.Host) error) error {
+func (w *nodeWalk) settled(ctx context.Context, t *task.Host, check func(ctx context.Context, t *task.Host) error) error {
 	const pause = 2 * time.Second
 	return task.Eventually(ctx, health.PodsWait, func(ctx context.Context) error {
 		if err := check(ctx, t); err != nil || !t.Is(manifest.RoleControlPlane) {
 			return err
 		}
-		for left := u.settle; left > 0; left -= pause {
+		for left := w.settle; left > 0; left -= pause {
 			select {
 			case <-ctx.Done():
 				return context.Cause(ctx)
@@ -433,30 +161,30 @@ func (u *upgrade) settled(ctx context.Context, t *task.Host, check func(ctx cont
 }
 
 // nodeIsBack checks that a node's API server answers with the run's version, and its kubelet.
-func (u *upgrade) nodeIsBack(ctx context.Context, t *task.Host) error {
+func (w *nodeWalk) nodeIsBack(ctx context.Context, t *task.Host) error {
 	if t.Is(manifest.RoleControlPlane) {
 		if err := serverIsReady(ctx, t); err != nil {
 			return err
 		}
 	}
-	return u.kubeletIsBack(ctx, t)
+	return w.kubeletIsBack(ctx, t)
 }
 
 // kubeletIsBack checks that a node is ready with the kubelet of the run's version, and that the pods of Kubernetes and of
 // the pod network on it are ready. A restarted kubelet reports at once, so the node's older state does not last.
-func (u *upgrade) kubeletIsBack(ctx context.Context, t *task.Host) error {
-	api := u.FirstControlPlane().Kube()
+func (w *nodeWalk) kubeletIsBack(ctx context.Context, t *task.Host) error {
+	api := w.FirstControlPlane().Kube()
 	nodes, err := api.Nodes(ctx)
 	if err != nil {
 		return err
 	}
 	n := kube.FindNode(nodes, t.Name)
-	switch want := u.Cluster.Kubernetes.Version; {
+	switch want := w.Cluster.Kubernetes.Version; {
 	case n == nil:
 		return fmt.Errorf("%s is no longer a node of the cluster", t.Name)
 	case n.Status.NodeInfo.KubeletVersion != want:
 		return fmt.Errorf("%s still reports kubelet %s, not %s", t.Name, n.Status.NodeInfo.KubeletVersion, want)
-	case !kube.IsNodeReady(n) && u.Cluster.CNI.Type.Installed():
+	case !kube.IsNodeReady(n) && w.Cluster.CNI.Type.Installed():
 		return fmt.Errorf("node %s is not ready: %s", t.Name, kube.NodeCondition(n, corev1.NodeReady).Message)
 	}
 	var errs []error
@@ -493,4 +221,48 @@ func notReady(pods []corev1.Pod) []error {
 		}
 	}
 	return errs
+}
+
+// recordTask records that a node has the release and the settings of the bundle, and ends its work.
+func recordTask(end func(ctx context.Context, t *task.Host) error) task.Task {
+	return task.Task{Name: "record", Done: never, Do: func(ctx context.Context, t *task.Host) error {
+		if err := t.Write(ctx, member.File(t.Site)); err != nil {
+			return err
+		}
+		return end(ctx, t)
+	}}
+}
+
+// finish marks the copies of a node, so that the next upgrade keeps anew, and removes the stamps of unfinished work.
+func finish(ctx context.Context, t *task.Host) error {
+	if err := marks.FinishCopies(ctx, t); err != nil {
+		return err
+	}
+	return marks.EndUpgrade(ctx, t)
+}
+
+func uncordonTask() task.Task { return task.Task{Name: "uncordon", Done: never, Do: uncordon} }
+
+// uncordon uncordons a node that an upgrade has cordoned. A single API server may just be restarting.
+func uncordon(ctx context.Context, t *task.Host) error {
+	return task.Eventually(ctx, apiWait, func(ctx context.Context) error { return uncordonNow(ctx, t) })
+}
+
+func uncordonNow(ctx context.Context, t *task.Host) error {
+	api := t.Site.FirstControlPlane().Kube()
+	nodes, err := api.Nodes(ctx)
+	if err != nil {
+		return err
+	}
+	n := kube.FindNode(nodes, t.Name)
+	if n == nil {
+		return fmt.Errorf("%s is no longer a node of the cluster", t.Name)
+	}
+	if !marks.InUpgrade(n) {
+		return nil
+	}
+	if err := api.Uncordon(ctx, t.Name); err != nil {
+		return err
+	}
+	return api.AnnotateNode(ctx, t.Name, marks.UpgradingAnnotation+"-")
 }

@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/member"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -23,15 +24,6 @@ import (
 // kubeletsBehind is the number of minor releases that a kubelet may be behind an API server.
 // https://kubernetes.io/releases/version-skew-policy/#kubelet
 const kubeletsBehind = 3
-
-// upgradeMark is the annotation of nodes that an upgrade has cordoned. Other cordoned nodes stay so.
-const upgradeMark = "kkbundle.io/upgrading"
-
-// inUpgrade reports whether an upgrade or a rollback has cordoned a node, and has not ended with it.
-func inUpgrade(n *corev1.Node) bool {
-	_, ok := n.Annotations[upgradeMark]
-	return ok
-}
 
 // An UpgradePlan is the work of an upgrade, derived from the running versions.
 type UpgradePlan struct {
@@ -74,6 +66,11 @@ type UpgradeNode struct {
 // Empty reports whether nothing needs an upgrade.
 func (p UpgradePlan) Empty() bool { return len(p.Steps) == 0 && len(p.Changes) == 0 }
 
+// hasWork reports whether a node needs another release or other settings.
+func (p UpgradePlan) hasWork() bool {
+	return slices.ContainsFunc(p.Nodes, func(n UpgradeNode) bool { return !n.Current && !n.Left })
+}
+
 // A RefusedError is an upgrade that is impossible, independent of the cluster's health.
 type RefusedError struct {
 	Cluster, To string
@@ -105,14 +102,7 @@ func (u *upgrade) look(ctx context.Context) (UpgradePlan, error) {
 	for _, s := range now {
 		p.Settings = append(p.Settings, s.Name)
 	}
-	var nodes []corev1.Node
-	if err := task.Eventually(ctx, apiWait, func(ctx context.Context) (err error) {
-		nodes, err = first.Kube().Nodes(ctx)
-		return err
-	}); err != nil {
-		return p, fmt.Errorf("the cluster's API does not answer: %w", err)
-	}
-	if p.Nodes, err = u.nodesOf(ctx, nodes); err != nil {
+	if p.Nodes, err = u.nodesOf(ctx); err != nil {
 		return p, err
 	}
 	p.Batch = u.how.Batch.of(len(u.workers()))
@@ -131,25 +121,41 @@ func (u *upgrade) look(ctx context.Context) (UpgradePlan, error) {
 }
 
 // controlPlanes returns the control planes, first the one where kubeadm upgrades the cluster.
-func (u *upgrade) controlPlanes() []*task.Host {
-	first := u.FirstControlPlane()
-	others := slices.DeleteFunc(u.WithRole(manifest.RoleControlPlane), func(t *task.Host) bool { return t.Name == first.Name })
+func (w *nodeWalk) controlPlanes() []*task.Host {
+	first := w.FirstControlPlane()
+	others := slices.DeleteFunc(w.WithRole(manifest.RoleControlPlane), func(t *task.Host) bool { return t.Name == first.Name })
 	return append([]*task.Host{first}, others...)
 }
 
 // workers returns the nodes to upgrade that are not control planes, in the order of the inventory.
-func (u *upgrade) workers() []*task.Host {
-	return slices.DeleteFunc(u.WithRole(manifest.RoleCluster), func(t *task.Host) bool {
-		return t.Is(manifest.RoleControlPlane) || slices.Contains(u.Scope.Without, t.Name)
+func (w *nodeWalk) workers() []*task.Host {
+	return slices.DeleteFunc(w.WithRole(manifest.RoleCluster), func(t *task.Host) bool {
+		return t.Is(manifest.RoleControlPlane) || slices.Contains(w.Scope.Without, t.Name)
 	})
 }
 
+// nodes returns the control planes, then the workers.
+func (w *nodeWalk) nodes() []*task.Host { return slices.Concat(w.controlPlanes(), w.workers()) }
+
+// states returns the nodes as the API has them. An interrupted run may have left the API server starting.
+func (w *nodeWalk) states(ctx context.Context) (nodes []corev1.Node, err error) {
+	err = task.Eventually(ctx, apiWait, func(ctx context.Context) (err error) {
+		nodes, err = w.FirstControlPlane().Kube().Nodes(ctx)
+		return err
+	})
+	return nodes, err
+}
+
 // nodesOf combines the hosts' records with the API's nodes. The inventory has to name exactly the cluster's nodes.
-func (u *upgrade) nodesOf(ctx context.Context, states []corev1.Node) ([]UpgradeNode, error) {
-	targets := slices.Concat(u.controlPlanes(), u.workers())
+func (w *nodeWalk) nodesOf(ctx context.Context) ([]UpgradeNode, error) {
+	states, err := w.states(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("the cluster's API does not answer: %w", err)
+	}
+	targets := w.nodes()
 	nodes := make([]UpgradeNode, len(targets))
-	first := u.FirstControlPlane()
-	err := u.OnAll(targets, func(i int, t *task.Host) error {
+	first := w.FirstControlPlane()
+	err = w.OnAll(targets, func(i int, t *task.Host) error {
 		n := &nodes[i]
 		n.Name, n.ControlPlane = t.Name, t.Is(manifest.RoleControlPlane)
 		state := kube.FindNode(states, t.Name)
@@ -158,7 +164,7 @@ func (u *upgrade) nodesOf(ctx context.Context, states []corev1.Node) ([]UpgradeN
 			return err
 		}
 		if state == nil || !member {
-			return &RefusedError{u.Cluster.Metadata.Name, u.Cluster.Kubernetes.Version, t.Name + " of the inventory is not a node of the cluster", "add it first (kkbundle install with the bundle that the cluster was made from), or take it out of the inventory"}
+			return &RefusedError{w.Cluster.Metadata.Name, w.Cluster.Kubernetes.Version, t.Name + " of the inventory is not a node of the cluster", "add it first (kkbundle install with the bundle that the cluster was made from), or take it out of the inventory"}
 		}
 		n.Recorded = id.Version
 		n.from(state)
@@ -174,25 +180,25 @@ func (u *upgrade) nodesOf(ctx context.Context, states []corev1.Node) ([]UpgradeN
 		if err != nil || !current {
 			return err
 		}
-		unfinished, err := isUnfinished(ctx, t)
+		unfinished, err := marks.IsUnfinished(ctx, t)
 		n.Current = !unfinished && n.mark == "" // a marked node still has to be uncordoned
 		return err
 	})
 	for _, s := range states {
-		if !slices.ContainsFunc(u.WithRole(manifest.RoleCluster), func(t *task.Host) bool { return t.Name == s.Name }) {
+		if !slices.ContainsFunc(w.WithRole(manifest.RoleCluster), func(t *task.Host) bool { return t.Name == s.Name }) {
 			err = errors.Join(err, &RefusedError{
-				u.Cluster.Metadata.Name, u.Cluster.Kubernetes.Version, "node " + s.Name + " is not in the inventory and would not be upgraded",
+				w.Cluster.Metadata.Name, w.Cluster.Kubernetes.Version, "node " + s.Name + " is not in the inventory and would not be upgraded",
 				"add it to the inventory, or delete it from the cluster",
 			})
 		}
 	}
-	return append(nodes, u.leftNodes(states)...), err
+	return append(nodes, w.leftNodes(states)...), err
 }
 
 // noAPIServer returns the error of a control plane whose API server does not answer, with the way out of an upgrade that stopped there.
 func noAPIServer(ctx context.Context, t *task.Host, err error) error {
 	err = fmt.Errorf("API server of %s: %w", t.Name, err)
-	if _, kept, copyErr := copiesOf(ctx, t); copyErr != nil || !kept {
+	if _, kept, copyErr := marks.FindCopies(ctx, t); copyErr != nil || !kept {
 		return err
 	}
 	return plain.Advise(err, "start it and run the same command again, or go back with kkbundle upgrade --rollback and the bundle before: "+t.Name+" has copies of that release")
@@ -200,7 +206,7 @@ func noAPIServer(ctx context.Context, t *task.Host, err error) error {
 
 // from reads the node's state in the API.
 func (n *UpgradeNode) from(s *corev1.Node) {
-	n.mark = s.Annotations[upgradeMark]
+	n.mark = s.Annotations[marks.UpgradingAnnotation]
 	n.Kubelet, n.Cordoned = s.Status.NodeInfo.KubeletVersion, s.Spec.Unschedulable
 }
 
@@ -276,7 +282,7 @@ func (u *upgrade) steps(p UpgradePlan) ([]string, error) {
 			}
 		}
 	}
-	if !slices.ContainsFunc(p.Nodes, func(n UpgradeNode) bool { return !n.Current && !n.Left }) {
+	if !p.hasWork() {
 		return nil, nil
 	}
 	steps, err := u.way(p, to)

@@ -2,7 +2,6 @@ package installer
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io/fs"
 	"path"
@@ -10,61 +9,54 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
-)
-
-const (
-	// upgradeDir is the work directory's folder for data saved before upgrades. The file upgradeNow names the version and
-	// the directory of the upgrade in progress.
-	upgradeDir = "upgrade"
-	upgradeNow = upgradeDir + "/under-way"
 )
 
 // upgradesSaved is the number of upgrades whose saved data stay.
 const upgradesSaved = 2
 
+// A saving saves data to the work directory before an upgrade or a rollback.
+type saving struct{ *nodeWalk }
+
 // saveTask saves etcd and kubeadm's configuration to the work directory. It runs once for an upgrade, however often
 // that is continued: a rollback needs the state before it. The data of the last two upgrades stay.
-func (u *upgrade) saveTask(plan UpgradePlan) task.Task {
+func (s saving) saveTask(plan UpgradePlan) task.Task {
 	return task.Task{
 		Name: "save", Roles: []manifest.Role{manifest.RoleControlPlane}, Where: task.First,
 		Done: func(context.Context, *task.Host) (bool, error) {
-			data, err := u.Dir.Read(upgradeNow)
-			if errors.Is(err, fs.ErrNotExist) {
-				return false, nil
-			}
-			to, _, _ := strings.Cut(string(data), " ")
+			to, err := marks.SavedFor(s.Dir)
 			return to == plan.To, err
 		},
 		Do: func(ctx context.Context, t *task.Host) error {
-			const unfinished = upgradeDir + "/unfinished"
-			if err := u.Dir.Root.RemoveAll(unfinished); err != nil {
+			const unfinished = marks.SavedUnfinished
+			if err := s.Dir.Root.RemoveAll(unfinished); err != nil {
 				return fmt.Errorf("work directory: %w", err)
 			}
 			for _, name := range []string{"kubeadm-config", "kubelet-config", "kube-proxy", "coredns"} {
 				data, err := t.Kubectl(task.WithoutOutput(ctx), "get", "configmap", name, "--namespace=kube-system", "--output=yaml", "--ignore-not-found")
 				if err == nil {
-					err = u.Dir.Write(path.Join(unfinished, name+".yaml"), data)
+					err = s.Dir.Write(path.Join(unfinished, name+".yaml"), data)
 				}
 				if err != nil {
 					return fmt.Errorf("save ConfigMap %s: %w", name, err)
 				}
 			}
-			if err := u.saveEtcd(ctx, t, path.Join(unfinished, "etcd.db")); err != nil {
+			if err := s.saveEtcd(ctx, t, path.Join(unfinished, "etcd.db")); err != nil {
 				return fmt.Errorf("save etcd: %w", err)
 			}
-			dir := path.Join(upgradeDir, u.Now().UTC().Format(savedTime)+"-"+plan.From+"-to-"+plan.To)
-			if err := u.Dir.Root.Rename(unfinished, dir); err != nil {
+			dir := path.Join(marks.SavedDir, s.Now().UTC().Format(savedTime)+"-"+plan.From+"-to-"+plan.To)
+			if err := s.Dir.Root.Rename(unfinished, dir); err != nil {
 				return fmt.Errorf("work directory: %w", err)
 			}
-			if err := u.Dir.Write(upgradeNow, []byte(plan.To+" "+dir+"\n")); err != nil {
+			if err := marks.Save(s.Dir, plan.To, dir); err != nil {
 				return err
 			}
-			if u.how.Saved != nil {
-				u.how.Saved(u.Dir.Join(dir))
+			if s.how.Saved != nil {
+				s.how.Saved(s.Dir.Join(dir))
 			}
-			return u.forgetSaved()
+			return s.forgetSaved()
 		},
 	}
 }
@@ -73,8 +65,8 @@ func (u *upgrade) saveTask(plan UpgradePlan) task.Task {
 const savedTime = "20060102T150405Z"
 
 // forgetSaved removes the data of earlier upgrades.
-func (u *upgrade) forgetSaved() error {
-	all, err := fs.ReadDir(u.Dir.Root.FS(), upgradeDir) // sorted by name, so by time
+func (s saving) forgetSaved() error {
+	all, err := fs.ReadDir(s.Dir.Root.FS(), marks.SavedDir) // sorted by name, so by time
 	if err != nil {
 		return fmt.Errorf("work directory: %w", err)
 	}
@@ -84,7 +76,7 @@ func (u *upgrade) forgetSaved() error {
 		return err != nil || !d.IsDir()
 	})
 	for _, d := range saved[:max(0, len(saved)-upgradesSaved)] {
-		if err := u.Dir.Root.RemoveAll(path.Join(upgradeDir, d.Name())); err != nil {
+		if err := s.Dir.Root.RemoveAll(path.Join(marks.SavedDir, d.Name())); err != nil {
 			return fmt.Errorf("work directory: %w", err)
 		}
 	}
@@ -92,23 +84,23 @@ func (u *upgrade) forgetSaved() error {
 }
 
 // saveEtcd copies a snapshot of a working member to the work directory, encrypted to the cluster's recipients.
-func (u *upgrade) saveEtcd(ctx context.Context, t *task.Host, to string) error {
-	if u.Cluster.Etcd.Type == manifest.EtcdProvided {
-		u.Tell(task.Event{
+func (s saving) saveEtcd(ctx context.Context, t *task.Host, to string) error {
+	if s.Cluster.Etcd.Type == manifest.EtcdProvided {
+		s.Tell(task.Event{
 			Phase: "save", Task: "save", Host: t.Name, State: task.Warned,
 			Message: "your etcd is not saved (etcd.type: provided): make sure that it has a backup",
 		})
 		return nil
 	}
-	if len(u.Cluster.Backup.Recipients) > 0 {
+	if len(s.Cluster.Backup.Recipients) > 0 {
 		to += ".age"
 	}
-	member, err := workingMember(ctx, u.Run)
+	member, err := workingMember(ctx, s.Run)
 	if err == nil {
-		_, err = saveEtcd(ctx, member, u.Dir.Join(to))
+		_, err = saveEtcd(ctx, member, s.Dir.Join(to))
 	}
 	return err
 }
 
 // saved records the end of the upgrade: the next one saves anew.
-func (u *upgrade) saved() error { return u.Dir.Remove(upgradeNow) }
+func (s saving) saved() error { return marks.EndSaved(s.Dir) }

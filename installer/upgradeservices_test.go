@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/kkbundle/kkbundle/installer/engine"
+	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/task"
 )
 
@@ -50,7 +51,7 @@ func TestUpgradeDrainsWhenServicesFollow(t *testing.T) {
 	s, f := upgradeSite(t, "v1.34.2", "cp1", "node1", "node2", "node3", "node4")
 	ready := &f.nodes["node3"].Status.Conditions[0]
 	ready.Status = corev1.ConditionFalse
-	f.nodes["node4"].Annotations[upgradeMark] = "v1.34.3" // by a run that was killed
+	f.nodes["node4"].Annotations[marks.UpgradingAnnotation] = "v1.34.3" // by a run that was killed
 	f.behind["node2"], f.behind["node3"], f.behind["node4"], f.unled = 2, 1<<20, 1<<20, 1
 	f.fail = func(_ int, line string) (bool, bool) {
 		switch {

@@ -2,173 +2,26 @@ package installer
 
 import (
 	"context"
-	_ "embed"
-	"encoding/json"
-	"fmt"
-	"path"
-	"strconv"
-	"strings"
 
 	"github.com/kkbundle/kkbundle/capped"
 	"github.com/kkbundle/kkbundle/installer/engine"
-	"github.com/kkbundle/kkbundle/installer/host"
-	"github.com/kkbundle/kkbundle/installer/kube"
-	"github.com/kkbundle/kkbundle/installer/kubeadm"
+	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/report"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// The copies of a node are in a directory of kubeadm.UpgradeBackupDir, which is named after the release before.
-const (
-	// keptMark is the file that completes the copies of an upgrade in progress. Its name is finishedMark after it, until a rollback begins.
-	keptMark     = "complete"
-	finishedMark = "finished"
-	// keptObjects has the objects that kubeadm changes, and keptTypes the names of the API's types, one per line.
-	keptObjects = "objects.json"
-	keptTypes   = "types"
-)
-
-// kubeadmTemporary is where kubeadm keeps the manifests and the etcd data that its upgrades replace, and never removes them.
-const kubeadmTemporary = "/etc/kubernetes/tmp"
-
-//go:embed scripts/tidy-upgrade.sh
-var tidyUpgradeScript string
-
-//go:embed scripts/mark-kept.sh
-var markKeptScript string
-
-// A keptCopy is the copies of a node: the directory, which is named after the release before, and whether the upgrade of the
-// node is complete.
-type keptCopy struct {
-	dir      string
-	finished bool
-}
-
-// copiesOf returns the complete copies of a node. There are those of one release at most.
-func copiesOf(ctx context.Context, t *task.Host) (keptCopy, bool, error) {
-	there, err := t.Test(ctx, "test", "-d", kubeadm.UpgradeBackupDir)
-	if err != nil || !there {
-		return keptCopy{}, false, err
-	}
-	out, err := t.Output(ctx, "find", kubeadm.UpgradeBackupDir, "-mindepth", "2", "-maxdepth", "2",
-		"(", "-name", keptMark, "-o", "-name", finishedMark, ")", "-printf", `%P\n`)
-	mark, _, _ := strings.Cut(string(out), "\n")
-	if err != nil || mark == "" {
-		return keptCopy{}, false, err
-	}
-	return keptCopy{path.Join(kubeadm.UpgradeBackupDir, path.Dir(mark)), path.Base(mark) == finishedMark}, true, nil
-}
-
-// kubeletSettings are the files that kubeadm writes for a node's kubelet.
-func kubeletSettings() []string {
-	return []string{"/var/lib/kubelet/config.yaml", "/var/lib/kubelet/kubeadm-flags.env", "/var/lib/kubelet/instance-config.yaml"}
-}
-
-// below returns paths as the scripts of copies take them, relative to the root directory.
-func below(paths ...string) []string {
-	list := make([]string, len(paths))
-	for i, p := range paths {
-		list[i] = strings.TrimPrefix(p, "/")
-	}
-	return list
-}
-
-// changedObjects are the objects in kube-system that kubeadm upgrade changes and a rollback puts back.
-func changedObjects() []string {
-	return []string{
-		"configmap/kubeadm-config", "configmap/kubelet-config", "configmap/kube-proxy", "configmap/coredns",
-		"daemonset.apps/kube-proxy", "deployment.apps/coredns",
-	}
-}
-
-// keepObjects keeps the objects that an upgrade changes, and the names of the API's types.
-func keepObjects(ctx context.Context, t *task.Host, dir string) error {
-	var items []map[string]any
-	for _, name := range changedObjects() {
-		var o map[string]any
-		if err := t.Kube().Get(ctx, &o, name, "--namespace="+kube.SystemNamespace, "--ignore-not-found"); err != nil {
-			return fmt.Errorf("keep %s: %w", name, err)
-		}
-		if len(o) > 0 {
-			items = append(items, withoutState(o))
-		}
-	}
-	data, err := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "List", "items": items})
-	if err != nil {
-		return fmt.Errorf("keep objects of %s: %w", kube.SystemNamespace, err)
-	}
-	types, err := apiTypes(ctx, t)
-	if err != nil {
-		return err
-	}
-	return t.Write(ctx,
-		task.File{Path: path.Join(dir, keptObjects), Mode: 0o600, Data: data},
-		task.File{Path: path.Join(dir, keptTypes), Mode: 0o600, Data: []byte(strings.Join(types, "\n") + "\n")})
-}
-
-// withoutState removes the parts of an object that belong to the API server. Without a resource version, a replacement is
-// unconditional.
-func withoutState(o map[string]any) map[string]any {
-	delete(o, "status")
-	if meta, ok := o["metadata"].(map[string]any); ok {
-		for _, name := range []string{"resourceVersion", "uid", "creationTimestamp", "generation", "managedFields", "selfLink"} {
-			delete(meta, name)
-		}
-	}
-	return o
-}
-
-// apiTypes returns the names of the types whose objects the API server lists, such as deployments.apps.
-func apiTypes(ctx context.Context, t *task.Host) ([]string, error) {
-	out, err := t.Kubectl(task.WithoutOutput(ctx), "api-resources", "--verbs=list", "--output=name", "--cached=false")
-	list := strings.Fields(string(out))
-	if err != nil && len(list) == 0 { // types of another API server that does not answer are left out
-		return nil, fmt.Errorf("types of the API: %w", err)
-	}
-	return list, nil
-}
-
-// markKept replaces a mark of a node's copies by another, if they have it.
-func markKept(ctx context.Context, t *task.Host, from, to string) error {
-	return t.Run(ctx, host.Script("mark-kept.sh", markKeptScript, kubeadm.UpgradeBackupDir, from, to)...)
-}
-
-// tidyTask removes what a finished upgrade leaves on nodes and no rollback needs.
-func tidyTask() task.Task {
-	args := func(do string) []string {
-		return host.Script("tidy-upgrade.sh", tidyUpgradeScript, do, kubeadm.UpgradeBackupDir, kubeadmTemporary)
-	}
-	return task.Task{
-		Name: "tidy", Roles: []manifest.Role{manifest.RoleCluster}, Independent: true,
-		Done: func(ctx context.Context, t *task.Host) (bool, error) {
-			out, err := t.Output(ctx, args("list")...)
-			if err == nil && len(out) > 0 {
-				first, _, _ := strings.Cut(string(out), "\n")
-				task.Because(ctx, "%s is left of an upgrade", first)
-			}
-			return len(out) == 0, err
-		},
-		Do: func(ctx context.Context, t *task.Host) error { return t.Run(ctx, args("remove")...) },
-	}
-}
-
 // wayBack returns the release that a node's copies lead to and their size, or nil if the node has none.
 func wayBack(ctx context.Context, t *task.Host) (*report.WayBack, error) {
-	kept, there, err := copiesOf(ctx, t)
+	kept, there, err := marks.FindCopies(ctx, t)
 	if err != nil || !there {
 		return nil, err
 	}
-	size, err := t.Output(ctx, "du", "--summarize", "--block-size=1", kubeadm.UpgradeBackupDir)
+	bytes, err := marks.CopiesSize(ctx, t)
 	if err != nil {
 		return nil, err
 	}
-	text, _, _ := strings.Cut(string(size), "\t")
-	bytes, err := strconv.ParseInt(text, 10, 64)
-	if err != nil {
-		return nil, fmt.Errorf("%s: unexpected output of du: %q", t.Name, size)
-	}
-	return &report.WayBack{Host: t.Name, Release: path.Base(kept.dir), Bytes: bytes}, nil
+	return &report.WayBack{Host: t.Name, Release: kept.Release(), Bytes: bytes}, nil
 }
 
 // addWaysBack adds the copies of the last upgrade to a status. Hosts that do not answer are in its findings.
@@ -195,15 +48,15 @@ func ForgetRollback(ctx context.Context, o engine.Options) (engine.Report, error
 		return engine.Report{}, err
 	}
 	return r.Start(ctx, func(ctx context.Context) error {
-		if err := (&upgrade{Run: r}).checkWithout(); err != nil {
+		if err := (&nodeWalk{Run: r}).checkWithout(); err != nil {
 			return err
 		}
 		for _, t := range r.Connected(manifest.RoleCluster) {
-			kept, there, err := copiesOf(task.InTask(ctx, "look"), t)
+			kept, there, err := marks.FindCopies(task.InTask(ctx, "look"), t)
 			if err != nil {
 				return err
 			}
-			if there && !kept.finished {
+			if there && !kept.Finished {
 				return &RefusedError{
 					r.Cluster.Metadata.Name, r.Cluster.Kubernetes.Version, "the copies of " + t.Name + " belong to an unfinished upgrade",
 					"continue the upgrade or roll it back",
@@ -223,17 +76,14 @@ func forgetTask() task.Task {
 	return task.Task{
 		Name: "forget-copies", Roles: []manifest.Role{manifest.RoleCluster}, Independent: true,
 		Done: func(ctx context.Context, t *task.Host) (bool, error) {
-			there, err := t.Test(ctx, "test", "-e", kubeadm.UpgradeBackupDir)
+			there, err := t.Test(ctx, "test", "-e", marks.CopiesDir)
 			return !there, err
 		},
 		Do: func(ctx context.Context, t *task.Host) error {
-			return t.Run(ctx, "rm", "-rf", kubeadm.UpgradeBackupDir)
+			return marks.ForgetCopies(ctx, t)
 		},
 	}
 }
-
-// upgradeReport is the report of the last complete upgrade from this work directory, for estimates.
-const upgradeReport = upgradeDir + "/report.json"
 
 // keepReport writes the run's report, and keeps that of a complete upgrade for the estimate of the next one.
 func (u *upgrade) keepReport(ctx context.Context, cause error) error {
@@ -244,13 +94,13 @@ func (u *upgrade) keepReport(ctx context.Context, cause error) error {
 	if err != nil {
 		return err
 	}
-	return u.Dir.Write(upgradeReport, data)
+	return u.Dir.Write(marks.UpgradeReport, data)
 }
 
 // lastUpgrade returns the report of the last complete upgrade from this work directory, if there is one.
 func (u *upgrade) lastUpgrade() (report.Run, bool) {
 	var last report.Run
-	data, err := u.Dir.Read(upgradeReport)
+	data, err := u.Dir.Read(marks.UpgradeReport)
 	if err != nil || capped.JSON(data, capped.MaxValues, &last) != nil || last.Version != 1 {
 		return report.Run{}, false
 	}

@@ -58,9 +58,9 @@ func etcdRole(c *manifest.Cluster) manifest.Role {
 
 // checkWithout refuses an upgrade and a rollback without a control plane or a member of etcd: API servers may differ by one minor release
 // only, kubelets must not be newer than one of them, and etcd needs the member while another one restarts.
-func (u *upgrade) checkWithout() error {
-	errs := []error{checkWithout(u.Run)}
-	for _, t := range u.Without() {
+func (w *nodeWalk) checkWithout() error {
+	errs := []error{checkWithout(w.Run)}
+	for _, t := range w.Without() {
 		if t.Is(manifest.RoleControlPlane) || t.Is(manifest.RoleEtcd) {
 			errs = append(errs, &WithoutError{
 				t.Name, "upgrades and rollbacks need all control planes and members of etcd",
@@ -72,9 +72,9 @@ func (u *upgrade) checkWithout() error {
 }
 
 // leftNodes returns the nodes that the upgrade leaves as they are.
-func (u *upgrade) leftNodes(states []corev1.Node) []UpgradeNode {
+func (w *nodeWalk) leftNodes(states []corev1.Node) []UpgradeNode {
 	var nodes []UpgradeNode
-	for _, t := range u.Without() {
+	for _, t := range w.Without() {
 		if !t.Is(manifest.RoleCluster) {
 			continue
 		}

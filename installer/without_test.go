@@ -141,7 +141,7 @@ func TestWithoutRefuses(t *testing.T) {
 			s, _ := newHA(t, "controlPlaneEndpoint: {type: haproxy}")
 			r := s.run(t, nil)
 			leave(r, c.leave...)
-			for want, err := range map[string]error{"install: " + c.install: checkWithout(r), "upgrade: " + c.upgrade: (&upgrade{Run: r}).checkWithout()} {
+			for want, err := range map[string]error{"install: " + c.install: checkWithout(r), "upgrade: " + c.upgrade: (&nodeWalk{Run: r}).checkWithout()} {
 				_, text, _ := strings.Cut(want, ": ")
 				if (err == nil) != (text == "") || err != nil && !strings.Contains(err.Error(), text) {
 					t.Errorf("%s: %v", want, err)

@@ -12,13 +12,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/member"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 )
-
-// crowdedPath lists the nodes of the last spread that failed for lack of room.
-const crowdedPath = task.StampDir + "/dns-crowded"
 
 // spreadWait limits the wait for ready nodes and scheduled pods. After it, DNS stays in place; the verification reports
 // pods that do not start.
@@ -96,7 +94,7 @@ type dnsSpread struct {
 
 // crowdedFile records that only one of these nodes has room: another try would not change that.
 func (s dnsSpread) crowdedFile() task.File {
-	return task.File{Path: crowdedPath, Mode: 0o600, Data: fmt.Appendf(nil, "%s of %s\n", strings.Join(s.nodes, " "), strings.Join(s.eligible, " "))}
+	return marks.DNSCrowded.File(fmt.Appendf(nil, "%s of %s\n", strings.Join(s.nodes, " "), strings.Join(s.eligible, " ")))
 }
 
 // isDone reports whether nothing is left to spread: the pods are on several nodes, or there is only one pod or eligible

@@ -16,6 +16,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/charts"
 	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/member"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -30,10 +31,6 @@ type applied struct {
 	// wait limits the wait for ready pods; 0 does not wait.
 	wait time.Duration
 }
-
-// RecordLabel labels the ConfigMap with the digest of the applied YAML and the list of its objects. Its value is the
-// addon's name.
-const RecordLabel = "kkbundle.io/manifests"
 
 func (a applied) recordName() string { return "kkbundle.manifests." + a.name }
 
@@ -106,7 +103,7 @@ func IsApplied(ctx context.Context, t *task.Host, a applied) (bool, error) {
 // record returns the record of the last run, or nil.
 func record(ctx context.Context, t *task.Host, a applied) (map[string]string, error) {
 	var list corev1.ConfigMapList
-	err := t.Kube().Get(ctx, &list, "configmaps", "--namespace="+a.namespace, "--selector="+RecordLabel+"="+a.name)
+	err := t.Kube().Get(ctx, &list, "configmaps", "--namespace="+a.namespace, "--selector="+marks.ManifestsLabel+"="+a.name)
 	if err != nil || len(list.Items) == 0 {
 		return nil, err
 	}
@@ -194,7 +191,7 @@ func writeRecord(ctx context.Context, t *task.Host, a applied, objects kube.Mani
 		list.WriteString(kube.Describe(o) + "\n")
 	}
 	return serverSideApply(ctx, t, &corev1.ConfigMap{
-		ObjectMeta: metav1.ObjectMeta{Name: a.recordName(), Namespace: a.namespace, Labels: map[string]string{RecordLabel: a.name}},
+		ObjectMeta: metav1.ObjectMeta{Name: a.recordName(), Namespace: a.namespace, Labels: map[string]string{marks.ManifestsLabel: a.name}},
 		Data:       map[string]string{"digest": shortDigest(a.data), "objects": list.String()},
 	})
 }

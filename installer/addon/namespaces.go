@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/network"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -22,7 +23,7 @@ import (
 // policies, accept connections from their own namespace only, until a NetworkPolicy allows more.
 func NamespacesTask(c *manifest.Cluster) task.Task {
 	data, err := kube.YAML(NamespaceDefaults(c)...)
-	stamp := task.File{Path: task.StampDir + "/namespaces", Mode: 0o600, Data: fmt.Appendf(nil, "%x\n", sha256.Sum256(data))}
+	stamp := marks.Namespaces.File(fmt.Appendf(nil, "%x\n", sha256.Sum256(data)))
 	return task.Task{
 		Name:  "namespaces",
 		Roles: []manifest.Role{manifest.RoleControlPlane},

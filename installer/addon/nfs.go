@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/kkbundle/kkbundle/hostfile"
+	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 )
@@ -15,8 +16,6 @@ import (
 const (
 	// ExportsFile is separate from /etc/exports, which belongs to the operator. exportfs(8) reads both.
 	ExportsFile = "/etc/exports.d/kkbundle.exports"
-	// nfsStopped contains the unit's name if the NFS server did not run before the installation.
-	nfsStopped = task.BeforeDir + "/nfs-server"
 )
 
 // StorageHostTasks prepares hosts for NFS.
@@ -92,7 +91,7 @@ func export(ctx context.Context, t *task.Host, dir, unit string) error {
 		return err
 	}
 	if !runs {
-		if err := t.Write(ctx, task.File{Path: nfsStopped, Mode: 0o600, Data: []byte(unit + "\n")}); err != nil {
+		if err := t.Write(ctx, task.File{Path: marks.NFSServerBefore, Mode: 0o600, Data: []byte(unit + "\n")}); err != nil {
 			return err
 		}
 	}
@@ -136,11 +135,11 @@ func stopServer(ctx context.Context, t *task.Host) error {
 	if _, err := t.Test(ctx, "exportfs", "-ra"); err != nil {
 		return err
 	}
-	started, err := t.Test(ctx, "test", "-e", nfsStopped)
+	started, err := t.Test(ctx, "test", "-e", marks.NFSServerBefore)
 	if err != nil || !started {
 		return err
 	}
-	unit, err := t.Read(ctx, nfsStopped)
+	unit, err := t.Read(ctx, marks.NFSServerBefore)
 	if err != nil {
 		return err
 	}

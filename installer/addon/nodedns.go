@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
@@ -80,7 +81,7 @@ func NodeDNSManifest(c *manifest.Cluster, forwards bool) ([]byte, error) {
 				Template: corev1.PodTemplateSpec{
 					ObjectMeta: metav1.ObjectMeta{
 						Labels:      map[string]string{"k8s-app": NodeDNS},
-						Annotations: map[string]string{"kkbundle.io/corefile": shortDigest([]byte(nodeCorefile(c, forwards)))}, // a change restarts the pods
+						Annotations: map[string]string{marks.CorefileAnnotation: shortDigest([]byte(nodeCorefile(c, forwards)))}, // a change restarts the pods
 					},
 					Spec: nodeDNSPod(c, image),
 				},

@@ -6,15 +6,11 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"path"
 
+	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/provision"
 )
-
-// SentinelPath exists once all steps have succeeded; Cluster API's controllers wait for this file.
-// https://cluster-api.sigs.k8s.io/developer/providers/contracts/bootstrap-config
-const SentinelPath = "/run/cluster-api/bootstrap-success.complete"
 
 // DirectorySteps create the directories that bootstrap data writes to. CAPKK gives them to the user kube, which can then
 // replace the cluster's keys; here root owns them.
@@ -46,7 +42,7 @@ func ProgramDigest(p *provision.Program) (string, error) {
 func StepTasks(id string, steps []provision.Step) []task.Task {
 	var tasks []task.Task
 	for i, s := range steps {
-		receipt := path.Join(task.ProvisionDir, id, fmt.Sprintf("%04d", i+1))
+		receipt := marks.Receipt(id, i+1)
 		do := func(ctx context.Context, t *task.Host) error { return Apply(ctx, t, s, receipt) }
 		step := task.Task{Name: s.String(), Do: do}
 		if c, ok := s.(provision.Command); !ok || !c.Always {
@@ -68,9 +64,11 @@ func StepTasks(id string, steps []provision.Step) []task.Task {
 func SentinelTask() task.Task {
 	return task.Task{
 		Name: "sentinel",
-		Done: func(ctx context.Context, t *task.Host) (bool, error) { return t.Test(ctx, "test", "-e", SentinelPath) },
+		Done: func(ctx context.Context, t *task.Host) (bool, error) {
+			return t.Test(ctx, "test", "-e", marks.Sentinel)
+		},
 		Do: func(ctx context.Context, t *task.Host) error {
-			return t.Write(ctx, task.File{Path: SentinelPath, Mode: 0o644, Data: []byte("success\n")})
+			return t.Write(ctx, task.File{Path: marks.Sentinel, Mode: 0o644, Data: []byte("success\n")})
 		},
 	}
 }

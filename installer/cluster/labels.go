@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/member"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -17,9 +18,6 @@ import (
 
 // WorkerLabel marks workers, so that kubectl shows the role.
 const WorkerLabel = "node-role.kubernetes.io/worker"
-
-// taintsAnnotation lists the taints that kkbundle owns: the API records one owner for all taints of a node.
-const taintsAnnotation = "kkbundle.io/taints"
 
 // LabelTask gives nodes the labels, annotations and taints of the inventory, and workers the WorkerLabel.
 func LabelTask() task.Task {
@@ -87,7 +85,7 @@ func nodeMetaOf(h manifest.Host) nodeMeta {
 		m.labels[WorkerLabel] = h.Labels[WorkerLabel]
 	}
 	if len(h.Taints) > 0 {
-		m.annotations[taintsAnnotation] = taintList(h.Taints)
+		m.annotations[marks.TaintsAnnotation] = taintList(h.Taints)
 	}
 	return m
 }
@@ -95,7 +93,7 @@ func nodeMetaOf(h manifest.Host) nodeMeta {
 // TaintID returns the identity of a taint, as kubectl takes it.
 func TaintID(key, effect string) string { return key + ":" + effect }
 
-// taintList returns the value of taintsAnnotation.
+// taintList returns the value of marks.TaintsAnnotation.
 func taintList(taints []manifest.Taint) string {
 	var list []string
 	for _, t := range taints {
@@ -135,7 +133,7 @@ func (m nodeMeta) missingTaints(n *corev1.Node) []string {
 
 // staleTaints returns the IDs of the node's taints that kkbundle added and the inventory no longer has.
 func (m nodeMeta) staleTaints(n *corev1.Node) []string {
-	ours := strings.Split(n.Annotations[taintsAnnotation], ",")
+	ours := strings.Split(n.Annotations[marks.TaintsAnnotation], ",")
 	var list []string
 	for _, one := range n.Spec.Taints {
 		id := TaintID(one.Key, string(one.Effect))
@@ -176,10 +174,10 @@ func (m nodeMeta) withTaints(ids []string) nodeMeta {
 	if len(ids) == 0 {
 		return m
 	}
-	all := append(slices.Clone(ids), strings.Split(m.annotations[taintsAnnotation], ",")...)
+	all := append(slices.Clone(ids), strings.Split(m.annotations[marks.TaintsAnnotation], ",")...)
 	all = slices.DeleteFunc(all, func(id string) bool { return id == "" })
 	slices.Sort(all)
 	m.annotations = maps.Clone(m.annotations)
-	m.annotations[taintsAnnotation] = strings.Join(all, ",")
+	m.annotations[marks.TaintsAnnotation] = strings.Join(all, ",")
 	return m
 }

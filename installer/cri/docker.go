@@ -14,6 +14,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/hostfile"
 	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
@@ -133,7 +134,7 @@ func foreignDocker(t *task.Host, found string) error {
 // refuseForeignDocker protects the programs and configuration of another Docker. It runs before the first file is
 // installed.
 func refuseForeignDocker(ctx context.Context, t *task.Host) error {
-	ours, err := t.AnyExists(ctx, path.Join(task.StampDir, "docker"), "/etc/systemd/system/"+DockerUnit)
+	ours, err := t.AnyExists(ctx, string(marks.Setting("docker")), "/etc/systemd/system/"+DockerUnit)
 	if err != nil {
 		return err
 	}

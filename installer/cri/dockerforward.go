@@ -6,13 +6,11 @@ import (
 	"io/fs"
 	"strings"
 
+	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/task"
 )
 
 const (
-	// forwardBefore contains the host's forwarding settings before Docker's first start.
-	forwardBefore = task.BeforeDir + "/docker-forward.conf"
-
 	forwardKey = "net.ipv4.ip_forward"
 	// policyKey follows the command, for the policy of its chain FORWARD.
 	policyKey = " --policy FORWARD"
@@ -25,7 +23,7 @@ func filterCommands() []string { return []string{"iptables", "ip6tables"} }
 // FORWARD. Docker enables disabled forwarding and then sets the policy to DROP; it leaves both when it ends.
 // https://github.com/moby/moby/blob/v28.5.2/daemon/libnetwork/drivers/bridge/setup_ip_forwarding.go
 func RememberForward(ctx context.Context, t *task.Host) error {
-	if known, err := t.AnyExists(ctx, forwardBefore); err != nil || known {
+	if known, err := t.AnyExists(ctx, marks.ForwardBefore); err != nil || known {
 		return err
 	}
 	out, err := t.Output(ctx, "sysctl", "--ignore", forwardKey)
@@ -42,7 +40,7 @@ func RememberForward(ctx context.Context, t *task.Host) error {
 			was[command+policyKey] = policy
 		}
 	}
-	return t.SaveOriginal(ctx, forwardBefore, was)
+	return t.SaveOriginal(ctx, marks.ForwardBefore, was)
 }
 
 // forwardPolicy returns the policy of a filter's chain FORWARD, or "" if the host lacks the filter.
@@ -64,7 +62,7 @@ func forwardPolicy(ctx context.Context, t *task.Host, command string) (string, e
 
 // RestoreForward restores the settings of RememberForward. Forwarding is disabled before the filter is opened.
 func RestoreForward(ctx context.Context, t *task.Host) error {
-	data, err := t.Read(ctx, forwardBefore)
+	data, err := t.Read(ctx, marks.ForwardBefore)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

@@ -11,20 +11,8 @@ import (
 
 	"github.com/kkbundle/kkbundle/hostfile"
 	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/task"
-)
-
-// ContainerdBefore has the files of another containerd that ours replaces, and files that tell about its state. Reset
-// restores both, and removes the directory last: its absence means that nobody else's containers are on the host.
-const ContainerdBefore = task.StateDir + "/containerd-before"
-
-// Names in ContainerdBefore.
-const (
-	beforeFiles    = ContainerdBefore + "/files"    // the replaced files
-	beforeActive   = ContainerdBefore + "/active"   // the unit ran
-	beforeEnabled  = ContainerdBefore + "/enabled"  // the unit was started at boot
-	beforeData     = ContainerdBefore + "/data"     // there were images or containers
-	beforeComplete = ContainerdBefore + "/complete" // the directory is complete
 )
 
 const (
@@ -44,7 +32,7 @@ var removeContainersScript string
 
 // keepContainerd copies the files of another containerd before ours replace them.
 func keepContainerd(ctx context.Context, t *task.Host) error {
-	decided, err := t.AnyExists(ctx, path.Join(task.StampDir, containerdRuntime().name), beforeComplete)
+	decided, err := t.AnyExists(ctx, string(marks.Setting(containerdRuntime().name)), marks.ContainerdComplete)
 	if err != nil || decided {
 		return err
 	}
@@ -52,7 +40,7 @@ func keepContainerd(ctx context.Context, t *task.Host) error {
 	if err != nil {
 		return err
 	}
-	args := []string{ContainerdBefore}
+	args := []string{marks.ContainerdBefore}
 	if !ours {
 		args = append(args, containerdUnit, containerdData+"/io.containerd.metadata.v1.bolt")
 		args = append(args, replacedPairs()...)
@@ -83,7 +71,7 @@ func replacedPaths() []string {
 	return paths
 }
 
-// replacedPairs returns the replaced paths, each with its name in beforeFiles.
+// replacedPairs returns the replaced paths, each with its name in marks.ContainerdFiles.
 func replacedPairs() []string {
 	var pairs []string
 	for _, p := range replacedPaths() {
@@ -96,13 +84,13 @@ func keptName(p string) string { return strings.ReplaceAll(strings.Trim(p, "/"),
 
 // KeptPaths returns the paths whose earlier content RestoreContainerd restores.
 func KeptPaths(ctx context.Context, t *task.Host) ([]string, error) {
-	some, err := t.Test(ctx, "test", "-d", beforeFiles)
+	some, err := t.Test(ctx, "test", "-d", marks.ContainerdFiles)
 	if err != nil || !some {
 		return nil, err
 	}
 	var kept []string
 	for _, p := range replacedPaths() {
-		there, err := t.Test(ctx, "test", "-e", path.Join(beforeFiles, keptName(p)))
+		there, err := t.Test(ctx, "test", "-e", path.Join(marks.ContainerdFiles, keptName(p)))
 		if err != nil {
 			return nil, err
 		}
@@ -115,20 +103,20 @@ func KeptPaths(ctx context.Context, t *task.Host) ([]string, error) {
 
 // IsContainerdRestored reports whether the host had no containerd before ours.
 func IsContainerdRestored(ctx context.Context, t *task.Host) (bool, error) {
-	had, err := t.AnyExists(ctx, beforeFiles, beforeActive, beforeEnabled)
+	had, err := t.AnyExists(ctx, marks.ContainerdFiles, marks.ContainerdActive, marks.ContainerdEnabled)
 	return !had, err
 }
 
 // RestoreContainerd restores the files and the unit of the containerd that ours replaced.
 func RestoreContainerd(ctx context.Context, t *task.Host) error {
-	args := append([]string{ContainerdBefore}, replacedPairs()...)
+	args := append([]string{marks.ContainerdBefore}, replacedPairs()...)
 	if err := t.Run(ctx, host.Script("restore-containerd.sh", restoreContainerdScript, args...)...); err != nil {
 		return err
 	}
 	if err := t.Systemctl(ctx, "daemon-reload"); err != nil {
 		return err
 	}
-	for _, one := range []struct{ record, verb string }{{beforeEnabled, "enable"}, {beforeActive, "restart"}} {
+	for _, one := range []struct{ record, verb string }{{marks.ContainerdEnabled, "enable"}, {marks.ContainerdActive, "restart"}} {
 		was, err := t.Test(ctx, "test", "-e", one.record)
 		if err != nil {
 			return err
@@ -145,7 +133,7 @@ func RestoreContainerd(ctx context.Context, t *task.Host) error {
 
 // undoContainerd stops all containers, or only those of Kubernetes if the host had a containerd with data of its own.
 func undoContainerd(ctx context.Context, t *task.Host) error {
-	others, err := t.Test(ctx, "test", "-e", beforeData)
+	others, err := t.Test(ctx, "test", "-e", marks.ContainerdData)
 	if err != nil {
 		return err
 	}
@@ -163,7 +151,7 @@ func undoContainerd(ctx context.Context, t *task.Host) error {
 
 // sparedByContainerd returns the directories with other containers.
 func sparedByContainerd(ctx context.Context, t *task.Host) ([]string, error) {
-	others, err := t.Test(ctx, "test", "-e", beforeData)
+	others, err := t.Test(ctx, "test", "-e", marks.ContainerdData)
 	if err != nil || !others {
 		return nil, err
 	}

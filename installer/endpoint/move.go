@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"net/netip"
 	"slices"
@@ -17,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/member"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -39,9 +39,6 @@ type Move struct {
 	From []Address
 }
 
-// MoveStamp exists on control planes during a move, with a line for each endpoint that nodes may use.
-const MoveStamp = task.StampDir + "/endpoint-move"
-
 // FindMove returns the move from the endpoints that the connected nodes record to the cluster file's. It has no From if the
 // cluster is there.
 func FindMove(ctx context.Context, s *task.Site) (Move, error) {
@@ -54,11 +51,10 @@ func FindMove(ctx context.Context, s *task.Site) (Move, error) {
 			return err
 		}
 		found[i] = []string{member.Value(settings, member.EndpointTypeSetting) + " " + member.Value(settings, member.EndpointSetting)}
-		stamp, err := t.Read(ctx, MoveStamp)
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil
+		stamp, begun, err := marks.EndpointMove.Read(ctx, t)
+		if begun {
+			found[i] = append(found[i], strings.Split(strings.TrimSpace(string(stamp)), "\n")...)
 		}
-		found[i] = append(found[i], strings.Split(strings.TrimSpace(string(stamp)), "\n")...)
 		return err
 	})
 	for _, line := range slices.Concat(found...) {
@@ -78,7 +74,7 @@ func BeginMoveTask(m Move) task.Task {
 		for _, a := range m.From {
 			text += a.String() + "\n"
 		}
-		return task.File{Path: MoveStamp, Mode: 0o600, Data: []byte(text)}
+		return marks.EndpointMove.File([]byte(text))
 	}
 	return task.Task{
 		Name: "endpoint-begin", Roles: []manifest.Role{manifest.RoleControlPlane}, AllOrNone: true,
@@ -92,10 +88,10 @@ func EndMoveTask() task.Task {
 	return task.Task{
 		Name: "endpoint-end", Roles: []manifest.Role{manifest.RoleControlPlane}, AllOrNone: true,
 		Done: func(ctx context.Context, t *task.Host) (bool, error) {
-			there, err := t.AnyExists(ctx, MoveStamp)
+			there, err := marks.Any(ctx, t, marks.EndpointMove)
 			return !there, err
 		},
-		Do: func(ctx context.Context, t *task.Host) error { return t.Run(ctx, "rm", "-f", MoveStamp) },
+		Do: func(ctx context.Context, t *task.Host) error { return marks.Remove(ctx, t, marks.EndpointMove) },
 	}
 }
 
@@ -187,8 +183,6 @@ func ClusterInfoTask(m Move) task.Task {
 
 const (
 	proxyName = "kube-proxy"
-	// proxyEndpointMark is an annotation of kube-proxy's pods: the API server of the kubeconfig that they started with.
-	proxyEndpointMark = "kkbundle.io/endpoint"
 	// proxyWait bounds the replacement of kube-proxy's pods, which its DaemonSet does node by node.
 	proxyWait = 15 * time.Minute
 )
@@ -216,7 +210,7 @@ func ProxyMoveTask(m Move) task.Task {
 			}
 			if !p.marked {
 				patch, err := json.Marshal(kube.Document{"spec": kube.Document{"template": kube.Document{"metadata": kube.Document{
-					"annotations": kube.Document{proxyEndpointMark: p.server},
+					"annotations": kube.Document{marks.ProxyEndpointAnnotation: p.server},
 				}}}})
 				if err != nil {
 					return err
@@ -266,7 +260,7 @@ func (m Move) proxy(ctx context.Context, t *task.Host) (proxyState, error) {
 	}
 	p.text = all.rewritten(config.Data[proxyKey], "", p.server)
 	p.changed = p.text != config.Data[proxyKey]
-	p.marked = set.Spec.Template.Annotations[proxyEndpointMark] == p.server
+	p.marked = set.Spec.Template.Annotations[marks.ProxyEndpointAnnotation] == p.server
 	status := set.Status
 	p.rolled = status.ObservedGeneration >= set.Generation && status.UpdatedNumberScheduled >= status.DesiredNumberScheduled &&
 		status.NumberReady >= status.DesiredNumberScheduled
@@ -295,7 +289,7 @@ func FormerTasks(m Move) []task.Task {
 		})
 	}
 	if m.leaves(manifest.EndpointHAProxy) {
-		files := []string{haproxyConfig, haproxyCA, task.StampDir + "/" + haproxyName, haproxyManifest}
+		files := []string{haproxyConfig, haproxyCA, string(marks.Setting(haproxyName)), haproxyManifest}
 		tasks = append(tasks, task.Task{
 			Name: "former-haproxy", Roles: []manifest.Role{manifest.RoleWorker}, AllOrNone: true,
 			Done: func(ctx context.Context, t *task.Host) (bool, error) {

@@ -12,15 +12,13 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
 // HooksOnHost is the directory of the operator's scripts on hosts. It is KubeKey's, so that scripts for KubeKey run unchanged.
 const HooksOnHost = "/etc/kubekey/scripts"
-
-// HookStamps has a copy of each script that succeeded.
-const HookStamps = task.StateDir + "/hooks"
 
 // HookTask runs the operator's scripts of one kind, pre_install or post_install, on their hosts, as root:
 //
@@ -78,7 +76,7 @@ func (h Hook) file() task.File {
 }
 
 func (h Hook) stamp() task.File {
-	return task.File{Path: path.Join(HookStamps, h.Name), Mode: 0o600, Data: h.Data}
+	return task.File{Path: path.Join(marks.Hooks, h.Name), Mode: 0o600, Data: h.Data}
 }
 
 // RunHook runs one script, unless it has succeeded before.
@@ -89,7 +87,7 @@ func RunHook(ctx context.Context, t *task.Host, h Hook) error {
 		}
 	}
 	// Scripts may contain secrets. The directory of stamps also shows Reset that the scripts came from kkbundle.
-	if err := t.Run(ctx, "mkdir", "-p", "-m", "0700", HookStamps, HooksOnHost); err != nil {
+	if err := t.Run(ctx, "mkdir", "-p", "-m", "0700", marks.Hooks, HooksOnHost); err != nil {
 		return err
 	}
 	if err := t.Write(ctx, h.file()); err != nil {

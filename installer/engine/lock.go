@@ -12,13 +12,11 @@ import (
 	"time"
 
 	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/task"
 )
 
 const (
-	// LockPath is a host's lock file.
-	LockPath  = task.StateDir + "/lock"
-	ownerPath = task.StateDir + "/lock.owner"
 	// LockConflict is flock's exit code if another run holds the lock (EX_TEMPFAIL).
 	LockConflict = 75
 	// A run sends a heartbeat every lockBeat. Without one for lockSilence, the host releases the lock: a cut cable ends no
@@ -65,9 +63,9 @@ func tryLock(ctx context.Context, t *task.Host, o task.Owner) (release func(), e
 	if err != nil {
 		return nil, fmt.Errorf("lock %s: %w", t.Name, err)
 	}
-	holder := host.Open(task.DescribedAs(context.WithoutCancel(ctx), "hold the lock "+LockPath), t.Conn, append(
-		[]string{"flock", "--nonblock", "--conflict-exit-code", strconv.Itoa(LockConflict), LockPath},
-		host.Script("hold-lock.sh", HoldLockScript, ownerPath, strconv.Itoa(int(lockSilence.Seconds())))...)...)
+	holder := host.Open(task.DescribedAs(context.WithoutCancel(ctx), "hold the lock "+marks.Lock), t.Conn, append(
+		[]string{"flock", "--nonblock", "--conflict-exit-code", strconv.Itoa(LockConflict), marks.Lock},
+		host.Script("hold-lock.sh", HoldLockScript, marks.LockOwner, strconv.Itoa(int(lockSilence.Seconds())))...)...)
 	released := make(chan struct{})
 	release = sync.OnceFunc(func() {
 		close(released)
@@ -108,7 +106,7 @@ func lockFailure(ctx context.Context, t *task.Host, err error) error {
 	if !errors.As(err, &failed) || failed.Code != LockConflict {
 		return fmt.Errorf("lock %s: %w", t.Name, err)
 	}
-	data, err := t.Output(ctx, "cat", ownerPath)
+	data, err := t.Output(ctx, "cat", marks.LockOwner)
 	if err != nil {
 		data = nil // the owner may be writing it
 	}

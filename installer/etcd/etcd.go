@@ -12,18 +12,17 @@ import (
 
 	"github.com/kkbundle/kkbundle/hostfile"
 	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
 // Files, the unit and the ports of etcd on a host.
 const (
-	etcdDir    = task.ConfigDir + "/etcd"
-	Unit       = "etcd.service"
-	etcdEnv    = etcdDir + "/etcd.env"
-	InitialEnv = etcdDir + "/initial.env"
-	// etcdMemberPath marks a host that has been a member of a healthy etcd cluster.
-	etcdMemberPath = task.StampDir + "/etcd-member"
+	etcdDir        = task.ConfigDir + "/etcd"
+	Unit           = "etcd.service"
+	etcdEnv        = etcdDir + "/etcd.env"
+	InitialEnv     = etcdDir + "/initial.env"
 	Port           = "2379"
 	etcdPeerPort   = "2380"
 	DefaultDataDir = "/var/lib/etcd"
@@ -92,7 +91,7 @@ func etcdTask(c *manifest.Cluster) task.Task {
 // HealthTask waits until every member is healthy and records that the cluster exists. From then on a member without
 // data has lost it and is not treated as new.
 func HealthTask() task.Task {
-	stamp := task.File{Path: etcdMemberPath, Mode: 0o600, Data: []byte("member\n")}
+	stamp := marks.EtcdMember.File([]byte("member\n"))
 	return task.Task{
 		Name:  "etcd-health",
 		Roles: []manifest.Role{manifest.RoleEtcd},

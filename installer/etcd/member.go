@@ -12,6 +12,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/capped"
 	"github.com/kkbundle/kkbundle/hostfile"
+	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/plain"
@@ -95,7 +96,7 @@ func listMembers(ctx context.Context, t *task.Host, endpoints ...string) ([]Memb
 func wasFormed(ctx context.Context, r *task.Site) (bool, error) {
 	connected := r.Connected(manifest.RoleEtcd)
 	for _, t := range connected {
-		if there, err := t.Test(ctx, "test", "-e", etcdMemberPath); err != nil || there {
+		if there, err := marks.EtcdMember.Exists(ctx, t); err != nil || there {
 			return there, err
 		}
 	}
@@ -337,7 +338,7 @@ func moveDataAside(ctx context.Context, t *task.Host) error {
 	if err != nil {
 		return err
 	}
-	member, aside := path.Join(dir, "member"), path.Join(dir, OldDataDir(t.Site))
+	member, aside := path.Join(dir, "member"), path.Join(dir, marks.OldDataDir(t.Site))
 	if there, err := t.Test(ctx, "test", "-d", member); err != nil || !there {
 		return err
 	}
@@ -389,9 +390,4 @@ func leave(ctx context.Context, t *task.Host) error {
 	others := endpointsOf(slices.DeleteFunc(slices.Clone(members), func(m Member) bool { return m.ID == self.ID }))
 	_, err = etcdctl(ctx, t, others, "member", "remove", self.HexID())
 	return err
-}
-
-// OldDataDir returns the name of the directory for old data, inside the data directory.
-func OldDataDir(s *task.Site) string {
-	return "kkbundle-before-" + s.Now().UTC().Format("20060102T150405Z")
 }

@@ -16,18 +16,11 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/member"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
-)
-
-const (
-	// proofLabel marks the proof's objects. They are in kube-system: a namespace of their own would take five seconds to
-	// be deleted (namespaceDeletionGracePeriod of
-	// https://github.com/kubernetes/kubernetes/blob/v1.34.3/pkg/controller/namespace/namespace_controller.go).
-	proofLabel = "kkbundle.io/verify"
-	proofPath  = task.StampDir + "/network-proof"
 )
 
 // NetworkTask proves that a pod on every node reaches a service whose pod runs on the next node, in each address
@@ -66,7 +59,7 @@ func NetworkTask() task.Task {
 
 // deleteProof deletes the proof's objects and waits until the pods are gone.
 func deleteProof(ctx context.Context, t *task.Host) error {
-	_, err := t.Kubectl(ctx, "delete", "pods,services,configmaps", "--namespace="+kube.SystemNamespace, "--selector="+proofLabel, "--timeout=2m")
+	_, err := t.Kubectl(ctx, "delete", "pods,services,configmaps", "--namespace="+kube.SystemNamespace, "--selector="+marks.ProofLabel, "--timeout=2m")
 	return err
 }
 
@@ -77,7 +70,7 @@ func proofFile(r *task.Site, nodes []*task.Host) task.File {
 	for _, n := range nodes {
 		fmt.Fprintf(&b, "%s %s\n", n.Name, n.IP)
 	}
-	return task.File{Path: proofPath, Mode: 0o600, Data: b.Bytes()}
+	return marks.NetworkProof.File(b.Bytes())
 }
 
 func proveNetwork(ctx context.Context, t *task.Host, nodes []*task.Host) error {
@@ -101,7 +94,7 @@ func proveNetwork(ctx context.Context, t *task.Host, nodes []*task.Host) error {
 // proofAddresses returns the services' addresses, one of each family, by the services' names.
 func proofAddresses(ctx context.Context, t *task.Host) (map[string][]string, error) {
 	var list corev1.ServiceList
-	err := t.Kube().Get(ctx, &list, "services", "--namespace="+kube.SystemNamespace, "--selector="+proofLabel)
+	err := t.Kube().Get(ctx, &list, "services", "--namespace="+kube.SystemNamespace, "--selector="+marks.ProofLabel)
 	addresses := map[string][]string{}
 	for _, s := range list.Items {
 		addresses[s.Name] = s.Spec.ClusterIPs
@@ -120,7 +113,7 @@ func proofName(i int) string { return "kkbundle-verify-" + strconv.Itoa(i) }
 
 // proofMeta returns the metadata of an object of the proof.
 func proofMeta(name string) metav1.ObjectMeta {
-	return metav1.ObjectMeta{Name: name, Namespace: kube.SystemNamespace, Labels: map[string]string{proofLabel: name}}
+	return metav1.ObjectMeta{Name: name, Namespace: kube.SystemNamespace, Labels: map[string]string{marks.ProofLabel: name}}
 }
 
 func proofServices(nodes []*task.Host) []runtime.Object {
@@ -130,7 +123,7 @@ func proofServices(nodes []*task.Host) []runtime.Object {
 			ObjectMeta: proofMeta(proofName(i)),
 			Spec: corev1.ServiceSpec{
 				IPFamilyPolicy: new(corev1.IPFamilyPolicyPreferDualStack),
-				Selector:       map[string]string{proofLabel: proofName(i)},
+				Selector:       map[string]string{marks.ProofLabel: proofName(i)},
 				Ports:          []corev1.ServicePort{{Name: "dns-tcp", Protocol: corev1.ProtocolTCP, Port: 53, TargetPort: intstr.FromInt32(answerPort)}},
 			},
 		})
@@ -200,7 +193,7 @@ func proofPod(name, nodeName, image string) *corev1.Pod {
 
 // peersAnswer asks every pod, from its own host, for the name of the next pod's node.
 func peersAnswer(ctx context.Context, t *task.Host, nodes []*task.Host) error {
-	pods, err := t.Kube().Pods(ctx, "--namespace="+kube.SystemNamespace, "--selector="+proofLabel)
+	pods, err := t.Kube().Pods(ctx, "--namespace="+kube.SystemNamespace, "--selector="+marks.ProofLabel)
 	if err != nil {
 		return err
 	}

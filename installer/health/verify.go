@@ -14,6 +14,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/installer/addon"
 	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/report"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -73,7 +74,7 @@ func PodsAreReady(ctx context.Context, t *task.Host) error {
 
 // isProof reports whether a pod belongs to a proof; an interrupted run may have left it.
 func isProof(p *corev1.Pod) bool {
-	_, ok := p.Labels[proofLabel]
+	_, ok := p.Labels[marks.ProofLabel]
 	return ok
 }
 

@@ -14,17 +14,14 @@ import (
 
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/member"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
 
-const (
-	volumeProofPath = task.StampDir + "/volume-proof"
-	volumeNamespace = "kkbundle-verify-volumes"
-	volumeWait      = 3 * time.Minute // a provisioner's pod may have to pull its image first
-)
+const volumeWait = 3 * time.Minute // a provisioner's pod may have to pull its image first
 
 // VolumesTask proves that a volume of the default storage class is bound, and that a second pod reads the data of the
 // first. The pods only hold the volume, because no image that every cluster has can write: the helper on the host writes
@@ -42,7 +39,7 @@ func VolumesTask() task.Task {
 			if class == "" {
 				return false, errNothing
 			}
-			return t.HasFiles(ctx, task.File{Path: volumeProofPath, Mode: 0o600, Data: []byte(class + "\n")})
+			return t.HasFiles(ctx, marks.VolumeProof.File([]byte(class+"\n")))
 		},
 		Do: func(ctx context.Context, t *task.Host) error {
 			class, err := defaultClass(ctx, t)
@@ -56,13 +53,13 @@ func VolumesTask() task.Task {
 			if err := errors.Join(err, deleteVolumes(context.WithoutCancel(ctx), t)); err != nil {
 				return fmt.Errorf("storage class %s: %w", class, err)
 			}
-			return t.Write(ctx, task.File{Path: volumeProofPath, Mode: 0o600, Data: []byte(class + "\n")})
+			return t.Write(ctx, marks.VolumeProof.File([]byte(class+"\n")))
 		},
 	}
 }
 
 func deleteVolumes(ctx context.Context, t *task.Host) error {
-	_, err := t.Kubectl(ctx, "delete", "namespace", volumeNamespace, "--ignore-not-found", "--timeout=2m")
+	_, err := t.Kubectl(ctx, "delete", "namespace", marks.VolumesNamespace, "--ignore-not-found", "--timeout=2m")
 	return err
 }
 
@@ -93,7 +90,7 @@ func proveVolume(ctx context.Context, t *task.Host, class string) error {
 		}); err != nil {
 			return err
 		}
-		if _, err := t.Kubectl(ctx, "delete", "pod", name, "--namespace="+volumeNamespace, "--timeout=1m"); err != nil {
+		if _, err := t.Kubectl(ctx, "delete", "pod", name, "--namespace="+marks.VolumesNamespace, "--timeout=1m"); err != nil {
 			return err
 		}
 	}
@@ -102,7 +99,7 @@ func proveVolume(ctx context.Context, t *task.Host, class string) error {
 
 // runOnNode runs a command for a pod's UID on the node of the pod.
 func runOnNode(ctx context.Context, t *task.Host, name string, command func(uid string) []string) error {
-	pods, err := t.Kube().Pods(ctx, "--namespace="+volumeNamespace, "--field-selector=metadata.name="+name)
+	pods, err := t.Kube().Pods(ctx, "--namespace="+marks.VolumesNamespace, "--field-selector=metadata.name="+name)
 	if err != nil {
 		return err
 	}
@@ -125,17 +122,17 @@ func runOnNode(ctx context.Context, t *task.Host, name string, command func(uid 
 func volumeObjects(name, class, image, at string) []runtime.Object {
 	return []runtime.Object{
 		&corev1.Namespace{
-			ObjectMeta: metav1.ObjectMeta{Name: volumeNamespace, Labels: map[string]string{"pod-security.kubernetes.io/enforce": "baseline"}},
+			ObjectMeta: metav1.ObjectMeta{Name: marks.VolumesNamespace, Labels: map[string]string{"pod-security.kubernetes.io/enforce": "baseline"}},
 		},
 		&corev1.PersistentVolumeClaim{
-			ObjectMeta: metav1.ObjectMeta{Name: "proof", Namespace: volumeNamespace},
+			ObjectMeta: metav1.ObjectMeta{Name: "proof", Namespace: marks.VolumesNamespace},
 			Spec: corev1.PersistentVolumeClaimSpec{
 				AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, StorageClassName: &class,
 				Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("16Mi")}},
 			},
 		},
 		&corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: volumeNamespace},
+			ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: marks.VolumesNamespace},
 			Spec: corev1.PodSpec{
 				TerminationGracePeriodSeconds: new(int64(0)),
 				AutomountServiceAccountToken:  new(false),

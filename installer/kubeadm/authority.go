@@ -15,6 +15,7 @@ import (
 	"strings"
 
 	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/pki"
@@ -76,7 +77,7 @@ func (a Authority) files(dir string) task.PairFiles {
 // A Generation distinguishes the authorities before a rotation from those after it.
 type Generation string
 
-// The generations. Their text names directories below RotationDir.
+// The generations. Their text names directories below marks.RotationDir.
 const (
 	OldGeneration Generation = "old"
 	NewGeneration Generation = "new"
@@ -90,19 +91,7 @@ func (g Generation) other() Generation {
 	return OldGeneration
 }
 
-func (g Generation) dir() string { return path.Join(RotationDir, string(g)) }
-
-const (
-	// RotationDir exists on control planes during a rotation of authorities. It has both generations with their keys. The controller
-	// manager reads the signing authority there: it refuses a file with two certificates.
-	RotationDir = kube.PKIDir + "/kkbundle-ca"
-	// rotationNames lists the authorities of a rotation. It is written last: a directory without it is incomplete.
-	rotationNames = RotationDir + "/names"
-	// rotationEnd names the generation that stays. It exists as soon as the other one is removed from the first file.
-	rotationEnd = RotationDir + "/end"
-	// rotationBefore lists the pods that existed when new pods began to trust both generations.
-	rotationBefore = RotationDir + "/pods-before"
-)
+func (g Generation) dir() string { return path.Join(marks.RotationDir, string(g)) }
 
 // A RotationError means that a rotation of authorities cannot begin or go on, or that it excludes another command.
 type RotationError struct{ Reason, Advice string }
@@ -116,7 +105,7 @@ func (e *RotationError) Hint() string { return e.Advice }
 // Refuses marks an error that ends a run before any change.
 func (*RotationError) Refuses() {}
 
-// A Rotation replaces authorities of a cluster. Control planes keep its state in RotationDir, and every node records its own stage.
+// A Rotation replaces authorities of a cluster. Control planes keep its state in marks.RotationDir, and every node records its own stage.
 type Rotation struct {
 	// Names are the authorities that are replaced.
 	Names []Authority
@@ -136,7 +125,7 @@ func (r *Rotation) Has(a Authority) bool { return slices.Contains(r.Names, a) }
 func FindRotation(ctx context.Context, s *task.Site) (*Rotation, error) {
 	r := &Rotation{}
 	for _, t := range s.Connected(manifest.RoleControlPlane) {
-		names, err := t.Read(ctx, rotationNames)
+		names, err := t.Read(ctx, marks.RotationNames)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
@@ -147,7 +136,7 @@ func FindRotation(ctx context.Context, s *task.Site) (*Rotation, error) {
 			for _, name := range strings.Fields(string(names)) {
 				a := Authority(name)
 				if !a.IsKnown() {
-					return nil, fmt.Errorf("%s on %s: %q is no authority of kubeadm", rotationNames, t.Name, name)
+					return nil, fmt.Errorf("%s on %s: %q is no authority of kubeadm", marks.RotationNames, t.Name, name)
 				}
 				r.Names = append(r.Names, a)
 			}
@@ -155,7 +144,7 @@ func FindRotation(ctx context.Context, s *task.Site) (*Rotation, error) {
 				return nil, err
 			}
 		}
-		end, err := t.Read(ctx, rotationEnd)
+		end, err := t.Read(ctx, marks.RotationEnd)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, err
 		}
@@ -164,7 +153,7 @@ func FindRotation(ctx context.Context, s *task.Site) (*Rotation, error) {
 		case OldGeneration, NewGeneration:
 			r.End = g
 		default:
-			return nil, fmt.Errorf("%s on %s: %q is neither %s nor %s", rotationEnd, t.Name, g, OldGeneration, NewGeneration)
+			return nil, fmt.Errorf("%s on %s: %q is neither %s nor %s", marks.RotationEnd, t.Name, g, OldGeneration, NewGeneration)
 		}
 	}
 	return r, nil
@@ -209,7 +198,7 @@ func readPair(ctx context.Context, t *task.Host, f task.PairFiles) (pki.Pair, er
 	return pki.Pair{Cert: cert, Key: key}, nil
 }
 
-// files returns the content of RotationDir. The names come last.
+// files returns the content of marks.RotationDir. The names come last.
 func (r *Rotation) files() []task.File {
 	var list []task.File
 	for _, g := range []Generation{OldGeneration, NewGeneration} {
@@ -221,7 +210,7 @@ func (r *Rotation) files() []task.File {
 	for _, a := range r.Names {
 		text += string(a) + "\n"
 	}
-	return append(list, task.File{Path: rotationNames, Mode: 0o600, Data: []byte(text)})
+	return append(list, task.File{Path: marks.RotationNames, Mode: 0o600, Data: []byte(text)})
 }
 
 // id identifies the rotation in the records of nodes.
@@ -300,11 +289,11 @@ func MakeAuthoritiesTask(r *Rotation) task.Task {
 	}
 }
 
-// create fills RotationDir of a control plane, except for the names.
+// create fills marks.RotationDir of a control plane, except for the names.
 func (r *Rotation) create(ctx context.Context, t *task.Host) error {
 	for _, args := range [][]string{
-		{"rm", "-rf", RotationDir},
-		{"install", "-d", "-m", "0700", RotationDir, OldGeneration.dir(), NewGeneration.dir(), OldGeneration.dir() + "/etcd", NewGeneration.dir() + "/etcd"},
+		{"rm", "-rf", marks.RotationDir},
+		{"install", "-d", "-m", "0700", marks.RotationDir, OldGeneration.dir(), NewGeneration.dir(), OldGeneration.dir() + "/etcd", NewGeneration.dir() + "/etcd"},
 	} {
 		if err := t.Run(ctx, args...); err != nil {
 			return err
@@ -332,14 +321,14 @@ func KeepAuthoritiesTask(r *Rotation) task.Task {
 		Name: "authority-keep", Roles: []manifest.Role{manifest.RoleControlPlane}, AllOrNone: true,
 		Done: func(ctx context.Context, t *task.Host) (bool, error) {
 			if !r.Begun() {
-				task.Because(ctx, "both authorities are kept in %s", RotationDir)
+				task.Because(ctx, "both authorities are kept in %s", marks.RotationDir)
 				return false, nil
 			}
 			return t.HasFiles(ctx, r.files()...)
 		},
 		Do: func(ctx context.Context, t *task.Host) error {
 			for _, g := range []Generation{OldGeneration, NewGeneration} {
-				if err := t.Run(ctx, "install", "-d", "-m", "0700", RotationDir, g.dir(), g.dir()+"/etcd"); err != nil {
+				if err := t.Run(ctx, "install", "-d", "-m", "0700", marks.RotationDir, g.dir(), g.dir()+"/etcd"); err != nil {
 					return err
 				}
 			}
@@ -350,11 +339,11 @@ func KeepAuthoritiesTask(r *Rotation) task.Task {
 
 // EndAuthoritiesTask records on control planes which generation stays, before the other one is removed from the first file.
 func EndAuthoritiesTask(r *Rotation, to Generation) task.Task {
-	end := task.File{Path: rotationEnd, Mode: 0o600, Data: []byte(string(to) + "\n")}
+	end := task.File{Path: marks.RotationEnd, Mode: 0o600, Data: []byte(string(to) + "\n")}
 	return task.Task{
 		Name: "authority-end", Roles: []manifest.Role{manifest.RoleControlPlane}, AllOrNone: true,
 		Done: func(ctx context.Context, t *task.Host) (bool, error) {
-			if there, err := t.Test(ctx, "test", "-e", rotationNames); err != nil || !there {
+			if there, err := t.Test(ctx, "test", "-e", marks.RotationNames); err != nil || !there {
 				return true, err // removed by an interrupted run, which had finished everything else
 			}
 			return t.HasFiles(ctx, end)
@@ -369,14 +358,14 @@ func ForgetAuthoritiesTask() task.Task {
 	return task.Task{
 		Name: "authority-forget", Roles: []manifest.Role{manifest.RoleControlPlane}, AllOrNone: true,
 		Done: func(ctx context.Context, t *task.Host) (bool, error) {
-			there, err := t.AnyExists(ctx, RotationDir)
+			there, err := t.AnyExists(ctx, marks.RotationDir)
 			return !there, err
 		},
 		Do: func(ctx context.Context, t *task.Host) error {
-			if err := t.Run(ctx, "rm", "-f", rotationNames); err != nil {
+			if err := t.Run(ctx, "rm", "-f", marks.RotationNames); err != nil {
 				return err
 			}
-			return t.Run(ctx, "rm", "-rf", RotationDir)
+			return t.Run(ctx, "rm", "-rf", marks.RotationDir)
 		},
 	}
 }

@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 )
@@ -118,7 +119,7 @@ func (n nodeStage) published(ctx context.Context, t *task.Host) (bool, error) {
 	if n.stage == stageFinish {
 		return true, nil
 	}
-	there, err := t.Test(ctx, "test", "-e", rotationBefore)
+	there, err := t.Test(ctx, "test", "-e", marks.RotationBefore)
 	return there, err
 }
 
@@ -142,7 +143,7 @@ func (n nodeStage) publish(ctx context.Context, t *task.Host) error {
 			before.WriteString(string(pods[i].UID) + "\n")
 		}
 	}
-	return t.Write(ctx, task.File{Path: rotationBefore, Mode: 0o600, Data: []byte(before.String())})
+	return t.Write(ctx, task.File{Path: marks.RotationBefore, Mode: 0o600, Data: []byte(before.String())})
 }
 
 // aggregatedKeys returns the keys of the ConfigMap from which aggregated API servers learn whom to trust. API servers add their
@@ -260,7 +261,7 @@ func (p outdatedPods) do(ctx context.Context, t *task.Host) error {
 
 // list returns the running pods that trust the old authority only.
 func (p outdatedPods) list(ctx context.Context, t *task.Host) ([]corev1.Pod, error) {
-	before, err := t.Read(ctx, rotationBefore)
+	before, err := t.Read(ctx, marks.RotationBefore)
 	unpublished := errors.Is(err, fs.ErrNotExist)
 	if err != nil && !unpublished {
 		return nil, err

@@ -20,6 +20,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/endpoint"
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/pki"
@@ -36,8 +37,6 @@ const (
 )
 
 const (
-	// rotationRecord has the stage of a node whose programs use the stage's files.
-	rotationRecord  = task.StampDir + "/authority-rotation"
 	kubeletPKI      = "/var/lib/kubelet/pki"
 	kubeletClient   = kubeletPKI + "/kubelet-client-current.pem"
 	managerManifest = kube.ManifestsDir + "/kube-controller-manager.yaml"
@@ -110,16 +109,13 @@ type nodeStage struct {
 }
 
 func (n nodeStage) record() task.File {
-	return task.File{Path: rotationRecord, Mode: 0o600, Data: fmt.Appendf(nil, "%s %s %s\n", n.stage, n.to, n.id())}
+	return marks.AuthorityStage.File(fmt.Appendf(nil, "%s %s %s\n", n.stage, n.to, n.id()))
 }
 
 // recorded reports whether the programs of the node use the files of the stage. A node that has left stageTrust trusts both, too.
 func (n nodeStage) recorded(ctx context.Context, t *task.Host) (bool, error) {
-	text, err := t.Read(ctx, rotationRecord)
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
-	}
-	if err != nil {
+	text, there, err := marks.AuthorityStage.Read(ctx, t)
+	if err != nil || !there {
 		return false, err
 	}
 	if n.stage == stageTrust {
@@ -422,7 +418,7 @@ func (n nodeStage) kubeletPair(ctx context.Context, t *task.Host, node string) (
 	if err != nil {
 		return pki.Pair{}, err
 	}
-	const file = task.StateDir + "/kubeadm-client.yaml"
+	const file = marks.KubeadmClient
 	if err := t.Write(ctx, task.File{Path: file, Mode: 0o600, Data: config}); err != nil {
 		return pki.Pair{}, err
 	}

@@ -88,7 +88,3 @@ WantedBy=timers.target
 
 // RenewDays is the number of days before expiry when the timer starts to renew certificates, which last a year.
 const RenewDays = 60
-
-// UpgradeBackupDir keeps the files that an upgrade replaces, in a directory per old version. It is on the file system
-// of the programs, which it holds as hard links.
-const UpgradeBackupDir = "/usr/local/lib/kkbundle/before-upgrade"

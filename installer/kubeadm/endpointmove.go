@@ -17,6 +17,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/endpoint"
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/member"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -26,15 +27,13 @@ import (
 const (
 	configInCluster = "kubeadm-config"
 	clusterPart     = "ClusterConfiguration"
-	// newServing has a certificate of the API server until it is put into use. It is on the file system of the one in use.
-	newServing    = kube.PKIDir + "/kkbundle-new"
-	servingCert   = "apiserver.crt"
-	leaseWait     = 2 * time.Minute
-	servingWait   = 3 * time.Minute // an API server looks at its certificate's files every minute
-	kubeletConf   = "/etc/kubernetes/kubelet.conf"
-	superConf     = endpoint.SuperAdminConf
-	managerConf   = "/etc/kubernetes/controller-manager.conf"
-	schedulerConf = "/etc/kubernetes/scheduler.conf"
+	servingCert     = "apiserver.crt"
+	leaseWait       = 2 * time.Minute
+	servingWait     = 3 * time.Minute // an API server looks at its certificate's files every minute
+	kubeletConf     = "/etc/kubernetes/kubelet.conf"
+	superConf       = endpoint.SuperAdminConf
+	managerConf     = "/etc/kubernetes/controller-manager.conf"
+	schedulerConf   = "/etc/kubernetes/scheduler.conf"
 )
 
 // storedConfiguration returns kubeadm's configuration in the cluster.
@@ -116,11 +115,11 @@ func EndpointPendingTask() task.Task {
 	return task.Task{
 		Name: "endpoint-pending", Roles: []manifest.Role{manifest.RoleControlPlane}, AllOrNone: true,
 		Done: func(ctx context.Context, t *task.Host) (bool, error) {
-			there, err := t.AnyExists(ctx, newServing)
+			there, err := t.AnyExists(ctx, marks.NewServing)
 			return !there, err
 		},
 		Do: func(ctx context.Context, t *task.Host) error {
-			return t.Run(ctx, host.Script("resume-serving.sh", resumeServingScript, newServing, kube.PKIDir)...)
+			return t.Run(ctx, host.Script("resume-serving.sh", resumeServingScript, marks.NewServing, kube.PKIDir)...)
 		},
 	}
 }
@@ -190,23 +189,23 @@ func certificatesConfig(ctx context.Context, t *task.Host, dir, hostPort string,
 
 // newServingCertificate makes kubeadm issue a certificate in a directory of its own, and puts it into use with its key.
 func newServingCertificate(ctx context.Context, t *task.Host, hostPort string, names []string) error {
-	data, err := certificatesConfig(ctx, t, newServing, hostPort, names)
+	data, err := certificatesConfig(ctx, t, marks.NewServing, hostPort, names)
 	if err != nil {
 		return err
 	}
 	for _, args := range [][]string{
-		{"rm", "-rf", newServing},
-		{"install", "-d", "-m", "0700", newServing},
-		{"cp", "-p", kube.ClusterCA, kube.PKIDir + "/ca.key", newServing + "/"},
+		{"rm", "-rf", marks.NewServing},
+		{"install", "-d", "-m", "0700", marks.NewServing},
+		{"cp", "-p", kube.ClusterCA, kube.PKIDir + "/ca.key", marks.NewServing + "/"},
 	} {
 		if err := t.Run(ctx, args...); err != nil {
 			return err
 		}
 	}
 	if err := Run(ctx, t, data, "init", "phase", "certs", "apiserver"); err != nil {
-		return errors.Join(err, t.Run(context.WithoutCancel(ctx), "rm", "-rf", newServing))
+		return errors.Join(err, t.Run(context.WithoutCancel(ctx), "rm", "-rf", marks.NewServing))
 	}
-	return t.Run(ctx, host.Script("use-serving.sh", useServingScript, newServing, kube.PKIDir)...)
+	return t.Run(ctx, host.Script("use-serving.sh", useServingScript, marks.NewServing, kube.PKIDir)...)
 }
 
 // NodeMoveTask makes the programs of a node use the new endpoint, one node after the other: its kubeconfigs, then its kubelet. The

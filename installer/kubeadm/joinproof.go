@@ -14,15 +14,13 @@ import (
 	"time"
 
 	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/member"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-const (
-	joinProofPath = task.StampDir + "/join-proof"
-	signWait      = 30 * time.Second // kube-controller-manager signs for a token when it sees it
-)
+const signWait = 30 * time.Second // kube-controller-manager signs for a token when it sees it
 
 // JoinProofTask checks that nodes can join, in the steps of kubeadm's discovery: cluster-info is signed with the token,
 // the endpoint's certificate is from the pinned authority, and the API server accepts the token. It uses a short-lived
@@ -68,7 +66,7 @@ func onceFor(name string, stampFile func(ctx context.Context, t *task.Host) (tas
 // joinProof returns the stamp file of a checked endpoint and cluster.
 func joinProof(ctx context.Context, t *task.Host) (task.File, error) {
 	pin, err := member.ClusterPin(ctx, t)
-	return task.File{Path: joinProofPath, Mode: 0o600, Data: []byte(t.Site.Endpoint() + " " + pin + "\n")}, err
+	return marks.JoinProof.File([]byte(t.Site.Endpoint() + " " + pin + "\n")), err
 }
 
 func tryJoin(ctx context.Context, t *task.Host, token string) (err error) {

@@ -14,13 +14,11 @@ import (
 	"github.com/kkbundle/kkbundle/installer/diagnose"
 	"github.com/kkbundle/kkbundle/installer/endpoint"
 	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/member"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 )
-
-// ConfigFile is kubeadm's configuration. It contains a token and exists only while kubeadm runs.
-const ConfigFile = task.StateDir + "/kubeadm.yaml"
 
 // tokenLife limits the time for a node to join.
 const tokenLife = time.Hour
@@ -36,7 +34,7 @@ func KubeletTask(c *manifest.Cluster) task.Task {
 		Independent: true,
 		Roles:       []manifest.Role{manifest.RoleCluster},
 		Packages:    packages,
-		Leaves:      task.Leaves{Paths: []string{UpgradeBackupDir}},
+		Leaves:      task.Leaves{Paths: []string{marks.CopiesDir}},
 		Files: []task.Place{
 			{Component: "kubeadm", Member: "", Path: "/usr/local/bin/kubeadm", Mode: task.Executable},
 			{Component: "kubectl", Member: "", Path: "/usr/local/bin/kubectl", Mode: task.Executable},
@@ -158,7 +156,7 @@ func CreateNode(ctx context.Context, t *task.Host, config []byte, args ...string
 	if _, err := undo(ctx, t); err != nil {
 		return err
 	}
-	if err := t.Write(ctx, task.File{Path: member.BegunPath, Mode: 0o600, Data: nil}); err != nil {
+	if err := t.Write(ctx, marks.KubeadmBegun.File(nil)); err != nil {
 		return err
 	}
 	// kubeadm creates it on control planes, and keeps the mode of an existing one.
@@ -180,18 +178,18 @@ func CreateNode(ctx context.Context, t *task.Host, config []byte, args ...string
 
 // undo stops a kubeadm that outlived its session and resets the node. It reports whether there was anything to undo.
 func undo(ctx context.Context, t *task.Host) (undone bool, err error) {
-	if begun, err := Stop(ctx, t, member.BegunPath); err != nil || !begun {
+	if begun, err := Stop(ctx, t, marks.KubeadmBegun); err != nil || !begun {
 		return false, err
 	}
 	if err := t.Run(ctx, "kubeadm", "reset", "--force", "--cri-socket="+cri.RuntimeOf(t.Site.Cluster).Socket); err != nil {
 		return false, err
 	}
-	return true, t.Run(ctx, "rm", "-f", member.BegunPath)
+	return true, marks.Remove(ctx, t, marks.KubeadmBegun)
 }
 
 // Stop ends a kubeadm that outlived its session. It reports whether mark, the stamp of an unfinished kubeadm, exists.
-func Stop(ctx context.Context, t *task.Host, mark string) (begun bool, err error) {
-	if begun, err := t.Test(ctx, "test", "-e", mark); err != nil || !begun {
+func Stop(ctx context.Context, t *task.Host, mark marks.Stamp) (begun bool, err error) {
+	if begun, err := mark.Exists(ctx, t); err != nil || !begun {
 		return false, err
 	}
 	_, err = t.Test(ctx, "pkill", "--exact", "kubeadm")
@@ -200,11 +198,11 @@ func Stop(ctx context.Context, t *task.Host, mark string) (begun bool, err error
 
 // Run runs kubeadm with a configuration file that is removed afterwards.
 func Run(ctx context.Context, t *task.Host, config []byte, args ...string) (err error) {
-	if err := t.Write(ctx, task.File{Path: ConfigFile, Mode: 0o600, Data: config}); err != nil {
+	if err := t.Write(ctx, task.File{Path: marks.KubeadmConfig, Mode: 0o600, Data: config}); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, t.Run(context.WithoutCancel(ctx), "rm", "-f", ConfigFile)) }()
-	return t.Run(ctx, slices.Concat([]string{"kubeadm"}, args, []string{"--config=" + ConfigFile})...)
+	defer func() { err = errors.Join(err, t.Run(context.WithoutCancel(ctx), "rm", "-f", marks.KubeadmConfig)) }()
+	return t.Run(ctx, slices.Concat([]string{"kubeadm"}, args, []string{"--config=" + marks.KubeadmConfig})...)
 }
 
 // join makes the host a node, with a token that is deleted afterwards.

@@ -6,7 +6,7 @@ import (
 	"slices"
 
 	"github.com/kkbundle/kkbundle/installer/etcd"
-	"github.com/kkbundle/kkbundle/installer/member"
+	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 )
@@ -31,7 +31,7 @@ func removeOldMember(ctx context.Context, t *task.Host) error {
 	if t.Site.Cluster.Etcd.Type != manifest.EtcdInternal || !t.Is(manifest.RoleControlPlane) {
 		return nil
 	}
-	begun, err := Stop(ctx, t, member.BegunPath)
+	begun, err := Stop(ctx, t, marks.KubeadmBegun)
 	if err != nil {
 		return err
 	}

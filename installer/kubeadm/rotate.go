@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 )
@@ -310,5 +311,5 @@ func newRotationKey() encryptionKey {
 
 // rewrittenStamp records that every Secret is encrypted as an EncryptionConfiguration says.
 func rewrittenStamp(config []byte) task.File {
-	return task.File{Path: task.StampDir + "/secrets-encrypted", Mode: 0o600, Data: fmt.Appendf(nil, "%x\n", sha256.Sum256(config))}
+	return marks.SecretsEncrypted.File(fmt.Appendf(nil, "%x\n", sha256.Sum256(config)))
 }

@@ -10,14 +10,12 @@ import (
 	"strings"
 
 	"github.com/kkbundle/kkbundle/hostfile"
+	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/task"
 )
 
-// ClockTask's stamp, and its file for systemd-timesyncd.
-const (
-	clockStamp    = task.StampDir + "/clock"
-	TimesyncdPath = "/etc/systemd/timesyncd.conf.d/kkbundle.conf"
-)
+// TimesyncdPath is ClockTask's file for systemd-timesyncd.
+const TimesyncdPath = "/etc/systemd/timesyncd.conf.d/kkbundle.conf"
 
 // ClockTask makes hosts use the time servers of the cluster file. Hosts of the inventory can be time servers, for sites
 // without one. Without servers in the cluster file, clocks are unchanged.
@@ -37,14 +35,14 @@ func ClockTask() task.Task {
 				task.Because(ctx, "%s %s", c.path, task.LineDifference(c.have, c.want))
 				return false, err
 			}
-			return t.HasFiles(ctx, task.File{Path: clockStamp, Mode: 0o600, Data: nil})
+			return t.HasFiles(ctx, marks.Clock.File(nil))
 		},
 		Do: func(ctx context.Context, t *task.Host) error {
 			c, err := clockConfig(ctx, t)
 			if err != nil {
 				return err
 			}
-			if err := t.Write(ctx, task.File{Path: clockStamp, Mode: 0o600, Data: nil}); err != nil { // the stamp makes reset undo the next change
+			if err := t.Write(ctx, marks.Clock.File(nil)); err != nil { // the stamp makes reset undo the next change
 				return err
 			}
 			if err := SetTime(ctx, t, c); err != nil {
@@ -81,7 +79,7 @@ func clockConfig(ctx context.Context, t *task.Host) (timeConfig, error) {
 
 // RestoreClock restores the configuration that ClockTask changed.
 func RestoreClock(ctx context.Context, t *task.Host) error {
-	if ours, err := t.Test(ctx, "test", "-e", clockStamp); err != nil || !ours {
+	if ours, err := marks.Clock.Exists(ctx, t); err != nil || !ours {
 		return err
 	}
 	c, err := TimeConfig(ctx, t, TimeSources{})

@@ -16,15 +16,13 @@ import (
 
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/node"
 	"github.com/kkbundle/kkbundle/installer/precheck"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/registry/serve"
 )
-
-// PackagesDir holds the bundle's packages during their installation.
-const PackagesDir = task.StateDir + "/packages"
 
 // PackagesTask installs missing operating system packages for the host's roles. The host's own package sources are
 // neither changed nor used: apt and dnf get one directory as their only source, for one command.
@@ -46,7 +44,7 @@ func PackagesTask(c *manifest.Cluster) task.Task {
 			}
 			return installFromBundle(ctx, t, distribution, missing)
 		},
-		Leaves: task.Leaves{Paths: []string{PackagesDir}},
+		Leaves: task.Leaves{Paths: []string{marks.Packages}},
 	}
 	if c.OSPackages == manifest.PackagesOfNobody {
 		step.Done = func(context.Context, *task.Host) (bool, error) { return true, nil }
@@ -84,7 +82,7 @@ func installFromBundle(ctx context.Context, t *task.Host, distribution string, n
 	if err != nil {
 		return fmt.Errorf("packages of %s: %w", distribution, err)
 	}
-	dir := path.Join(PackagesDir, distribution)
+	dir := path.Join(marks.Packages, distribution)
 	if err := sendPackages(ctx, t, dir, repo); err != nil {
 		return err
 	}
@@ -98,7 +96,7 @@ func installFromBundle(ctx context.Context, t *task.Host, distribution string, n
 	if err := installPackages(ctx, t, dir, names); err != nil {
 		return err
 	}
-	return t.Run(ctx, "rm", "-rf", "--", PackagesDir)
+	return t.Run(ctx, "rm", "-rf", "--", marks.Packages)
 }
 
 // sendPackages sends the packages to a directory of the host, except those from an earlier try.
@@ -157,7 +155,7 @@ func aptInstall(ctx context.Context, t *task.Host, dir string, names []string) e
 		if err := t.Write(ctx, task.File{Path: sources, Mode: 0o644, Data: []byte("deb [trusted=yes] file:" + dir + " ./\n")}); err != nil {
 			return err
 		}
-		lists := path.Join(PackagesDir, "lists")
+		lists := path.Join(marks.Packages, "lists")
 		if err := t.Run(ctx, "mkdir", "-p", "--", lists+"/partial"); err != nil {
 			return err
 		}
@@ -214,12 +212,12 @@ const repositoryOptions = "enabled=1\ngpgcheck=0\nrepo_gpgcheck=0\nmodule_hotfix
 func dnfInstall(ctx context.Context, t *task.Host, manager, dir string, names []string) error {
 	args := []string{manager, "--assumeyes", "--quiet"}
 	if dir != "" {
-		repos := path.Join(PackagesDir, "repos")
+		repos := path.Join(marks.Packages, "repos")
 		text := "[kkbundle]\nname=kkbundle\nbaseurl=file://" + dir + "\n" + repositoryOptions
 		if err := t.Write(ctx, task.File{Path: path.Join(repos, "kkbundle.repo"), Mode: 0o644, Data: []byte(text)}); err != nil {
 			return err
 		}
-		args = append(args, "--setopt=reposdir="+repos, "--disablerepo=*", "--enablerepo=kkbundle", "--setopt=cachedir="+path.Join(PackagesDir, "cache"))
+		args = append(args, "--setopt=reposdir="+repos, "--disablerepo=*", "--enablerepo=kkbundle", "--setopt=cachedir="+path.Join(marks.Packages, "cache"))
 	}
 	return t.Run(ctx, slices.Concat(args, []string{"--setopt=install_weak_deps=False", "install", "--"}, names)...)
 }

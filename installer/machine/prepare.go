@@ -15,6 +15,7 @@ import (
 	"github.com/kkbundle/kkbundle/capped"
 	"github.com/kkbundle/kkbundle/hostfile"
 	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/member"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -61,7 +62,6 @@ const (
 	// (sysctl.d(5)). EarlierSysctlPath is the path of releases that lost against it.
 	SysctlPath        = "/etc/sysctl.d/99-zz-kkbundle.conf"
 	EarlierSysctlPath = "/etc/sysctl.d/99-kkbundle.conf"
-	SysctlBefore      = task.BeforeDir + "/sysctl.conf"
 )
 
 type parameter struct {
@@ -123,7 +123,7 @@ func KernelTask(c *manifest.Cluster) task.Task {
 
 // parametersBefore returns the values before the first run that changed them.
 func parametersBefore(ctx context.Context, t *task.Host, c *manifest.Cluster) (map[string]string, error) {
-	data, err := t.Read(ctx, SysctlBefore)
+	data, err := t.Read(ctx, marks.SysctlBefore)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
@@ -194,7 +194,7 @@ func setKernel(ctx context.Context, t *task.Host, c *manifest.Cluster, before ma
 	}
 	// parametersBefore ran before br_netfilter was loaded, so its parameters are missing there. The kernel's default
 	// for them is 1, the wanted value.
-	if err := t.SaveOriginal(ctx, SysctlBefore, before); err != nil {
+	if err := t.SaveOriginal(ctx, marks.SysctlBefore, before); err != nil {
 		return err
 	}
 	for _, p := range parameters(c) {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/capped"
 	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 )
@@ -92,12 +93,8 @@ func WithSwap(fstab []byte) []byte {
 	return out.Bytes()
 }
 
-const (
-	// SwapTarget starts all swap units.
-	SwapTarget = "swap.target"
-	// SwapMasked exists if an installation masked swap.target.
-	SwapMasked = task.BeforeDir + "/swap-target"
-)
+// SwapTarget starts all swap units.
+const SwapTarget = "swap.target"
 
 // swapUnits returns units that enable swap at the next boot, unless swap.target is masked. They are not from fstab:
 // compressed memory (zram), partitions discovered by type, or an operator's own.
@@ -140,7 +137,7 @@ func maskSwap(ctx context.Context, t *task.Host) error {
 	if err != nil || len(units) == 0 {
 		return err
 	}
-	if err := t.Write(ctx, task.File{Path: SwapMasked, Mode: 0o600, Data: nil}); err != nil {
+	if err := t.Write(ctx, task.File{Path: marks.SwapMasked, Mode: 0o600, Data: nil}); err != nil {
 		return err
 	}
 	return t.Systemctl(ctx, "mask", SwapTarget)
@@ -148,7 +145,7 @@ func maskSwap(ctx context.Context, t *task.Host) error {
 
 // unmaskSwap undoes maskSwap, and enables swap.
 func unmaskSwap(ctx context.Context, t *task.Host) error {
-	masked, err := t.Test(ctx, "test", "-e", SwapMasked)
+	masked, err := t.Test(ctx, "test", "-e", marks.SwapMasked)
 	if err != nil || !masked {
 		return err
 	}
@@ -158,7 +155,7 @@ func unmaskSwap(ctx context.Context, t *task.Host) error {
 	if _, err := t.Test(ctx, "systemctl", "start", SwapTarget); err != nil { // a device may be missing
 		return err
 	}
-	return t.Run(ctx, "rm", "-f", SwapMasked)
+	return t.Run(ctx, "rm", "-f", marks.SwapMasked)
 }
 
 // RestoreSwap enables swap as it was before.

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/pki"
@@ -18,9 +19,9 @@ import (
 
 const (
 	// BegunPath is the stamp of a started kubeadm run.
-	BegunPath = task.StampDir + "/kubeadm-begun"
+	BegunPath = string(marks.KubeadmBegun)
 	// Path is the record of a node that joined.
-	Path = task.StampDir + "/member"
+	Path = string(marks.Member)
 	// EndpointSetting is the line of the member file that names the cluster's endpoint.
 	EndpointSetting = "controlPlaneEndpoint.address"
 	// EndpointTypeSetting is the line with the endpoint's type.

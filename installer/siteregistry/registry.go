@@ -23,6 +23,7 @@ import (
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/hostfile"
 	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/pki"
@@ -34,7 +35,7 @@ import (
 const (
 	Unit       = "kkbundle-registry.service"
 	Binary     = task.ProgramDir + "/bin/registry"
-	DataDir    = task.StateDir + "/registry"
+	DataDir    = marks.RegistryData
 	ConfigDir  = task.ConfigDir + "/registry"
 	configFile = ConfigDir + "/config.yaml"
 	User       = "kkbundle" // the hosts' login
