@@ -11,9 +11,9 @@ import (
 
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/bundle/bundletest"
-	"github.com/kkbundle/kkbundle/closure"
 	"github.com/kkbundle/kkbundle/manifest"
-	"github.com/kkbundle/kkbundle/sbom"
+	"github.com/kkbundle/kkbundle/proof/closure"
+	"github.com/kkbundle/kkbundle/proof/sbom"
 )
 
 // nested returns a bundle with an image of seven levels of indexes, each of which names the next one many times: 40 KB

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kkbundle/kkbundle/disk"
+	"github.com/kkbundle/kkbundle/internal/disk"
 )
 
 // A Scratch is a cache for one build: a new directory that no other process uses and that Close removes. The next

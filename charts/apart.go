@@ -23,7 +23,7 @@ import (
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/client-go/dynamic"
 
-	"github.com/kkbundle/kkbundle/sandbox"
+	"github.com/kkbundle/kkbundle/charts/sandbox"
 )
 
 // Charts are rendered for a cluster in a sandbox process, as a build renders them: a template can loop or allocate without an end. Helm's

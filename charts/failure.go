@@ -21,7 +21,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/yaml"
 
-	"github.com/kkbundle/kkbundle/plain"
+	"github.com/kkbundle/kkbundle/internal/plain"
 )
 
 // A FailedError explains why a release failed, and names the rollback.

@@ -21,7 +21,7 @@ import (
 	"helm.sh/helm/v3/pkg/chart"
 	"helm.sh/helm/v3/pkg/chart/loader"
 
-	"github.com/kkbundle/kkbundle/plain"
+	"github.com/kkbundle/kkbundle/internal/plain"
 )
 
 // Limits on the content of a chart archive. Helm bounds one archive and one file, but gives each nested archive a fresh

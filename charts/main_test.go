@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/kkbundle/kkbundle/charts"
-	"github.com/kkbundle/kkbundle/sandbox"
+	"github.com/kkbundle/kkbundle/charts/sandbox"
 )
 
 // TestMain makes the test binary a sandbox process if it is started as one, as main of every program that installs charts has to.

@@ -13,9 +13,9 @@ import (
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 
-	"github.com/kkbundle/kkbundle/logins"
-	"github.com/kkbundle/kkbundle/proxy"
 	"github.com/kkbundle/kkbundle/web"
+	"github.com/kkbundle/kkbundle/web/logins"
+	"github.com/kkbundle/kkbundle/web/proxy"
 )
 
 // An endpoint is a repository on one of its servers. It logs in at the first request, because items in the store need

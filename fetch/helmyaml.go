@@ -8,7 +8,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/kkbundle/kkbundle/capped"
+	"github.com/kkbundle/kkbundle/internal/capped"
 )
 
 // indexNodes estimates the nodes that a parser makes of YAML. A colon separates a key from its value.

@@ -11,9 +11,9 @@ import (
 
 	"github.com/kkbundle/kkbundle/fetch"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/proof/trust"
+	"github.com/kkbundle/kkbundle/proof/trust/trusttest"
 	"github.com/kkbundle/kkbundle/registry/registrytest"
-	"github.com/kkbundle/kkbundle/trust"
-	"github.com/kkbundle/kkbundle/trust/trusttest"
 )
 
 // A keylessPublisher signs its image as an identity. Its Sigstore stands in for the public one.

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"net"
 
-	"github.com/kkbundle/kkbundle/proxy"
+	"github.com/kkbundle/kkbundle/web/proxy"
 )
 
 // An unreachableError means no connection to a host could be made.

@@ -23,9 +23,9 @@ import (
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/fetch"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/proof/trust"
+	"github.com/kkbundle/kkbundle/proof/trust/trusttest"
 	"github.com/kkbundle/kkbundle/registry/registrytest"
-	"github.com/kkbundle/kkbundle/trust"
-	"github.com/kkbundle/kkbundle/trust/trusttest"
 )
 
 const (

@@ -13,7 +13,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/kkbundle/kkbundle/manifest"
-	"github.com/kkbundle/kkbundle/trust"
+	"github.com/kkbundle/kkbundle/proof/trust"
 )
 
 // maxSignatures bounds the signatures tried for one image.

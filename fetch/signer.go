@@ -6,8 +6,8 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/kkbundle/kkbundle/manifest"
-	"github.com/kkbundle/kkbundle/trust"
-	"github.com/kkbundle/kkbundle/trust/keyless"
+	"github.com/kkbundle/kkbundle/proof/trust"
+	"github.com/kkbundle/kkbundle/proof/trust/keyless"
 )
 
 // A signer checks whether it made a signature, in both of cosign's formats.

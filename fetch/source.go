@@ -13,10 +13,10 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/kkbundle/kkbundle/logins"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/web"
 	"github.com/kkbundle/kkbundle/web/dial"
+	"github.com/kkbundle/kkbundle/web/logins"
 )
 
 // maxConcurrent bounds the concurrent requests to a host unless its source sets a limit.

@@ -33,8 +33,8 @@ import (
 	"github.com/kkbundle/kkbundle/installer/member"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/installer/tasktest"
+	"github.com/kkbundle/kkbundle/internal/pki"
 	"github.com/kkbundle/kkbundle/manifest"
-	"github.com/kkbundle/kkbundle/pki"
 )
 
 // A movingCluster plays kubectl, kubeadm and systemctl of a cluster whose endpoint is moved, and the API servers with real

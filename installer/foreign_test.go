@@ -7,10 +7,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kkbundle/kkbundle/hostfile"
 	"github.com/kkbundle/kkbundle/installer/cri"
 	"github.com/kkbundle/kkbundle/installer/member"
 	"github.com/kkbundle/kkbundle/installer/task"
+	"github.com/kkbundle/kkbundle/internal/hostfile"
 )
 
 func TestForeignClusters(t *testing.T) {

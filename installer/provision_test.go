@@ -13,8 +13,8 @@ import (
 	"github.com/kkbundle/kkbundle/installer/bootstrap"
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/marks"
+	"github.com/kkbundle/kkbundle/installer/provision"
 	"github.com/kkbundle/kkbundle/installer/task"
-	"github.com/kkbundle/kkbundle/provision"
 )
 
 const bootstrapDocument = `#cloud-config

@@ -26,8 +26,8 @@ import (
 	"github.com/kkbundle/kkbundle/installer/siteregistry"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/installer/tasktest"
+	"github.com/kkbundle/kkbundle/internal/pki"
 	"github.com/kkbundle/kkbundle/manifest"
-	"github.com/kkbundle/kkbundle/pki"
 )
 
 // A pairSite has the registry hosts reg1 and reg2, addresses of this machine's loopback network. Their registries are real; the

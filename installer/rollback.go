@@ -17,9 +17,9 @@ import (
 	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/member"
 	"github.com/kkbundle/kkbundle/installer/task"
+	"github.com/kkbundle/kkbundle/internal/plain"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
-	"github.com/kkbundle/kkbundle/plain"
 )
 
 // shortAPIWait bounds the wait for an API server before a rollback, which can bring a dead one back itself.

@@ -8,10 +8,10 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/kkbundle/kkbundle/capped"
 	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/installer/task"
-	"github.com/kkbundle/kkbundle/plain"
+	"github.com/kkbundle/kkbundle/internal/capped"
+	"github.com/kkbundle/kkbundle/internal/plain"
 )
 
 // A scrubber removes secrets from data that leaves the site: known secrets, texts that look like one, and values with the name of one.

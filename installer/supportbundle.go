@@ -20,7 +20,6 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 
-	"github.com/kkbundle/kkbundle/capped"
 	"github.com/kkbundle/kkbundle/installer/addon"
 	"github.com/kkbundle/kkbundle/installer/diagnose"
 	"github.com/kkbundle/kkbundle/installer/engine"
@@ -31,6 +30,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/report"
 	"github.com/kkbundle/kkbundle/installer/siteregistry"
 	"github.com/kkbundle/kkbundle/installer/task"
+	"github.com/kkbundle/kkbundle/internal/capped"
 )
 
 // Limits of a support bundle: large enough to find a cause, small enough to be mailed.

@@ -9,9 +9,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kkbundle/kkbundle/hostfile"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/installer/tasktest"
+	"github.com/kkbundle/kkbundle/internal/hostfile"
 )
 
 // wantExecutablePrograms checks at the end of every test that systemd may execute each program of a host's units where SELinux enforces: it lies where the

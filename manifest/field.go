@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/kkbundle/kkbundle/plain"
+	"github.com/kkbundle/kkbundle/internal/plain"
 )
 
 // field holds the struct tags of one key of a file. The tags are:

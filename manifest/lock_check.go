@@ -12,7 +12,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	"go.yaml.in/yaml/v3"
 
-	"github.com/kkbundle/kkbundle/capped"
+	"github.com/kkbundle/kkbundle/internal/capped"
 )
 
 // lockChecker makes a lock's checks beyond the types.

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"unicode"
 
-	"github.com/kkbundle/kkbundle/plain"
+	"github.com/kkbundle/kkbundle/internal/plain"
 )
 
 // or joins choices as in a sentence.

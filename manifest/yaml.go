@@ -11,7 +11,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/kkbundle/kkbundle/capped"
+	"github.com/kkbundle/kkbundle/internal/capped"
 )
 
 const (

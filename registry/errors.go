@@ -15,9 +15,9 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 
 	"github.com/kkbundle/kkbundle/bundle"
-	"github.com/kkbundle/kkbundle/plain"
-	"github.com/kkbundle/kkbundle/proxy"
+	"github.com/kkbundle/kkbundle/internal/plain"
 	"github.com/kkbundle/kkbundle/web"
+	"github.com/kkbundle/kkbundle/web/proxy"
 )
 
 // Classes of Push's errors, for errors.Is.

@@ -14,8 +14,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 
 	"github.com/kkbundle/kkbundle/bundle"
-	"github.com/kkbundle/kkbundle/proxy"
 	"github.com/kkbundle/kkbundle/web"
+	"github.com/kkbundle/kkbundle/web/proxy"
 )
 
 // A retrier repeats an operation while its failure may be temporary.

@@ -17,9 +17,9 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 	"github.com/opencontainers/go-digest"
 
-	"github.com/kkbundle/kkbundle/logins"
 	"github.com/kkbundle/kkbundle/web"
 	"github.com/kkbundle/kkbundle/web/dial"
+	"github.com/kkbundle/kkbundle/web/logins"
 )
 
 // A session is the state shared by one Push: credentials, transport, and a client for each repository.

@@ -8,7 +8,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/bundle/format"
-	"github.com/kkbundle/kkbundle/disk"
+	"github.com/kkbundle/kkbundle/internal/disk"
 )
 
 // Open opens the bundle that a chain of deltas makes of o.Old, without writing it. The first delta was made against o.Old, and each

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kkbundle/kkbundle/capped"
+	"github.com/kkbundle/kkbundle/internal/capped"
 )
 
 // packWith compresses content with the program zstd at a path. Its level 19 is denser than any level of the library. The result is

@@ -10,7 +10,7 @@ import (
 	"strconv"
 	"sync"
 
-	"github.com/kkbundle/kkbundle/plain"
+	"github.com/kkbundle/kkbundle/internal/plain"
 )
 
 const (

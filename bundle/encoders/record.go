@@ -19,7 +19,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/bundle/format"
 	"github.com/kkbundle/kkbundle/bundle/regzip"
-	"github.com/kkbundle/kkbundle/disk"
+	"github.com/kkbundle/kkbundle/internal/disk"
 )
 
 const (

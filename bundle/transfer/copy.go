@@ -11,7 +11,7 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/kkbundle/kkbundle/bundle"
-	"github.com/kkbundle/kkbundle/disk"
+	"github.com/kkbundle/kkbundle/internal/disk"
 )
 
 // CopyOptions are the selection, the target and the progress of Copy.

@@ -59,10 +59,10 @@ func TestSlim(t *testing.T) {
 		t.Fatal(err)
 	}
 	allowed := []string{
-		"github.com/kkbundle/kkbundle/cmd/kkbundle-node", "github.com/kkbundle/kkbundle/installer/node", "github.com/kkbundle/kkbundle/capped", "github.com/kkbundle/kkbundle/plain", "golang.org/x/sys/",
-		"github.com/kkbundle/kkbundle/pki",    // renews certificates
-		"github.com/kkbundle/kkbundle/web",    // copies etcd to a storage of S3
-		"filippo.io/", "golang.org/x/crypto/", // encrypts copies of etcd (age)
+		"github.com/kkbundle/kkbundle/cmd/kkbundle-node", "github.com/kkbundle/kkbundle/installer/node", "github.com/kkbundle/kkbundle/internal/capped", "github.com/kkbundle/kkbundle/internal/plain", "golang.org/x/sys/",
+		"github.com/kkbundle/kkbundle/internal/pki", // renews certificates
+		"github.com/kkbundle/kkbundle/web",          // copies etcd to a storage of S3
+		"filippo.io/", "golang.org/x/crypto/",       // encrypts copies of etcd (age)
 	}
 	for _, p := range strings.Fields(string(out)) {
 		if !slices.ContainsFunc(allowed, func(a string) bool { return p == a || strings.HasSuffix(a, "/") && strings.HasPrefix(p, a) }) {

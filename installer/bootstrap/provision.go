@@ -8,8 +8,8 @@ import (
 	"fmt"
 
 	"github.com/kkbundle/kkbundle/installer/marks"
+	"github.com/kkbundle/kkbundle/installer/provision"
 	"github.com/kkbundle/kkbundle/installer/task"
-	"github.com/kkbundle/kkbundle/provision"
 )
 
 // DirectorySteps create the directories that bootstrap data writes to. CAPKK gives them to the user kube, which can then

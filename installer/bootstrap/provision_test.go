@@ -5,7 +5,7 @@ package bootstrap
 import (
 	"testing"
 
-	"github.com/kkbundle/kkbundle/provision"
+	"github.com/kkbundle/kkbundle/installer/provision"
 )
 
 func TestPartitionTable(t *testing.T) {

@@ -12,8 +12,8 @@ import (
 	"slices"
 
 	"github.com/kkbundle/kkbundle/installer/machine"
+	"github.com/kkbundle/kkbundle/installer/provision"
 	"github.com/kkbundle/kkbundle/installer/task"
-	"github.com/kkbundle/kkbundle/provision"
 )
 
 func provisionFile(ctx context.Context, t *task.Host, f provision.File, receipt string) error {

@@ -8,8 +8,8 @@ import (
 	"strings"
 
 	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/provision"
 	"github.com/kkbundle/kkbundle/installer/task"
-	"github.com/kkbundle/kkbundle/provision"
 )
 
 func provisionGroup(ctx context.Context, t *task.Host, g provision.Group) error {

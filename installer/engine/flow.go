@@ -8,8 +8,8 @@ import (
 	"slices"
 
 	"github.com/kkbundle/kkbundle/installer/task"
+	"github.com/kkbundle/kkbundle/internal/plain"
 	"github.com/kkbundle/kkbundle/manifest"
-	"github.com/kkbundle/kkbundle/plain"
 )
 
 // Phases runs phases in order. A host on which a task fails gets no further tasks; the other hosts continue. The run ends

@@ -11,10 +11,10 @@ import (
 	"sync"
 	"time"
 
-	"github.com/kkbundle/kkbundle/capped"
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/task"
-	"github.com/kkbundle/kkbundle/plain"
+	"github.com/kkbundle/kkbundle/internal/capped"
+	"github.com/kkbundle/kkbundle/internal/plain"
 )
 
 // A Journal writes install.log: every command with its host, task, duration, result and output.

@@ -9,8 +9,8 @@ import (
 
 	"github.com/kkbundle/kkbundle/installer/member"
 	"github.com/kkbundle/kkbundle/installer/task"
+	"github.com/kkbundle/kkbundle/internal/plain"
 	"github.com/kkbundle/kkbundle/manifest"
-	"github.com/kkbundle/kkbundle/plain"
 )
 
 // FindLead selects once per run the control plane that speaks for the cluster: the first in the inventory that is a node and

@@ -9,8 +9,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kkbundle/kkbundle/capped"
 	"github.com/kkbundle/kkbundle/installer/task"
+	"github.com/kkbundle/kkbundle/internal/capped"
 )
 
 const (

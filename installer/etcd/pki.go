@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"github.com/kkbundle/kkbundle/installer/task"
+	"github.com/kkbundle/kkbundle/internal/pki"
+	"github.com/kkbundle/kkbundle/internal/plain"
 	"github.com/kkbundle/kkbundle/manifest"
-	"github.com/kkbundle/kkbundle/pki"
-	"github.com/kkbundle/kkbundle/plain"
 )
 
 // Paths in the work directory.

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/kkbundle/kkbundle/installer/node"
-	"github.com/kkbundle/kkbundle/pki"
+	"github.com/kkbundle/kkbundle/internal/pki"
 )
 
 // TestEtcdTakesNewCertificates holds that a running etcd answers with renewed certificates at once: that is why a renewal

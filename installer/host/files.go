@@ -13,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kkbundle/kkbundle/capped"
+	"github.com/kkbundle/kkbundle/internal/capped"
 )
 
 // maxOutput bounds Output: commands whose output is parsed print little.

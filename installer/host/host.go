@@ -13,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kkbundle/kkbundle/plain"
+	"github.com/kkbundle/kkbundle/internal/plain"
 )
 
 // A Host runs commands as root on one machine. It is safe for concurrent use. Everything else is a function over it.

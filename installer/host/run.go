@@ -15,8 +15,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/kkbundle/kkbundle/capped"
-	"github.com/kkbundle/kkbundle/plain"
+	"github.com/kkbundle/kkbundle/internal/capped"
+	"github.com/kkbundle/kkbundle/internal/plain"
 )
 
 // A process is a started program.

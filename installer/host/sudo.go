@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/kkbundle/kkbundle/plain"
+	"github.com/kkbundle/kkbundle/internal/plain"
 )
 
 // An elevation is the way for commands to become root.

@@ -9,9 +9,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/kkbundle/kkbundle/hostfile"
 	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/task"
+	"github.com/kkbundle/kkbundle/internal/hostfile"
 )
 
 // TimesyncdPath is ClockTask's file for systemd-timesyncd.

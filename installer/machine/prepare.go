@@ -12,14 +12,14 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/kkbundle/kkbundle/capped"
-	"github.com/kkbundle/kkbundle/hostfile"
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/member"
 	"github.com/kkbundle/kkbundle/installer/task"
+	"github.com/kkbundle/kkbundle/internal/capped"
+	"github.com/kkbundle/kkbundle/internal/hostfile"
+	"github.com/kkbundle/kkbundle/internal/plain"
 	"github.com/kkbundle/kkbundle/manifest"
-	"github.com/kkbundle/kkbundle/plain"
 )
 
 // WithBlock replaces or appends our marked block in a file; without lines it removes the block. An unterminated block

@@ -17,7 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kkbundle/kkbundle/pki"
+	"github.com/kkbundle/kkbundle/internal/pki"
 )
 
 // A CertificatePair is the paths of a certificate and its key, both PEM.

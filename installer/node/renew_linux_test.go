@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kkbundle/kkbundle/pki"
+	"github.com/kkbundle/kkbundle/internal/pki"
 )
 
 func writePair(t *testing.T, dir, name string, pair pki.Pair) CertificatePair {

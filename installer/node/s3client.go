@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kkbundle/kkbundle/plain"
+	"github.com/kkbundle/kkbundle/internal/plain"
 	"github.com/kkbundle/kkbundle/web"
 )
 

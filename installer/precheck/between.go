@@ -5,7 +5,7 @@ import (
 	"strings"
 
 	"github.com/kkbundle/kkbundle/installer/network"
-	"github.com/kkbundle/kkbundle/plain"
+	"github.com/kkbundle/kkbundle/internal/plain"
 )
 
 // linkChecks evaluate connection attempts between hosts. Without attempts there is no result.

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kkbundle/kkbundle/browsertest"
 	"github.com/kkbundle/kkbundle/installer/precheck"
+	"github.com/kkbundle/kkbundle/internal/browsertest"
 )
 
 // openPage shows a report in the browser.

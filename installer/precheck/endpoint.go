@@ -8,8 +8,8 @@ import (
 	"strconv"
 
 	"github.com/kkbundle/kkbundle/installer/node"
+	"github.com/kkbundle/kkbundle/internal/plain"
 	"github.com/kkbundle/kkbundle/manifest"
-	"github.com/kkbundle/kkbundle/plain"
 )
 
 // vacantID is the check that requires address probes, which take seconds.

@@ -8,9 +8,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kkbundle/kkbundle/internal/plain"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
-	"github.com/kkbundle/kkbundle/plain"
 )
 
 // latencyID is the check that requires the disk measurement, which takes seconds.

@@ -1,8 +1,8 @@
 package precheck
 
 import (
+	"github.com/kkbundle/kkbundle/internal/plain"
 	"github.com/kkbundle/kkbundle/manifest"
-	"github.com/kkbundle/kkbundle/plain"
 )
 
 // groupChecks check the roles of hosts.

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/kkbundle/kkbundle/internal/plain"
 	"github.com/kkbundle/kkbundle/manifest"
-	"github.com/kkbundle/kkbundle/plain"
 )
 
 // machineChecks check the hardware.

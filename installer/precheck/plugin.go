@@ -8,8 +8,8 @@ import (
 	"strings"
 
 	"github.com/kkbundle/kkbundle/installer/network"
+	"github.com/kkbundle/kkbundle/internal/plain"
 	"github.com/kkbundle/kkbundle/manifest"
-	"github.com/kkbundle/kkbundle/plain"
 )
 
 // addressChecks check the networks of pods and services. Some cannot fail for kkbundle's own files, whose parser

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kkbundle/kkbundle/plain"
+	"github.com/kkbundle/kkbundle/internal/plain"
 )
 
 //go:embed assets

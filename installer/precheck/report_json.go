@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/kkbundle/kkbundle/installer/node"
-	"github.com/kkbundle/kkbundle/plain"
+	"github.com/kkbundle/kkbundle/internal/plain"
 )
 
 // A document is a report as JSON, version 1. Keys may be added; existing ones keep their meaning. Values common to all

@@ -6,7 +6,7 @@ import (
 	"io"
 	"time"
 
-	"github.com/kkbundle/kkbundle/plain"
+	"github.com/kkbundle/kkbundle/internal/plain"
 )
 
 // A junitSuite is the common subset of JUnit's readers (Ant's schema, Jenkins' xUnit plugin and Surefire): every

@@ -5,7 +5,7 @@ import (
 	"io"
 	"strings"
 
-	"github.com/kkbundle/kkbundle/plain"
+	"github.com/kkbundle/kkbundle/internal/plain"
 )
 
 // WriteMarkdown writes the report in GitHub's Markdown, for tickets. Hosts' output and names are in code spans, where

@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/kkbundle/kkbundle/installer/node"
-	"github.com/kkbundle/kkbundle/plain"
+	"github.com/kkbundle/kkbundle/internal/plain"
 )
 
 // spaceChecks check filesystems.

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/kkbundle/kkbundle/installer/precheck"
-	"github.com/kkbundle/kkbundle/plain"
+	"github.com/kkbundle/kkbundle/internal/plain"
 )
 
 // A State is the verdict of a Finding.

@@ -12,9 +12,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kkbundle/kkbundle/browsertest"
 	"github.com/kkbundle/kkbundle/installer/report"
-	"github.com/kkbundle/kkbundle/plain"
+	"github.com/kkbundle/kkbundle/internal/browsertest"
+	"github.com/kkbundle/kkbundle/internal/plain"
 )
 
 func begin() time.Time { return time.Date(2026, 11, 22, 10, 0, 0, 0, time.UTC) }

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/kkbundle/kkbundle/plain"
+	"github.com/kkbundle/kkbundle/internal/plain"
 )
 
 // An Outcome is the result of a run.

@@ -11,11 +11,11 @@ import (
 	"text/template"
 	"time"
 
-	"github.com/kkbundle/kkbundle/hostfile"
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/task"
+	"github.com/kkbundle/kkbundle/internal/hostfile"
+	"github.com/kkbundle/kkbundle/internal/plain"
 	"github.com/kkbundle/kkbundle/manifest"
-	"github.com/kkbundle/kkbundle/plain"
 )
 
 // Two registry hosts are both seeded from the bundle, and share an address. A separate keepalived assigns it to a host

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kkbundle/kkbundle/internal/plain"
 	"github.com/kkbundle/kkbundle/manifest"
-	"github.com/kkbundle/kkbundle/plain"
 )
 
 // TestHostsError gives a cause of many hosts one line and one remedy, and other causes their own lines.

@@ -9,7 +9,7 @@ import (
 	"io/fs"
 	"time"
 
-	"github.com/kkbundle/kkbundle/pki"
+	"github.com/kkbundle/kkbundle/internal/pki"
 )
 
 // RenewBefore is the remaining lifetime below which a run replaces a certificate.

@@ -9,8 +9,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/kkbundle/kkbundle/capped"
 	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/internal/capped"
 )
 
 // UnitDir is the directory of systemd units on hosts.

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/kkbundle/kkbundle/internal/plain"
 	"github.com/kkbundle/kkbundle/manifest"
-	"github.com/kkbundle/kkbundle/plain"
 )
 
 // A Where selects among the hosts with a task's roles.

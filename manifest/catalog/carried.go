@@ -4,8 +4,8 @@ import (
 	"errors"
 	"maps"
 
+	"github.com/kkbundle/kkbundle/internal/plain"
 	"github.com/kkbundle/kkbundle/manifest"
-	"github.com/kkbundle/kkbundle/plain"
 )
 
 // otherRelease is the remedy for a bundle's catalog that this program cannot read.

@@ -20,7 +20,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/kkbundle/kkbundle/plain"
+	"github.com/kkbundle/kkbundle/internal/plain"
 )
 
 const (

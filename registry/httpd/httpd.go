@@ -13,7 +13,7 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/kkbundle/kkbundle/capped"
+	"github.com/kkbundle/kkbundle/internal/capped"
 )
 
 // maxClients limits simultaneous connections. A further one takes the place of a quiet one, see capped.Listener.

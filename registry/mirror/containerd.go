@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"path"
 
-	"github.com/kkbundle/kkbundle/hostfile"
+	"github.com/kkbundle/kkbundle/internal/hostfile"
 )
 
 const certsDir = "/etc/containerd/certs.d"

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"path"
 
-	"github.com/kkbundle/kkbundle/hostfile"
+	"github.com/kkbundle/kkbundle/internal/hostfile"
 )
 
 const (

@@ -10,7 +10,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/kkbundle/kkbundle/hostfile"
+	"github.com/kkbundle/kkbundle/internal/hostfile"
 )
 
 const dockerHub = "docker.io"

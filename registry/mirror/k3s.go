@@ -11,7 +11,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/kkbundle/kkbundle/hostfile"
+	"github.com/kkbundle/kkbundle/internal/hostfile"
 )
 
 // k3s configures K3s and RKE2, which generate containerd's configuration from their own file when they start.

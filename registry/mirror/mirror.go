@@ -12,7 +12,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/kkbundle/kkbundle/hostfile"
+	"github.com/kkbundle/kkbundle/internal/hostfile"
 	"github.com/kkbundle/kkbundle/registry"
 )
 

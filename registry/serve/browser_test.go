@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kkbundle/kkbundle/browsertest"
 	"github.com/kkbundle/kkbundle/bundle/bundletest"
+	"github.com/kkbundle/kkbundle/internal/browsertest"
 	"github.com/kkbundle/kkbundle/registry/serve"
 )
 

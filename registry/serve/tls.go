@@ -14,9 +14,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kkbundle/kkbundle/disk"
-	"github.com/kkbundle/kkbundle/pki"
-	"github.com/kkbundle/kkbundle/plain"
+	"github.com/kkbundle/kkbundle/internal/disk"
+	"github.com/kkbundle/kkbundle/internal/pki"
+	"github.com/kkbundle/kkbundle/internal/plain"
 )
 
 const (

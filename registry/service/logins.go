@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/crypto/bcrypt"
 
-	"github.com/kkbundle/kkbundle/hostfile"
+	"github.com/kkbundle/kkbundle/internal/hostfile"
 )
 
 // A role is a login that kkbundle makes: its first user, the htpasswd file with the role's users, and the file of the

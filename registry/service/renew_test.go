@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kkbundle/kkbundle/pki"
+	"github.com/kkbundle/kkbundle/internal/pki"
 	"github.com/kkbundle/kkbundle/registry/service"
 )
 

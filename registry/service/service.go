@@ -24,8 +24,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kkbundle/kkbundle/hostfile"
-	"github.com/kkbundle/kkbundle/pki"
+	"github.com/kkbundle/kkbundle/internal/hostfile"
+	"github.com/kkbundle/kkbundle/internal/pki"
 )
 
 const (

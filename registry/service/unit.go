@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/kkbundle/kkbundle/hostfile"
+	"github.com/kkbundle/kkbundle/internal/hostfile"
 )
 
 // A Spec is a registry's service on a host: its user, sandbox and limits. All registries of kkbundle share it.

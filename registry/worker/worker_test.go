@@ -17,8 +17,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kkbundle/kkbundle/pki"
-	"github.com/kkbundle/kkbundle/plain"
+	"github.com/kkbundle/kkbundle/internal/pki"
+	"github.com/kkbundle/kkbundle/internal/plain"
 	"github.com/kkbundle/kkbundle/registry/dirlock"
 )
 

@@ -23,15 +23,15 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
-	"github.com/kkbundle/kkbundle/build"
+	"github.com/kkbundle/kkbundle/builder"
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/bundle/bundletest"
 	"github.com/kkbundle/kkbundle/bundle/diff"
 	"github.com/kkbundle/kkbundle/bundle/extract"
 	"github.com/kkbundle/kkbundle/bundle/format"
 	"github.com/kkbundle/kkbundle/bundle/transfer"
-	"github.com/kkbundle/kkbundle/closure"
 	"github.com/kkbundle/kkbundle/fetch/packages/packagestest"
+	"github.com/kkbundle/kkbundle/proof/closure"
 	"github.com/kkbundle/kkbundle/registry/serve"
 )
 
@@ -520,11 +520,11 @@ func use(ctx context.Context, r *rand.Rand, dir, path, before string) (what stri
 	case 2:
 		_, _ = b.Survey(ctx)
 		_, _ = b.Referrers(ctx, items)
-		_, _ = build.BundleQuestion(ctx, b)
+		_, _ = builder.BundleQuestion(ctx, b)
 		return "inspect"
 	case 3:
 		_, _ = closure.Contents(ctx, items, b.ReadBlob)
-		_, _ = build.CheckClosure(ctx, path, &b.Catalog)
+		_, _ = builder.CheckClosure(ctx, path, &b.Catalog)
 		return "closure"
 	case 4:
 		for _, it := range items[:min(len(items), 50)] {

@@ -22,7 +22,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kkbundle/kkbundle/capped"
+	"github.com/kkbundle/kkbundle/internal/capped"
 )
 
 const (

@@ -18,7 +18,7 @@ import (
 
 	"github.com/opencontainers/go-digest"
 
-	kkbuild "github.com/kkbundle/kkbundle/build"
+	kkbuild "github.com/kkbundle/kkbundle/builder"
 )
 
 // wideManifest returns a manifest with layers that no other has.

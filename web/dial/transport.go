@@ -12,7 +12,7 @@ import (
 	"os"
 	"time"
 
-	"github.com/kkbundle/kkbundle/proxy"
+	"github.com/kkbundle/kkbundle/web/proxy"
 )
 
 const (

@@ -15,9 +15,9 @@ import (
 	"github.com/Masterminds/semver/v3"
 	"github.com/opencontainers/go-digest"
 
-	"github.com/kkbundle/kkbundle/build"
+	"github.com/kkbundle/kkbundle/builder"
 	"github.com/kkbundle/kkbundle/bundle"
-	"github.com/kkbundle/kkbundle/disk"
+	"github.com/kkbundle/kkbundle/internal/disk"
 )
 
 // maxAccepted is the number of identities kept under one name.
@@ -146,7 +146,7 @@ func readAccepted(file string) (*accepted, error) {
 		return nil, nil //nolint:nilnil // no bundle of this name was accepted
 	}
 	var a accepted
-	data, err := build.ReadFile(file)
+	data, err := builder.ReadFile(file)
 	if err == nil {
 		if err = json.Unmarshal(data, &a); err == nil && (a.Version != 1 || len(a.Identities) == 0) {
 			err = errors.New("damaged, or of a later kkbundle")

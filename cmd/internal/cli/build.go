@@ -11,15 +11,15 @@ import (
 	"github.com/opencontainers/go-digest"
 	"github.com/spf13/cobra"
 
-	"github.com/kkbundle/kkbundle/build"
+	"github.com/kkbundle/kkbundle/builder"
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/bundle/encoders"
 	"github.com/kkbundle/kkbundle/bundle/parts"
 	"github.com/kkbundle/kkbundle/cmd/internal/terminal"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
-	"github.com/kkbundle/kkbundle/disk"
+	"github.com/kkbundle/kkbundle/internal/disk"
+	"github.com/kkbundle/kkbundle/internal/plain"
 	"github.com/kkbundle/kkbundle/manifest"
-	"github.com/kkbundle/kkbundle/plain"
 )
 
 type buildOptions struct {
@@ -170,9 +170,9 @@ func runBuild(ctx context.Context, g *globals, file string, o buildOptions) erro
 }
 
 // options returns the options of the library.
-func (o *buildOptions) options(g *globals) (build.Options, error) {
+func (o *buildOptions) options(g *globals) (builder.Options, error) {
 	if o.noCache && o.cache != "" {
-		return build.Options{}, usage.Errorf("--cache and --no-cache exclude each other")
+		return builder.Options{}, usage.Errorf("--cache and --no-cache exclude each other")
 	}
 	opts, err := o.projectFlags.options(g)
 	opts.Output, opts.PartSize, opts.Locked, opts.NoCache = o.output, o.split.Bytes, o.locked, o.noCache

@@ -16,10 +16,10 @@ import (
 	"github.com/opencontainers/go-digest"
 	"github.com/spf13/cobra"
 
-	"github.com/kkbundle/kkbundle/build"
+	"github.com/kkbundle/kkbundle/builder"
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
-	"github.com/kkbundle/kkbundle/plain"
+	"github.com/kkbundle/kkbundle/internal/plain"
 )
 
 // cacheDir returns the cache directory: the flag, else $KKBUNDLE_CACHE, else the user's cache directory.
@@ -333,7 +333,7 @@ func runCacheGC(ctx context.Context, g *globals, open cacheOpener, o cacheGCOpti
 	if err != nil {
 		return err
 	}
-	if options.Keep, err = build.Keeper(ctx, dir, o.keep, g.openUnchecked); err != nil {
+	if options.Keep, err = builder.Keeper(ctx, dir, o.keep, g.openUnchecked); err != nil {
 		return err
 	}
 	out := cacheGCResult{Version: 1, DryRun: o.dryRun, Files: []string{}}

@@ -12,12 +12,12 @@ import (
 	"github.com/opencontainers/go-digest"
 	"github.com/spf13/cobra"
 
-	"github.com/kkbundle/kkbundle/build"
+	"github.com/kkbundle/kkbundle/builder"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
-	"github.com/kkbundle/kkbundle/disk"
 	"github.com/kkbundle/kkbundle/fetch"
+	"github.com/kkbundle/kkbundle/internal/disk"
+	"github.com/kkbundle/kkbundle/internal/plain"
 	"github.com/kkbundle/kkbundle/manifest"
-	"github.com/kkbundle/kkbundle/plain"
 )
 
 func newCatalogCmd(g *globals) *cobra.Command {
@@ -92,7 +92,7 @@ func runCatalogUpdate(ctx context.Context, g *globals, args []string, o catalogU
 	var own *manifest.Catalog
 	if o.output != "" {
 		if _, err := os.Lstat(o.output); err == nil {
-			if own, err = build.ReadUpdate(o.output); err != nil {
+			if own, err = builder.ReadUpdate(o.output); err != nil {
 				return err
 			}
 		} else if !errors.Is(err, fs.ErrNotExist) {
@@ -107,7 +107,7 @@ func runCatalogUpdate(ctx context.Context, g *globals, args []string, o catalogU
 		}
 		options.Dir = filepath.Dir(file)
 	}
-	u, failed := build.UpdateCatalog(ctx, own, o.components, options)
+	u, failed := builder.UpdateCatalog(ctx, own, o.components, options)
 	if u == nil {
 		return failed
 	}
@@ -121,7 +121,7 @@ func runCatalogUpdate(ctx context.Context, g *globals, args []string, o catalogU
 
 // sourcesOf returns the sources of a manifest.
 func sourcesOf(file string) ([]manifest.Source, error) {
-	data, err := build.ReadFile(file)
+	data, err := builder.ReadFile(file)
 	if err != nil {
 		return nil, err
 	}
@@ -132,7 +132,7 @@ func sourcesOf(file string) ([]manifest.Source, error) {
 	return b.Sources, nil
 }
 
-func catalogRows(u *build.CatalogUpdate) catalogUpdateResult {
+func catalogRows(u *builder.CatalogUpdate) catalogUpdateResult {
 	r := catalogUpdateResult{Version: 1, Changed: len(u.Changes), Rows: make([]catalogRow, 0, len(u.Rows))}
 	for _, row := range u.Rows {
 		one := catalogRow{Component: row.Component, Since: row.Since, Have: row.Version, Patch: row.Patch, Minor: row.Minor, Latest: row.Latest, Reason: row.Unknown}
@@ -145,7 +145,7 @@ func catalogRows(u *build.CatalogUpdate) catalogUpdateResult {
 }
 
 // writeCatalog writes the file of an update and returns its digest.
-func writeCatalog(u *build.CatalogUpdate, file string) (digest.Digest, error) {
+func writeCatalog(u *builder.CatalogUpdate, file string) (digest.Digest, error) {
 	data, err := u.Marshal()
 	if err != nil {
 		return "", err

@@ -15,13 +15,13 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/kkbundle/kkbundle/build"
+	"github.com/kkbundle/kkbundle/builder"
 	"github.com/kkbundle/kkbundle/cmd/internal/site"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/installer/precheck"
+	"github.com/kkbundle/kkbundle/internal/plain"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
-	"github.com/kkbundle/kkbundle/plain"
 )
 
 func newCheckCmd(g *globals) *cobra.Command {
@@ -98,7 +98,7 @@ func filesToCheck(args []string) (files, skipped []string, err error) {
 			return nil, nil, err
 		}
 		if len(ours) == 0 {
-			return nil, nil, &build.InputError{Err: fmt.Errorf("%s has no file of kkbundle: write some with kkbundle init", arg)}
+			return nil, nil, &builder.InputError{Err: fmt.Errorf("%s has no file of kkbundle: write some with kkbundle init", arg)}
 		}
 		files, skipped = append(files, ours...), append(skipped, others...)
 	}
@@ -141,7 +141,7 @@ func readYAML(dir string) (files []checkedFile, err error) {
 		if !e.Type().IsRegular() || !usage.IsYAML(path) {
 			continue
 		}
-		data, err := build.ReadFile(path)
+		data, err := builder.ReadFile(path)
 		if err != nil {
 			continue
 		}
@@ -211,7 +211,7 @@ func (g *globals) checkFiles(ctx context.Context, files []string) (list []checke
 		if err := ctx.Err(); err != nil {
 			return nil, false, err
 		}
-		data, err := build.ReadFile(file)
+		data, err := builder.ReadFile(file)
 		if err != nil {
 			c.add(err)
 			continue
@@ -247,7 +247,7 @@ func (c *fileChecker) add(err error) {
 	case len(lines) == len(all):
 		c.errs = append(c.errs, err)
 	case len(lines) > 0:
-		c.errs = append(c.errs, &build.InputError{Err: errors.New(strings.Join(lines, "\n"))})
+		c.errs = append(c.errs, &builder.InputError{Err: errors.New(strings.Join(lines, "\n"))})
 	}
 }
 
@@ -261,7 +261,7 @@ func (c *fileChecker) file(f checkedFile, data []byte) {
 		var b *manifest.Bundle
 		b, err = manifest.ParseBundle(f.File, data)
 		c.add(err)
-		err = build.CheckFiles(f.File, b)
+		err = builder.CheckFiles(f.File, b)
 	case f.Kind == manifest.KindLock:
 		_, err = manifest.ParseLock(f.File, data)
 	case f.Kind == manifest.KindCatalog:
@@ -279,14 +279,14 @@ func (c *fileChecker) file(f checkedFile, data []byte) {
 		c.add(err)
 		c.inventories[f.File], err = site.ReadInventory(c.g.Console, f.File)
 	case f.meant != "":
-		err = &build.InputError{Err: fmt.Errorf("%s was not read: it looks like kkbundle's %s, and its apiVersion is %s; write apiVersion: %s and kind: %s",
+		err = &builder.InputError{Err: fmt.Errorf("%s was not read: it looks like kkbundle's %s, and its apiVersion is %s; write apiVersion: %s and kind: %s",
 			f.File, f.meant, cmp.Or(f.api, "missing"), manifest.APIVersion, f.meant)}
 	default:
 		if program := manifest.Convertible(data); program != "" {
-			err = &build.InputError{Err: fmt.Errorf("%s is a file of %s: kkbundle convert %s makes files of kkbundle from it", f.File, program, f.File)}
+			err = &builder.InputError{Err: fmt.Errorf("%s is a file of %s: kkbundle convert %s makes files of kkbundle from it", f.File, program, f.File)}
 			break
 		}
-		err = &build.InputError{Err: fmt.Errorf("%s is no file of kkbundle (%s)", f.File, strings.Join(manifest.Kinds(), ", "))}
+		err = &builder.InputError{Err: fmt.Errorf("%s is no file of kkbundle (%s)", f.File, strings.Join(manifest.Kinds(), ", "))}
 	}
 	c.add(err)
 }
@@ -311,7 +311,7 @@ func (c *fileChecker) assumed(lines []string) {
 
 // project checks a manifest with everything it names, and its lock.
 func (c *fileChecker) project(file string) {
-	p, err := build.Load(file)
+	p, err := builder.Load(file)
 	if err != nil {
 		c.add(err)
 		return
@@ -332,7 +332,7 @@ func (c *fileChecker) project(file string) {
 	lock, err := p.Lock()
 	if err == nil && lock != nil {
 		if err = lock.Covers(p.Manifest); err != nil {
-			err = fmt.Errorf("%s: %w", build.LockFile(file), err)
+			err = fmt.Errorf("%s: %w", builder.LockFile(file), err)
 		}
 	}
 	c.add(err)
@@ -342,7 +342,7 @@ func (c *fileChecker) project(file string) {
 func (c *fileChecker) fit() {
 	file := ""
 	for _, f := range c.manifests {
-		if data, err := build.ReadFile(f.File); err == nil {
+		if data, err := builder.ReadFile(f.File); err == nil {
 			if b, _ := manifest.ParseBundle(f.File, data); b.Cluster != "" { // its problems were said
 				file = filepath.Join(filepath.Dir(f.File), b.Cluster)
 			}
@@ -380,20 +380,20 @@ func (g *globals) checkCluster(file string, settings []string) (c *manifest.Clus
 	g.noteGaps(c.CheckInstall())
 	d := c.WithDefaults()
 	var errs []error
-	if d.Catalogs, err = build.ReadCatalogs(c, build.ReadFile, filepath.Dir(file)); err != nil {
+	if d.Catalogs, err = builder.ReadCatalogs(c, builder.ReadFile, filepath.Dir(file)); err != nil {
 		return nil, nil, err
 	}
 	for _, name := range c.CarriedFiles() {
-		if _, err := build.ReadFile(filepath.Join(filepath.Dir(file), name)); err != nil {
+		if _, err := builder.ReadFile(filepath.Join(filepath.Dir(file), name)); err != nil {
 			errs = append(errs, fmt.Errorf("%s names %s: %w", file, name, err))
 		}
 	}
-	more, err := build.CheckVersions(file, d, catalog.Options{Platforms: exampleStarter().Platforms})
+	more, err := builder.CheckVersions(file, d, catalog.Options{Platforms: exampleStarter().Platforms})
 	return c, more.Notes, errors.Join(append(errs, err)...)
 }
 
 // noteIdleCharts names charts that travel in the bundle, and that install will not install.
-func (g *globals) noteIdleCharts(p *build.Project) {
+func (g *globals) noteIdleCharts(p *builder.Project) {
 	for _, name := range p.IdleCharts() {
 		g.Note("note: chart %s travels in the bundle and nothing installs it; addons in %s would", plain.Line(name), plain.Line(p.Manifest.ClusterFiles()[0]))
 	}

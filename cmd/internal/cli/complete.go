@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/kkbundle/kkbundle/build"
+	"github.com/kkbundle/kkbundle/builder"
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/cmd/internal/site"
 	"github.com/kkbundle/kkbundle/installer/engine"
@@ -129,7 +129,7 @@ func completeHosts(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.Sh
 	if f := cmd.Flags().Lookup("inventory"); f != nil && f.Value.String() != "" {
 		file = f.Value.String()
 	}
-	data, err := build.ReadFile(file)
+	data, err := builder.ReadFile(file)
 	if err != nil {
 		return nil, none
 	}

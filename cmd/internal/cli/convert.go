@@ -15,13 +15,13 @@ import (
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
 
-	"github.com/kkbundle/kkbundle/build"
+	"github.com/kkbundle/kkbundle/builder"
 	"github.com/kkbundle/kkbundle/convert"
-	"github.com/kkbundle/kkbundle/disk"
 	"github.com/kkbundle/kkbundle/installer"
+	"github.com/kkbundle/kkbundle/internal/disk"
+	"github.com/kkbundle/kkbundle/internal/plain"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
-	"github.com/kkbundle/kkbundle/plain"
 )
 
 type convertOptions struct {
@@ -80,7 +80,7 @@ func runConvert(g *globals, files []string, o convertOptions) error {
 		for _, n := range r.Notes {
 			g.Note("%s", plain.Line(n.String()))
 		}
-		return &build.InputError{Err: fmt.Errorf("not everything can be carried over (%s), and nothing was written; without --strict the rest is", plain.Count(len(r.Notes), "note"))}
+		return &builder.InputError{Err: fmt.Errorf("not everything can be carried over (%s), and nothing was written; without --strict the rest is", plain.Count(len(r.Notes), "note"))}
 	}
 	out, err := convertedFiles(r, o.dir)
 	if err != nil {
@@ -107,13 +107,13 @@ func runConvert(g *globals, files []string, o convertOptions) error {
 
 // addConverted reads a file. Its relative paths become relative to dir.
 func addConverted(r *convert.Result, copies *copiedManifests, file, dir string) error {
-	data, err := build.ReadFile(file)
+	data, err := builder.ReadFile(file)
 	if err != nil {
 		return err
 	}
 	one, err := convert.Read(filepath.ToSlash(file), data)
 	if err != nil {
-		return &build.InputError{Err: err}
+		return &builder.InputError{Err: err}
 	}
 	if err := one.Move(func(path string) (string, error) {
 		return relative(dir, filepath.Join(filepath.Dir(file), path))
@@ -199,7 +199,7 @@ func (c *copiedManifests) add(r *convert.Result, file, root string) error {
 		case twice && from == name:
 			return nil
 		case twice:
-			return &build.InputError{Err: fmt.Errorf("%s and %s would both be copied to %s: convert their files into directories of their own", from, name, filepath.Join(c.dir, to))}
+			return &builder.InputError{Err: fmt.Errorf("%s and %s would both be copied to %s: convert their files into directories of their own", from, name, filepath.Join(c.dir, to))}
 		}
 		c.from[to] = name
 		c.files = append(c.files, converted{path: filepath.Join(c.dir, filepath.FromSlash(to)), from: name})
@@ -393,7 +393,7 @@ func clusterFile(c, first manifest.Cluster, taken []string) string {
 }
 
 func refusedConversion(err error) error {
-	return &build.InputError{Err: fmt.Errorf("the files do not make a valid manifest; nothing was written:\n%w", err)}
+	return &builder.InputError{Err: fmt.Errorf("the files do not make a valid manifest; nothing was written:\n%w", err)}
 }
 
 func written(v any, formats []string) ([]byte, error) {
@@ -411,7 +411,7 @@ func written(v any, formats []string) ([]byte, error) {
 func writeConverted(files []converted, o convertOptions) error {
 	for _, f := range files {
 		if !o.force && exists(f.path) {
-			return &build.InputError{Err: fmt.Errorf("%s exists: name another directory with -o, or replace it with --force", f.path)}
+			return &builder.InputError{Err: fmt.Errorf("%s exists: name another directory with -o, or replace it with --force", f.path)}
 		}
 	}
 	if err := os.MkdirAll(o.dir, 0o755); err != nil {

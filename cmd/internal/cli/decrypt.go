@@ -11,11 +11,11 @@ import (
 	"filippo.io/age"
 	"github.com/spf13/pflag"
 
-	"github.com/kkbundle/kkbundle/build"
+	"github.com/kkbundle/kkbundle/builder"
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/cmd/internal/terminal"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
-	"github.com/kkbundle/kkbundle/encryption"
+	"github.com/kkbundle/kkbundle/proof/encryption"
 )
 
 const (
@@ -63,7 +63,7 @@ func (g *globals) keysFor(path string) bundle.Keys {
 		}
 		var all []age.Identity
 		for _, file := range g.keys.files() {
-			data, err := build.ReadFile(file)
+			data, err := builder.ReadFile(file)
 			if err != nil {
 				return nil, fmt.Errorf("identity: %w", err)
 			}
@@ -73,7 +73,7 @@ func (g *globals) keysFor(path string) bundle.Keys {
 				return nil, err
 			}
 			if err != nil {
-				return nil, &build.InputError{Err: fmt.Errorf("identity %s: %w", file, err)}
+				return nil, &builder.InputError{Err: fmt.Errorf("identity %s: %w", file, err)}
 			}
 			all = append(all, ids...)
 		}
@@ -108,7 +108,7 @@ func (o *keyOptions) files() []string {
 // stored returns the passphrase from the file or the environment. ok is false if neither is given.
 func (o *keyOptions) stored() (text string, ok bool, err error) {
 	if o.passphraseFile != "" {
-		data, err := build.ReadFile(o.passphraseFile)
+		data, err := builder.ReadFile(o.passphraseFile)
 		if err != nil {
 			return "", false, fmt.Errorf("--%s: %w", flagPassphrase, err)
 		}

@@ -14,12 +14,12 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/kkbundle/kkbundle/build"
+	"github.com/kkbundle/kkbundle/builder"
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/bundle/delta"
 	"github.com/kkbundle/kkbundle/bundle/parts"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
-	"github.com/kkbundle/kkbundle/plain"
+	"github.com/kkbundle/kkbundle/internal/plain"
 )
 
 // deltaGC has the collector run when the heap has grown by a fifth. The heap is large buffers without pointers: a collection costs little, and
@@ -220,13 +220,13 @@ func (g *globals) listingOf(ctx context.Context, f *deltaFiles) (*delta.Listing,
 		f.old = ""
 		return delta.NewListing(bundle.Published{Index: ocispec.Descriptor{Digest: r.Digest()}, Blobs: r.Blobs()}), nil
 	case strings.HasSuffix(name, ".json") && !strings.HasSuffix(name, parts.ListSuffix):
-		data, err := build.ReadFile(name)
+		data, err := builder.ReadFile(name)
 		if err != nil {
 			return nil, err
 		}
 		p, err := bundle.ParseListing(data)
 		if err != nil {
-			return nil, &build.InputError{Err: fmt.Errorf("%s: %w: want the output of kkbundle inspect --listing", name, err)}
+			return nil, &builder.InputError{Err: fmt.Errorf("%s: %w: want the output of kkbundle inspect --listing", name, err)}
 		}
 		f.old = ""
 		return delta.NewListing(p), nil

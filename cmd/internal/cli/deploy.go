@@ -20,11 +20,11 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"github.com/kkbundle/kkbundle/build"
+	"github.com/kkbundle/kkbundle/builder"
 	"github.com/kkbundle/kkbundle/cmd/internal/terminal"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/deploy"
-	"github.com/kkbundle/kkbundle/plain"
+	"github.com/kkbundle/kkbundle/internal/plain"
 	"github.com/kkbundle/kkbundle/registry"
 )
 
@@ -253,7 +253,7 @@ func (o *deployOptions) given(ctx context.Context, g *globals) (deploy.Given, er
 func (o *deployOptions) secret(g *globals, keychain authn.Keychain) ([]byte, error) {
 	host, _, _ := strings.Cut(o.registry, "/")
 	if o.pullSecret != "" {
-		data, err := build.ReadFile(o.pullSecret)
+		data, err := builder.ReadFile(o.pullSecret)
 		if err != nil {
 			return nil, usage.FileError(err)
 		}
@@ -316,7 +316,7 @@ func (o *deployOptions) siteValues() ([]deploy.Value, error) {
 		if !ok || release == "" || file == "" {
 			return nil, usage.Errorf("--values %s: want RELEASE=FILE", text)
 		}
-		data, err := build.ReadFile(file)
+		data, err := builder.ReadFile(file)
 		if err != nil {
 			return nil, usage.FileError(err)
 		}

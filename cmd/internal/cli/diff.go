@@ -9,12 +9,12 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/kkbundle/kkbundle/build"
+	"github.com/kkbundle/kkbundle/builder"
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/bundle/diff"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
+	"github.com/kkbundle/kkbundle/internal/plain"
 	"github.com/kkbundle/kkbundle/manifest"
-	"github.com/kkbundle/kkbundle/plain"
 )
 
 // errDiffers ends a command with exit code 1 without a message: the differences were printed.
@@ -128,7 +128,7 @@ func (g *globals) openListing(ctx context.Context, path string, login loginFlags
 		return g.remoteListing(ctx, path, login)
 	}
 	if usage.IsYAML(path) {
-		data, err := build.ReadLock(path)
+		data, err := builder.ReadLock(path)
 		if err != nil {
 			return nil, err
 		}

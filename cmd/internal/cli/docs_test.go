@@ -30,9 +30,9 @@ import (
 	"github.com/kkbundle/kkbundle/charts"
 	"github.com/kkbundle/kkbundle/cmd/internal/cli"
 	install "github.com/kkbundle/kkbundle/installer"
+	"github.com/kkbundle/kkbundle/internal/pki"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
-	"github.com/kkbundle/kkbundle/pki"
 	"github.com/kkbundle/kkbundle/registry/registrytest"
 )
 

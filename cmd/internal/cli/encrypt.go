@@ -7,11 +7,11 @@ import (
 	"filippo.io/age"
 	"github.com/spf13/pflag"
 
-	"github.com/kkbundle/kkbundle/build"
+	"github.com/kkbundle/kkbundle/builder"
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/cmd/internal/terminal"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
-	"github.com/kkbundle/kkbundle/encryption"
+	"github.com/kkbundle/kkbundle/proof/encryption"
 )
 
 // encryptFlags are the flags of commands that write a bundle.
@@ -56,13 +56,13 @@ func (o *encryptFlags) recipients(g *globals) ([]age.Recipient, error) {
 		all = append(all, r)
 	}
 	for _, file := range o.files {
-		data, err := build.ReadFile(file)
+		data, err := builder.ReadFile(file)
 		if err != nil {
 			return nil, fmt.Errorf("recipients: %w", err)
 		}
 		list, err := encryption.ParseRecipients(data)
 		if err != nil {
-			return nil, &build.InputError{Err: fmt.Errorf("recipients: %s: %w", file, err)}
+			return nil, &builder.InputError{Err: fmt.Errorf("recipients: %s: %w", file, err)}
 		}
 		all = append(all, list...)
 	}

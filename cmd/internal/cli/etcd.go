@@ -12,11 +12,11 @@ import (
 	"filippo.io/age"
 	"github.com/spf13/cobra"
 
-	"github.com/kkbundle/kkbundle/build"
+	"github.com/kkbundle/kkbundle/builder"
 	"github.com/kkbundle/kkbundle/cmd/internal/site"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/installer"
-	"github.com/kkbundle/kkbundle/plain"
+	"github.com/kkbundle/kkbundle/internal/plain"
 )
 
 func newEtcdCmd(g *globals) *cobra.Command {
@@ -159,7 +159,7 @@ func runEtcdRestore(ctx context.Context, g *globals, path string, o etcdRestoreO
 		err = fmt.Errorf("--from %s: %w", o.from, usage.FileError(err))
 	}
 	if err != nil {
-		return &build.InputError{Err: err}
+		return &builder.InputError{Err: err}
 	}
 	s, err := g.openSite(ctx, o.Flags, path)
 	if err != nil {

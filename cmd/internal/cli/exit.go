@@ -10,7 +10,7 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/kkbundle/kkbundle/build"
+	"github.com/kkbundle/kkbundle/builder"
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/bundle/download"
 	"github.com/kkbundle/kkbundle/bundle/pull"
@@ -26,8 +26,8 @@ import (
 	"github.com/kkbundle/kkbundle/installer/member"
 	"github.com/kkbundle/kkbundle/installer/precheck"
 	"github.com/kkbundle/kkbundle/installer/task"
+	"github.com/kkbundle/kkbundle/internal/plain"
 	"github.com/kkbundle/kkbundle/manifest"
-	"github.com/kkbundle/kkbundle/plain"
 	"github.com/kkbundle/kkbundle/registry/dirlock"
 )
 
@@ -55,7 +55,7 @@ func (*interruptedDownloadError) Is(target error) bool { return target == errInt
 func interrupted(ctx context.Context, err error, downloaded bool) error {
 	var (
 		failed *fetch.Errors
-		over   *build.NoCacheError
+		over   *builder.NoCacheError
 		what   = errInterrupted
 	)
 	switch {
@@ -98,7 +98,7 @@ func exitClasses() []exitClass {
 			return asError[*signatureError](err) || asError[*rollbackError](err)
 		}},
 		{10, "manifest, cluster, inventory or lock missing or invalid", func(err error) bool {
-			return asError[manifest.Problems](err) || asError[*build.InputError](err) || asError[*manifest.StaleError](err)
+			return asError[manifest.Problems](err) || asError[*builder.InputError](err) || asError[*manifest.StaleError](err)
 		}},
 		{11, "bundle damaged or not readable by this version", func(err error) bool {
 			return errors.Is(err, bundle.ErrDamaged) || errors.Is(err, bundle.ErrUnsupported)
@@ -123,10 +123,10 @@ func exitClasses() []exitClass {
 		}},
 		{23, "the cluster is not healthy", asError[*health.UnhealthyError]},
 		{18, "a chart or YAML could not be searched for images or has an invalid one, or --strict found something undecided", func(err error) bool {
-			return asError[*build.FindError](err) || asError[*build.UndecidedError](err)
+			return asError[*builder.FindError](err) || asError[*builder.UndecidedError](err)
 		}},
 		{19, "the cache had damaged entries", asError[*cacheDamageError]},
-		{21, "something that is needed is missing", func(err error) bool { return asError[*build.ClosureError](err) || asError[*deploy.MissingError](err) }},
+		{21, "something that is needed is missing", func(err error) bool { return asError[*builder.ClosureError](err) || asError[*deploy.MissingError](err) }},
 		{16, "install stopped on a host, or deploy at a release", func(err error) bool {
 			return asError[*engine.TaskError](err) || asError[*deploy.PartError](err) || asError[*deploy.ObjectError](err)
 		}},

@@ -8,7 +8,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/kkbundle/kkbundle/build"
+	"github.com/kkbundle/kkbundle/builder"
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/bundle/download"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
@@ -33,7 +33,7 @@ func TestExitCodes(t *testing.T) {
 		{&usage.Error{Err: some}, 64},
 		{manifest.Problems{{File: "a", Message: "b"}}, 10},
 		{&manifest.StaleError{}, 10},
-		{&build.InputError{Err: some}, 10},
+		{&builder.InputError{Err: some}, 10},
 		{&bundle.DamageError{}, 11},
 		{&bundle.UnsupportedError{}, 11},
 		{&precheck.BlockedError{}, 12},
@@ -41,7 +41,7 @@ func TestExitCodes(t *testing.T) {
 		{&host.SudoError{}, 13},
 		{&fetch.Errors{}, 14},
 		{&pushError{some}, 15},
-		{&signatureError{tried: []error{&build.InputError{Err: some}}}, 20},
+		{&signatureError{tried: []error{&builder.InputError{Err: some}}}, 20},
 		{&pushError{&bundle.DamageError{}}, 11}, // the registry is not to blame
 		{&engine.TaskError{Err: some}, 16},
 		{&engine.TaskError{Err: &host.UnreachableError{Err: some}}, 13},

@@ -10,10 +10,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/kkbundle/kkbundle/build"
+	"github.com/kkbundle/kkbundle/builder"
 	"github.com/kkbundle/kkbundle/charts"
-	"github.com/kkbundle/kkbundle/plain"
-	"github.com/kkbundle/kkbundle/sandbox"
+	"github.com/kkbundle/kkbundle/charts/sandbox"
+	"github.com/kkbundle/kkbundle/internal/plain"
 )
 
 type imagesOptions struct {
@@ -63,7 +63,7 @@ func runImages(ctx context.Context, g *globals, file string, o imagesOptions) er
 	return errors.Join(g.printImages(r, o.names), failed)
 }
 
-func (g *globals) printImages(r build.Images, names bool) error {
+func (g *globals) printImages(r builder.Images, names bool) error {
 	if g.JSON {
 		return g.PrintJSON(r)
 	}
@@ -99,7 +99,7 @@ func newSandboxCmd(g *globals) *cobra.Command {
 		Hidden: true,
 		Args:   takes(),
 		RunE: func(*cobra.Command, []string) error {
-			tasks := build.Tasks()
+			tasks := builder.Tasks()
 			maps.Copy(tasks, charts.Tasks())
 			return tasks.Run(g.In, g.Out)
 		},

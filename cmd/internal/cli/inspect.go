@@ -10,11 +10,11 @@ import (
 	"github.com/opencontainers/go-digest"
 	"github.com/spf13/cobra"
 
-	"github.com/kkbundle/kkbundle/build"
+	"github.com/kkbundle/kkbundle/builder"
 	"github.com/kkbundle/kkbundle/bundle"
-	"github.com/kkbundle/kkbundle/closure"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
-	"github.com/kkbundle/kkbundle/plain"
+	"github.com/kkbundle/kkbundle/internal/plain"
+	"github.com/kkbundle/kkbundle/proof/closure"
 )
 
 func newInspectCmd(g *globals) *cobra.Command {
@@ -124,7 +124,7 @@ func runInspectIndex(ctx context.Context, g *globals, path string, login loginFl
 
 func runInspectClosure(ctx context.Context, g *globals, path string, login loginFlags) error {
 	return g.withCatalog(ctx, path, login, func(c *bundle.Catalog) error {
-		r, err := build.ReadClosure(ctx, c)
+		r, err := builder.ReadClosure(ctx, c)
 		if err != nil {
 			return fmt.Errorf("%s: %w", path, err)
 		}

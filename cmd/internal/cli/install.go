@@ -14,13 +14,13 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/kkbundle/kkbundle/build"
+	"github.com/kkbundle/kkbundle/builder"
 	"github.com/kkbundle/kkbundle/cmd/internal/site"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/installer"
 	"github.com/kkbundle/kkbundle/installer/engine"
+	"github.com/kkbundle/kkbundle/internal/plain"
 	"github.com/kkbundle/kkbundle/manifest"
-	"github.com/kkbundle/kkbundle/plain"
 )
 
 type installOptions struct {
@@ -152,10 +152,10 @@ func isDirectory(flag, name string) error {
 	}
 	info, err := os.Stat(name)
 	if err != nil {
-		return &build.InputError{Err: fmt.Errorf("%s %s: %w", flag, name, usage.FileError(err))}
+		return &builder.InputError{Err: fmt.Errorf("%s %s: %w", flag, name, usage.FileError(err))}
 	}
 	if !info.IsDir() {
-		return &build.InputError{Err: fmt.Errorf("%s %s: not a directory", flag, name)}
+		return &builder.InputError{Err: fmt.Errorf("%s %s: not a directory", flag, name)}
 	}
 	return nil
 }

@@ -13,9 +13,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
-	"github.com/kkbundle/kkbundle/disk"
-	"github.com/kkbundle/kkbundle/encryption"
-	"github.com/kkbundle/kkbundle/trust"
+	"github.com/kkbundle/kkbundle/internal/disk"
+	"github.com/kkbundle/kkbundle/proof/encryption"
+	"github.com/kkbundle/kkbundle/proof/trust"
 )
 
 type keygenOptions struct {

@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kkbundle/kkbundle/trust"
-	"github.com/kkbundle/kkbundle/trust/trusttest"
+	"github.com/kkbundle/kkbundle/proof/trust"
+	"github.com/kkbundle/kkbundle/proof/trust/trusttest"
 )
 
 // TestTrustIdentity checks bundles that an identity signed, against the trusted root of the operator's trust file. The Sigstore

@@ -7,7 +7,7 @@ import (
 	"net"
 	"syscall"
 
-	"github.com/kkbundle/kkbundle/plain"
+	"github.com/kkbundle/kkbundle/internal/plain"
 )
 
 // listen opens the TCP address that a flag names. A port in use is named with the way around.

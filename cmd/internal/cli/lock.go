@@ -11,14 +11,14 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/kkbundle/kkbundle/build"
+	"github.com/kkbundle/kkbundle/builder"
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/cmd/internal/terminal"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
-	"github.com/kkbundle/kkbundle/disk"
 	"github.com/kkbundle/kkbundle/fetch"
+	"github.com/kkbundle/kkbundle/internal/disk"
+	"github.com/kkbundle/kkbundle/internal/plain"
 	"github.com/kkbundle/kkbundle/manifest"
-	"github.com/kkbundle/kkbundle/plain"
 )
 
 // fetchFlags are the flags of commands that download.
@@ -76,7 +76,7 @@ func (f *projectFlags) addUpdate(fs *pflag.FlagSet) {
 	fs.BoolVar(&f.update, "update", false, "if the lock does not fit the manifest, look up unchanged items again, too")
 }
 
-func (f *projectFlags) options(g *globals) (o build.Options, err error) {
+func (f *projectFlags) options(g *globals) (o builder.Options, err error) {
 	if o.Level, err = f.compression(); err != nil {
 		return o, err
 	}
@@ -89,14 +89,14 @@ func (f *projectFlags) options(g *globals) (o build.Options, err error) {
 }
 
 // loadProject loads a manifest and prints remarks about its cluster files.
-func (g *globals) loadProject(file string, f projectFlags) (*build.Project, error) {
-	load := build.Load
+func (g *globals) loadProject(file string, f projectFlags) (*builder.Project, error) {
+	load := builder.Load
 	if f.assume {
-		load = build.LoadAssuming
+		load = builder.LoadAssuming
 	}
 	p, err := load(file)
 	if err == nil {
-		err = build.CheckFiles(p.File, p.Manifest)
+		err = builder.CheckFiles(p.File, p.Manifest)
 	}
 	if err != nil {
 		return nil, err
@@ -108,26 +108,26 @@ func (g *globals) loadProject(file string, f projectFlags) (*build.Project, erro
 }
 
 // showBuild returns a function that shows the events of a build.
-func (g *globals) showBuild() func(build.Event) {
+func (g *globals) showBuild() func(builder.Event) {
 	var current atomic.Pointer[terminal.Meter]
-	return func(e build.Event) {
+	return func(e builder.Event) {
 		m := current.Load()
 		switch e.Type {
-		case build.EventBegan:
+		case builder.EventBegan:
 			current.Store(g.NewMeter(e.Phase))
-		case build.EventProgress:
+		case builder.EventProgress:
 			m.Set(e.Done, e.Total)
-			if e.Done > 0 && (e.Phase == build.PhaseResolve || e.Phase == build.PhaseFetch) {
+			if e.Done > 0 && (e.Phase == builder.PhaseResolve || e.Phase == builder.PhaseFetch) {
 				g.downloaded.Store(true)
 			}
-		case build.EventItemBegan:
+		case builder.EventItemBegan:
 			m.Begin(e.Ref)
-		case build.EventItem:
+		case builder.EventItem:
 			m.Finish(e.Ref)
 			g.Item(e.Phase, terminal.ItemName{Kind: e.Kind, Ref: e.Ref, Platform: e.Platform}, e.Err)
-		case build.EventEnded:
+		case builder.EventEnded:
 			m.Stop()
-		case build.EventNote:
+		case builder.EventNote:
 			g.Note("%s", plain.Lines(e.Text))
 		}
 	}
@@ -169,7 +169,7 @@ func runLock(ctx context.Context, g *globals, file string, o projectFlags) error
 	if err != nil {
 		return err
 	}
-	path := build.LockFile(file)
+	path := builder.LockFile(file)
 	if err := checkLockOutput(path); err != nil {
 		return err
 	}
@@ -203,9 +203,9 @@ func checkLockOutput(path string) error {
 	if !occupied(path) {
 		return nil
 	}
-	data, err := build.ReadLock(path)
+	data, err := builder.ReadLock(path)
 	if err == nil && !manifest.IsLock(data) {
-		err = &build.InputError{Err: fmt.Errorf("%s exists and is not a lock file: rename or remove it", path)}
+		err = &builder.InputError{Err: fmt.Errorf("%s exists and is not a lock file: rename or remove it", path)}
 	}
 	return err
 }

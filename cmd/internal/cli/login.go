@@ -15,12 +15,12 @@ import (
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/spf13/cobra"
 
-	"github.com/kkbundle/kkbundle/build"
+	"github.com/kkbundle/kkbundle/builder"
 	"github.com/kkbundle/kkbundle/cmd/internal/terminal"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
-	"github.com/kkbundle/kkbundle/logins"
-	"github.com/kkbundle/kkbundle/plain"
+	"github.com/kkbundle/kkbundle/internal/plain"
 	"github.com/kkbundle/kkbundle/registry"
+	"github.com/kkbundle/kkbundle/web/logins"
 )
 
 func newLoginCmd(g *globals) *cobra.Command {
@@ -163,7 +163,7 @@ func registryKey(host string) (address, key string, err error) {
 func dockerConfig() (*configfile.ConfigFile, error) {
 	file, err := config.Load(config.Dir())
 	if err != nil {
-		return nil, &build.InputError{Err: fmt.Errorf("docker's configuration: %w", err)}
+		return nil, &builder.InputError{Err: fmt.Errorf("docker's configuration: %w", err)}
 	}
 	return file, nil
 }

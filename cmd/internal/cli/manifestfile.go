@@ -6,9 +6,9 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/kkbundle/kkbundle/build"
+	"github.com/kkbundle/kkbundle/builder"
+	"github.com/kkbundle/kkbundle/internal/plain"
 	"github.com/kkbundle/kkbundle/manifest"
-	"github.com/kkbundle/kkbundle/plain"
 )
 
 // defaultManifest is the manifest's name in a directory, as init writes it.
@@ -35,9 +35,9 @@ func manifestFile(args []string) (string, error) {
 	case 1:
 		return files[0], nil
 	case 0:
-		return "", &build.InputError{Err: fmt.Errorf("%s has no manifest: name a manifest, or write one with kkbundle init", shownDir(dir))}
+		return "", &builder.InputError{Err: fmt.Errorf("%s has no manifest: name a manifest, or write one with kkbundle init", shownDir(dir))}
 	}
-	return "", &build.InputError{Err: fmt.Errorf("%s has %d manifests: name one of %s", shownDir(dir), len(files), plain.Line(strings.Join(files, ", ")))}
+	return "", &builder.InputError{Err: fmt.Errorf("%s has %d manifests: name one of %s", shownDir(dir), len(files), plain.Line(strings.Join(files, ", ")))}
 }
 
 func shownDir(dir string) string {

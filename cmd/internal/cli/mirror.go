@@ -9,12 +9,12 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/kkbundle/kkbundle/build"
+	"github.com/kkbundle/kkbundle/builder"
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
-	"github.com/kkbundle/kkbundle/hostfile"
-	"github.com/kkbundle/kkbundle/pki"
-	"github.com/kkbundle/kkbundle/plain"
+	"github.com/kkbundle/kkbundle/internal/hostfile"
+	"github.com/kkbundle/kkbundle/internal/pki"
+	"github.com/kkbundle/kkbundle/internal/plain"
 	"github.com/kkbundle/kkbundle/registry/mirror"
 )
 
@@ -151,11 +151,11 @@ func (o *mirrorOptions) target(stdin io.Reader) (mirror.Registry, error) {
 	if o.ca == "" {
 		return r, nil
 	}
-	if r.CA, err = build.ReadFile(o.ca); err != nil {
+	if r.CA, err = builder.ReadFile(o.ca); err != nil {
 		return r, err
 	}
 	if _, err := pki.ParseCertificate(r.CA); err != nil {
-		return r, &build.InputError{Err: fmt.Errorf("CA file %s: %w", o.ca, err)}
+		return r, &builder.InputError{Err: fmt.Errorf("CA file %s: %w", o.ca, err)}
 	}
 	return r, nil
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer"
 	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/host"
-	"github.com/kkbundle/kkbundle/plain"
+	"github.com/kkbundle/kkbundle/internal/plain"
 )
 
 func newNodesCmd(g *globals) *cobra.Command {

@@ -13,7 +13,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	"github.com/spf13/cobra"
 
-	"github.com/kkbundle/kkbundle/build"
+	"github.com/kkbundle/kkbundle/builder"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/fetch"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -187,14 +187,14 @@ func printOutdated(g *globals, r outdatedResult, states map[string]int, all bool
 	return nil
 }
 
-func (g *globals) question(ctx context.Context, path string) (_ *build.Question, err error) {
+func (g *globals) question(ctx context.Context, path string) (_ *builder.Question, err error) {
 	if usage.IsYAML(path) {
-		return build.NewQuestion(path)
+		return builder.NewQuestion(path)
 	}
 	r, err := g.openBundle(path)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, r.Close()) }()
-	return build.BundleQuestion(ctx, r)
+	return builder.BundleQuestion(ctx, r)
 }

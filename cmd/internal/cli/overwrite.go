@@ -10,13 +10,13 @@ import (
 	"github.com/opencontainers/go-digest"
 	"github.com/spf13/pflag"
 
-	"github.com/kkbundle/kkbundle/build"
+	"github.com/kkbundle/kkbundle/builder"
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/bundle/delta"
 	"github.com/kkbundle/kkbundle/bundle/parts"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
-	"github.com/kkbundle/kkbundle/plain"
-	"github.com/kkbundle/kkbundle/provenance"
+	"github.com/kkbundle/kkbundle/internal/plain"
+	"github.com/kkbundle/kkbundle/proof/provenance"
 )
 
 // overwriteHelp is the part of the help of commands that know the bundle before they write it.
@@ -154,7 +154,7 @@ func (o overwrite) statement(path string) error {
 	if o.force || !occupied(path) {
 		return nil
 	}
-	if data, err := build.ReadFile(path); err == nil {
+	if data, err := builder.ReadFile(path); err == nil {
 		if _, err := provenance.Parse(data); err == nil {
 			return nil
 		}

@@ -11,14 +11,14 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/kkbundle/kkbundle/build"
+	"github.com/kkbundle/kkbundle/builder"
 	"github.com/kkbundle/kkbundle/cmd/internal/site"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
-	"github.com/kkbundle/kkbundle/disk"
 	"github.com/kkbundle/kkbundle/installer"
 	"github.com/kkbundle/kkbundle/installer/precheck"
+	"github.com/kkbundle/kkbundle/internal/disk"
+	"github.com/kkbundle/kkbundle/internal/plain"
 	"github.com/kkbundle/kkbundle/manifest"
-	"github.com/kkbundle/kkbundle/plain"
 )
 
 type precheckOptions struct {
@@ -106,7 +106,7 @@ func runPrecheck(ctx context.Context, g *globals, path string, o precheckOptions
 	}
 	if o.replay != "" {
 		if options.Recorded, err = precheck.OpenRecording(o.replay); err != nil {
-			return &build.InputError{Err: err}
+			return &builder.InputError{Err: err}
 		}
 	}
 	p := g.NewVisitPrinter(s.Visits(), o.replay == "")
@@ -283,7 +283,7 @@ func (f rulesFlag) read() (*manifest.PrecheckRules, error) {
 	if f.rules == "" {
 		return nil, nil
 	}
-	data, err := build.ReadFile(f.rules)
+	data, err := builder.ReadFile(f.rules)
 	if err != nil {
 		return nil, err
 	}

@@ -9,13 +9,13 @@ import (
 
 	"github.com/opencontainers/go-digest"
 
-	"github.com/kkbundle/kkbundle/build"
+	"github.com/kkbundle/kkbundle/builder"
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/bundle/parts"
-	"github.com/kkbundle/kkbundle/disk"
-	"github.com/kkbundle/kkbundle/plain"
-	"github.com/kkbundle/kkbundle/provenance"
-	"github.com/kkbundle/kkbundle/trust"
+	"github.com/kkbundle/kkbundle/internal/disk"
+	"github.com/kkbundle/kkbundle/internal/plain"
+	"github.com/kkbundle/kkbundle/proof/provenance"
+	"github.com/kkbundle/kkbundle/proof/trust"
 )
 
 // Suffixes of the provenance of NAME.kkb: as build writes it, and signed.
@@ -53,7 +53,7 @@ type provenanceFile struct {
 
 // readProvenanceFile reads a statement without checking its signature.
 func readProvenanceFile(file string) (provenanceFile, error) {
-	data, err := build.ReadFile(file)
+	data, err := builder.ReadFile(file)
 	if err != nil {
 		return provenanceFile{}, err
 	}
@@ -65,7 +65,7 @@ func readProvenanceFile(file string) (provenanceFile, error) {
 		return provenanceFile{statement, data}, nil
 	}
 	_, err = provenance.Parse(data)
-	return provenanceFile{}, &build.InputError{Err: fmt.Errorf("%s: %w", file, err)}
+	return provenanceFile{}, &builder.InputError{Err: fmt.Errorf("%s: %w", file, err)}
 }
 
 // builtResult is the provenance in the output of verify.
@@ -125,7 +125,7 @@ func (g *globals) checkProvenance(ctx context.Context, path, file string, identi
 		err = s.About(identity)
 	}
 	if err != nil {
-		return nil, &build.InputError{Err: fmt.Errorf("%s: %w", file, err)}
+		return nil, &builder.InputError{Err: fmt.Errorf("%s: %w", file, err)}
 	}
 	d := s.Predicate.BuildDefinition
 	r.Manifest = digest.NewDigestFromEncoded(digest.SHA256, d.ExternalParameters.Manifest.Digest["sha256"])
@@ -175,7 +175,7 @@ func signProvenance(ctx context.Context, g *globals, path string, o signOptions)
 		err = s.About(out.Digest)
 	}
 	if err != nil {
-		return &build.InputError{Err: fmt.Errorf("%s: %w", base+provenanceSuffix, err)}
+		return &builder.InputError{Err: fmt.Errorf("%s: %w", base+provenanceSuffix, err)}
 	}
 	if exists(out.Path) && !o.force {
 		return fmt.Errorf("%s exists: move it away, or replace it with --force", out.Path)

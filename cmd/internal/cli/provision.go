@@ -8,11 +8,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/kkbundle/kkbundle/build"
+	"github.com/kkbundle/kkbundle/builder"
 	"github.com/kkbundle/kkbundle/cmd/internal/site"
 	"github.com/kkbundle/kkbundle/installer"
+	"github.com/kkbundle/kkbundle/installer/provision"
 	"github.com/kkbundle/kkbundle/manifest"
-	"github.com/kkbundle/kkbundle/provision"
 )
 
 type provisionOptions struct {
@@ -89,14 +89,14 @@ func readProgram(g *globals, file, hostname string) (*provision.Program, error) 
 		file = "standard input"
 		data, err = io.ReadAll(io.LimitReader(g.In, manifest.MaxFileSize+1))
 	} else {
-		data, err = build.ReadFile(file)
+		data, err = builder.ReadFile(file)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("bootstrap document: %w", err)
 	}
 	program, err := provision.Parse(file, data, hostname)
 	if err != nil {
-		return nil, &build.InputError{Err: err}
+		return nil, &builder.InputError{Err: err}
 	}
 	return program, nil
 }

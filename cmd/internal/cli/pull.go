@@ -9,13 +9,13 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/kkbundle/kkbundle/build"
+	"github.com/kkbundle/kkbundle/builder"
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/bundle/pull"
 	"github.com/kkbundle/kkbundle/cmd/internal/terminal"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
+	"github.com/kkbundle/kkbundle/internal/plain"
 	"github.com/kkbundle/kkbundle/manifest"
-	"github.com/kkbundle/kkbundle/plain"
 )
 
 type pullOptions struct {
@@ -143,7 +143,7 @@ func (o *pullOptions) library(g *globals, address string) (lib pull.Options, err
 		},
 		Check: func(x bundle.Index, signatures []string, read func(string) ([]byte, error)) error {
 			if len(g.trust.signatures) > 0 {
-				signatures, read = g.trust.signatures, build.ReadFile
+				signatures, read = g.trust.signatures, builder.ReadFile
 			}
 			n := signaturesOf{name: at.String(), none: "it was published without a signature", read: read, list: func() ([]string, error) { return signatures, nil }}
 			_, err := g.checkSignatures(n, x)

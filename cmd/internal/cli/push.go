@@ -13,13 +13,13 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/kkbundle/kkbundle/build"
+	"github.com/kkbundle/kkbundle/builder"
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/bundle/transfer"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
-	"github.com/kkbundle/kkbundle/disk"
+	"github.com/kkbundle/kkbundle/internal/disk"
+	"github.com/kkbundle/kkbundle/internal/plain"
 	"github.com/kkbundle/kkbundle/manifest"
-	"github.com/kkbundle/kkbundle/plain"
 	"github.com/kkbundle/kkbundle/registry"
 	"github.com/kkbundle/kkbundle/registry/harbor"
 )
@@ -217,7 +217,7 @@ func (h *harborFlags) check() error {
 		return err
 	}
 	var have robotAccount
-	data, err := build.ReadFile(h.robotFile)
+	data, err := builder.ReadFile(h.robotFile)
 	if err == nil && (json.Unmarshal(data, &have) != nil || have.Secret == "") {
 		err = usage.Errorf("%s exists and is not a file of --robot-file: name another file", plain.Line(h.robotFile))
 	}

@@ -20,12 +20,12 @@ import (
 
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/fetch"
-	"github.com/kkbundle/kkbundle/logins"
+	"github.com/kkbundle/kkbundle/internal/plain"
 	"github.com/kkbundle/kkbundle/manifest"
-	"github.com/kkbundle/kkbundle/plain"
 	"github.com/kkbundle/kkbundle/registry"
 	"github.com/kkbundle/kkbundle/registry/serve"
 	"github.com/kkbundle/kkbundle/web/dial"
+	"github.com/kkbundle/kkbundle/web/logins"
 )
 
 func newRegistryCmd(g *globals) *cobra.Command {

@@ -14,11 +14,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/kkbundle/kkbundle/build"
+	"github.com/kkbundle/kkbundle/builder"
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/bundle/extract"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
-	"github.com/kkbundle/kkbundle/hostfile"
+	"github.com/kkbundle/kkbundle/internal/hostfile"
 	"github.com/kkbundle/kkbundle/registry/serve"
 	"github.com/kkbundle/kkbundle/registry/service"
 )
@@ -89,7 +89,7 @@ func runRegistryInstall(cmd *cobra.Command, g *globals, args []string, o registr
 	install.Program = own
 	if o.config != "" {
 		install.Tool = own
-		if install.Config, err = build.ReadFile(o.config); err != nil {
+		if install.Config, err = builder.ReadFile(o.config); err != nil {
 			return err
 		}
 		g.trust.unrecorded = o.dryRun

@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/kkbundle/kkbundle/installer"
-	"github.com/kkbundle/kkbundle/plain"
+	"github.com/kkbundle/kkbundle/internal/plain"
 )
 
 // rehearsal is the JSON output of upgrade --plan.

@@ -10,11 +10,11 @@ import (
 	"github.com/opencontainers/go-digest"
 	"github.com/spf13/cobra"
 
-	"github.com/kkbundle/kkbundle/build"
+	"github.com/kkbundle/kkbundle/builder"
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
-	"github.com/kkbundle/kkbundle/disk"
-	"github.com/kkbundle/kkbundle/trust"
+	"github.com/kkbundle/kkbundle/internal/disk"
+	"github.com/kkbundle/kkbundle/proof/trust"
 )
 
 type signOptions struct {
@@ -138,7 +138,7 @@ func (g *globals) indexOf(path string) ([]byte, error) {
 
 // readPrivateKey reads a key. It warns if only the file's permissions protect the key.
 func (g *globals) readPrivateKey(ctx context.Context, file string, stdin bool) (*trust.PrivateKey, error) {
-	data, err := build.ReadFile(file)
+	data, err := builder.ReadFile(file)
 	if err != nil {
 		return nil, err
 	}
@@ -148,7 +148,7 @@ func (g *globals) readPrivateKey(ctx context.Context, file string, stdin bool) (
 	case errors.As(err, &wrong), ctx.Err() != nil:
 		return nil, err
 	case err != nil:
-		return nil, &build.InputError{Err: fmt.Errorf("private key %s: %w", file, err)}
+		return nil, &builder.InputError{Err: fmt.Errorf("private key %s: %w", file, err)}
 	case key.Encrypted():
 		return key, nil
 	}
@@ -167,7 +167,7 @@ func signedBefore(file string, key *trust.PublicKey, artifact []byte, replace bo
 	if !exists(file) {
 		return false, nil
 	}
-	data, err := build.ReadFile(file)
+	data, err := builder.ReadFile(file)
 	if err == nil {
 		if _, err := trust.VerifyBlob([]*trust.PublicKey{key}, data, artifact); err == nil {
 			return true, nil
@@ -196,7 +196,7 @@ func staleSignatures(path string, x bundle.Index) []string {
 	}
 	var lines []string
 	for _, file := range files {
-		data, err := build.ReadFile(file)
+		data, err := builder.ReadFile(file)
 		if err == nil {
 			_, err = trust.VerifyBlob(nil, data, artifact)
 		}

@@ -11,8 +11,8 @@ import (
 	"github.com/opencontainers/go-digest"
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"github.com/kkbundle/kkbundle/trust"
-	"github.com/kkbundle/kkbundle/trust/trusttest"
+	"github.com/kkbundle/kkbundle/proof/trust"
+	"github.com/kkbundle/kkbundle/proof/trust/trusttest"
 )
 
 type signersKey struct{}

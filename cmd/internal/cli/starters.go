@@ -13,11 +13,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/kkbundle/kkbundle/build"
+	"github.com/kkbundle/kkbundle/builder"
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/cmd/internal/site"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
-	"github.com/kkbundle/kkbundle/disk"
+	"github.com/kkbundle/kkbundle/internal/disk"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
@@ -139,7 +139,7 @@ func (s starter) check(content map[string][]byte) error {
 	if err != nil {
 		return err
 	}
-	_, err = build.CheckVersions(bundle.DocumentCluster, c.WithDefaults(), catalog.Options{Platforms: s.Platforms})
+	_, err = builder.CheckVersions(bundle.DocumentCluster, c.WithDefaults(), catalog.Options{Platforms: s.Platforms})
 	return errors.Join(err, fit(inv, c))
 }
 

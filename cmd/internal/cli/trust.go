@@ -11,10 +11,10 @@ import (
 	"github.com/opencontainers/go-digest"
 	"github.com/spf13/pflag"
 
-	"github.com/kkbundle/kkbundle/build"
+	"github.com/kkbundle/kkbundle/builder"
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
-	"github.com/kkbundle/kkbundle/trust"
+	"github.com/kkbundle/kkbundle/proof/trust"
 )
 
 const (
@@ -128,7 +128,7 @@ func (s *signed) by() string {
 // checkTrust returns the valid signature of a bundle by a trusted key. It returns nil with a warning for a signed bundle without trusted
 // keys, and for an unsigned one if no signature is demanded. The index must be of the handle that is read later: the signature covers its digests.
 func (g *globals) checkTrust(path string, index bundle.Index) (*signed, error) {
-	n := signaturesOf{name: bundleName(path), read: build.ReadFile, list: func() ([]string, error) { return g.trust.sidecars(path) }}
+	n := signaturesOf{name: bundleName(path), read: builder.ReadFile, list: func() ([]string, error) { return g.trust.sidecars(path) }}
 	n.none = "standard input has no signature: name it with --signature"
 	if path != standardStream {
 		n.none = fmt.Sprintf("there is no %s", sidecarName(path, ""))
@@ -218,7 +218,7 @@ func (o *trustOptions) sidecars(path string) ([]string, error) {
 		}
 	}
 	if len(files) > maxSidecars {
-		return nil, &build.InputError{Err: fmt.Errorf("%s has %d signatures beside it; at most %d are read: name one with --signature", path, len(files), maxSidecars)}
+		return nil, &builder.InputError{Err: fmt.Errorf("%s has %d signatures beside it; at most %d are read: name one with --signature", path, len(files), maxSidecars)}
 	}
 	return files, nil
 }

@@ -19,7 +19,7 @@ import (
 func TestOneWayIn(t *testing.T) {
 	t.Parallel()
 	var files []string
-	for _, pattern := range []string{"*.go", "../site/*.go", "../../../build/*.go", "../../../bundle/extract/*.go", "../../../bundle/pull/*.go", "../../../bundle/diff/*.go"} {
+	for _, pattern := range []string{"*.go", "../site/*.go", "../../../builder/*.go", "../../../bundle/extract/*.go", "../../../bundle/pull/*.go", "../../../bundle/diff/*.go"} {
 		more, err := filepath.Glob(pattern)
 		if err != nil {
 			t.Fatal(err)
@@ -33,7 +33,7 @@ func TestOneWayIn(t *testing.T) {
 		"chain.go":                  "opens what deltas are applied to, for openbundle.go; the result is checked",
 		"web.go":                    "checks, as openbundle.go does",
 		"cache.go":                  "reads which blobs to keep, and none of them",
-		"../../../build/closure.go": "looks at the bundle that build has just written",
+		"../../../builder/closure.go": "looks at the bundle that build has just written",
 		"overwrite.go":              "reads which bundle would be replaced",
 		"parts.go":                  "tells whether the parts or their list are wrong, and uses nothing of the bundle",
 		"sign.go":                   "signs the bundle, and needs nobody's signature",

@@ -9,7 +9,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/cmd/internal/cli"
 	"github.com/kkbundle/kkbundle/cmd/internal/terminal"
-	"github.com/kkbundle/kkbundle/trust/trusttest"
+	"github.com/kkbundle/kkbundle/proof/trust/trusttest"
 )
 
 // signing makes a key without a password, and returns where a bundle may be put, what signs it, and the public key's file.

@@ -12,11 +12,11 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/kkbundle/kkbundle/build"
+	"github.com/kkbundle/kkbundle/builder"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/manifest"
-	"github.com/kkbundle/kkbundle/trust"
-	"github.com/kkbundle/kkbundle/trust/keyless"
+	"github.com/kkbundle/kkbundle/proof/trust"
+	"github.com/kkbundle/kkbundle/proof/trust/keyless"
 )
 
 // machineTrust is the machine's trust file. It is beside the configuration of other programs for all users, and not in
@@ -94,7 +94,7 @@ func (g *globals) demands() ([]trusted, error) {
 		return nil, err
 	}
 	if machine.require && machine.empty() {
-		return nil, &build.InputError{Err: fmt.Errorf("%s: require: true without keys: no bundle can be accepted; name the signers' public keys", machine.files[0])}
+		return nil, &builder.InputError{Err: fmt.Errorf("%s: require: true without keys: no bundle can be accepted; name the signers' public keys", machine.files[0])}
 	}
 	own, err := o.ownTrust(g)
 	if err != nil {
@@ -129,7 +129,7 @@ func (g *globals) demands() ([]trusted, error) {
 	case o.require:
 		return nil, usage.Errorf("--require-signature needs a trusted key: name a public key with --trust")
 	default:
-		return nil, &build.InputError{Err: fmt.Errorf("%s: require: true without keys: name the signers' public keys", strings.Join(all.files, " and "))}
+		return nil, &builder.InputError{Err: fmt.Errorf("%s: require: true without keys: name the signers' public keys", strings.Join(all.files, " and "))}
 	}
 	return []trusted{all}, nil
 }
@@ -204,14 +204,14 @@ func readPolicy(file string) (trusted, error) {
 	case errors.Is(err, fs.ErrNotExist):
 		return trusted{}, nil
 	case err != nil:
-		return trusted{}, &build.InputError{Err: fmt.Errorf("trusted keys: %w", err)}
+		return trusted{}, &builder.InputError{Err: fmt.Errorf("trusted keys: %w", err)}
 	}
 	return readTrustFile(file)
 }
 
 // readTrustFile reads a trust file (kind Trust), or a PEM file of public keys.
 func readTrustFile(file string) (trusted, error) {
-	data, err := build.ReadFile(file)
+	data, err := builder.ReadFile(file)
 	if err != nil {
 		return trusted{}, fmt.Errorf("trusted keys: %w", err)
 	}
@@ -237,7 +237,7 @@ func readTrustFile(file string) (trusted, error) {
 	}
 	for _, name := range policy.Keys {
 		name = beside(name)
-		data, err := build.ReadFile(name)
+		data, err := builder.ReadFile(name)
 		if err != nil {
 			return trusted{}, fmt.Errorf("%s: trusted keys: %w", file, err)
 		}
@@ -253,13 +253,13 @@ func readTrustFile(file string) (trusted, error) {
 // signersOf reads the trusted root that vouches for identities. Only a root that the operator has counts, never one that
 // comes with a bundle, which would vouch for itself.
 func signersOf(file string, identities []manifest.TrustIdentity) ([]namedSigner, error) {
-	data, err := build.ReadFile(file)
+	data, err := builder.ReadFile(file)
 	if err != nil {
 		return nil, err
 	}
 	root, err := keyless.ParseRoot(data)
 	if err != nil {
-		return nil, &build.InputError{Err: fmt.Errorf("%s: %w", file, err)}
+		return nil, &builder.InputError{Err: fmt.Errorf("%s: %w", file, err)}
 	}
 	var list []namedSigner
 	for _, one := range identities {
@@ -271,7 +271,7 @@ func signersOf(file string, identities []manifest.TrustIdentity) ([]namedSigner,
 func parseKeys(file string, data []byte) ([]*trust.PublicKey, error) {
 	keys, err := trust.ParsePublicKeys(data)
 	if err != nil {
-		return nil, &build.InputError{Err: fmt.Errorf("trusted keys: %s: %w", file, err)}
+		return nil, &builder.InputError{Err: fmt.Errorf("trusted keys: %s: %w", file, err)}
 	}
 	return keys, nil
 }

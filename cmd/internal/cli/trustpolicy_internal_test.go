@@ -10,7 +10,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/cmd/internal/terminal"
-	"github.com/kkbundle/kkbundle/trust/trusttest"
+	"github.com/kkbundle/kkbundle/proof/trust/trusttest"
 )
 
 // A trustWorld is a machine with trust files, and a signed bundle's index.

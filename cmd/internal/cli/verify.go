@@ -6,10 +6,10 @@ import (
 	"github.com/opencontainers/go-digest"
 	"github.com/spf13/cobra"
 
-	"github.com/kkbundle/kkbundle/build"
+	"github.com/kkbundle/kkbundle/builder"
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
-	"github.com/kkbundle/kkbundle/plain"
+	"github.com/kkbundle/kkbundle/internal/plain"
 )
 
 func newVerifyCmd(g *globals) *cobra.Command {
@@ -70,7 +70,7 @@ func runVerify(ctx context.Context, g *globals, path string, o verifyOptions) er
 		return err
 	}}, func(c *bundle.Catalog) (err error) {
 		if o.closure {
-			r.Needed, err = build.CheckClosure(ctx, path, c)
+			r.Needed, err = builder.CheckClosure(ctx, path, c)
 		}
 		return err
 	})

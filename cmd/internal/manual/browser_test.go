@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kkbundle/kkbundle/browsertest"
 	"github.com/kkbundle/kkbundle/cmd/internal/manual"
+	"github.com/kkbundle/kkbundle/internal/browsertest"
 )
 
 // A hit is a result of the search.

@@ -26,12 +26,12 @@ func areas() []area {
 	return []area{
 		{"Command line", []string{"cmd/internal/usage"}, "64", true},
 		{"Manifest, cluster file, inventory, lock, catalog", []string{"manifest", "cmd/internal/site"}, "10", true},
-		{"Files of other tools", []string{"convert", "manifest/kubekey", "provision"}, "10", true},
-		{"Build: items, charts, completeness", []string{"build", "closure", "discover", "sbom", "provenance"}, "10, 18 or 21", true},
+		{"Files of other tools", []string{"convert", "manifest/kubekey", "installer/provision"}, "10", true},
+		{"Build: items, charts, completeness", []string{"builder", "proof", "discover"}, "10, 18 or 21", true},
 		{"Build: downloads", []string{"fetch", "charts"}, "14", true},
 		{"Build: operating system packages", []string{"fetch/packages"}, "14", false},
-		{"Bundles and their parts", []string{"bundle", "disk", "capped"}, "11 or 1", true},
-		{"Signatures and encryption", []string{"trust", "encryption", "pki"}, "20, 24 or 1", false},
+		{"Bundles and their parts", []string{"bundle", "internal/disk", "internal/capped"}, "11 or 1", true},
+		{"Signatures and encryption", []string{"proof/trust", "proof/encryption", "internal/pki"}, "20, 24 or 1", false},
 		{"Push and registries", []string{"registry"}, "15", true},
 		{"Registries of kkbundle", []string{"registry/service", "registry/embedded", "registry/worker", "registry/dirlock", "registry/serve", "registry/htpasswd", "registry/httpd", "registry/mirror"}, "1", true},
 		{"Connections to hosts", []string{"installer/host"}, "13", true},
@@ -39,7 +39,7 @@ func areas() []area {
 		{"Install, upgrade, nodes, reset", []string{"installer"}, "16", true},
 		{"The helper on hosts", []string{"installer/node"}, "16", false},
 		{"Health", []string{"installer/health", "installer/diagnose"}, "23", true},
-		{"Other commands", []string{"cmd", "hostfile", "plain"}, "1", true},
+		{"Other commands", []string{"cmd", "internal"}, "1", true},
 	}
 }
 

@@ -12,7 +12,7 @@ import (
 
 	"github.com/opencontainers/go-digest"
 
-	"github.com/kkbundle/kkbundle/disk"
+	"github.com/kkbundle/kkbundle/internal/disk"
 )
 
 const (

@@ -23,9 +23,9 @@ import (
 	"github.com/opencontainers/go-digest"
 	"github.com/package-url/packageurl-go"
 
-	"github.com/kkbundle/kkbundle/disk"
-	"github.com/kkbundle/kkbundle/provenance"
-	"github.com/kkbundle/kkbundle/trust"
+	"github.com/kkbundle/kkbundle/internal/disk"
+	"github.com/kkbundle/kkbundle/proof/provenance"
+	"github.com/kkbundle/kkbundle/proof/trust"
 )
 
 const (

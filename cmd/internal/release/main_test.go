@@ -16,8 +16,8 @@ import (
 	cdx "github.com/CycloneDX/cyclonedx-go"
 	"github.com/opencontainers/go-digest"
 
-	"github.com/kkbundle/kkbundle/provenance"
-	"github.com/kkbundle/kkbundle/trust"
+	"github.com/kkbundle/kkbundle/proof/provenance"
+	"github.com/kkbundle/kkbundle/proof/trust"
 )
 
 // dist builds the helper as a release's program, from a copy of the sources in another directory, and releases it.

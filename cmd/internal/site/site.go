@@ -14,7 +14,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/kkbundle/kkbundle/build"
+	"github.com/kkbundle/kkbundle/builder"
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/cmd/internal/helper"
 	"github.com/kkbundle/kkbundle/cmd/internal/terminal"
@@ -23,9 +23,9 @@ import (
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/precheck"
 	"github.com/kkbundle/kkbundle/installer/task"
+	"github.com/kkbundle/kkbundle/internal/plain"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/kubekey"
-	"github.com/kkbundle/kkbundle/plain"
 )
 
 // Flags are the flags of commands that work on hosts.
@@ -51,7 +51,7 @@ func (f *Flags) check() error {
 	}
 	for _, name := range f.knownHosts {
 		if _, err := os.Stat(name); err != nil && !f.acceptNew {
-			return &build.InputError{Err: fmt.Errorf("--known-hosts %s: %w", name, usage.FileError(err))}
+			return &builder.InputError{Err: fmt.Errorf("--known-hosts %s: %w", name, usage.FileError(err))}
 		}
 	}
 	return nil
@@ -132,7 +132,7 @@ func (s *Site) Close() error {
 }
 
 func (s *Site) readCluster(ctx context.Context, file string) error {
-	read := build.ReadFile
+	read := builder.ReadFile
 	name := file
 	dir := filepath.Dir(file)
 	if file == "" {
@@ -141,7 +141,7 @@ func (s *Site) readCluster(ctx context.Context, file string) error {
 		}
 		if s.Bundle == nil && s.ClusterOptional {
 			s.Cluster, s.AnyCluster = anyCluster(s.Inventory), true
-			s.values = build.ReadFile
+			s.values = builder.ReadFile
 			return nil
 		}
 		if s.Bundle == nil {
@@ -149,7 +149,7 @@ func (s *Site) readCluster(ctx context.Context, file string) error {
 		}
 		name, dir = bundle.DocumentCluster, ""
 		if _, ok := s.Bundle.Find(bundle.KindManifest, name, ""); !ok {
-			return &build.InputError{Err: errors.New("the bundle was built without a cluster file: name one with -c")}
+			return &builder.InputError{Err: errors.New("the bundle was built without a cluster file: name one with -c")}
 		}
 		read = func(ref string) ([]byte, error) { return s.Bundle.Document(ctx, bundle.KindManifest, ref) }
 	}
@@ -167,14 +167,14 @@ func (s *Site) readCluster(ctx context.Context, file string) error {
 		}
 	}
 	s.Cluster = c.WithDefaults()
-	if s.Cluster.Catalogs, err = build.ReadCatalogs(c, read, dir); err != nil {
+	if s.Cluster.Catalogs, err = builder.ReadCatalogs(c, read, dir); err != nil {
 		return err
 	}
 	if s.Cluster.Base, err = s.carriedCatalog(ctx); err != nil {
 		return err
 	}
 	if s.Bundle != nil {
-		listed, err := build.LockedKubeadm(ctx, &s.Bundle.Catalog)
+		listed, err := builder.LockedKubeadm(ctx, &s.Bundle.Catalog)
 		if err != nil {
 			return err
 		}
@@ -189,7 +189,7 @@ func (s *Site) carriedCatalog(ctx context.Context) (*manifest.Catalog, error) {
 	if s.Bundle == nil {
 		return nil, nil //nolint:nilnil // the program's own counts
 	}
-	k, err := build.CarriedCatalog(ctx, &s.Bundle.Catalog)
+	k, err := builder.CarriedCatalog(ctx, &s.Bundle.Catalog)
 	if _, whole := s.Bundle.Find(bundle.KindManifest, bundle.DocumentCluster, ""); err == nil && k == nil && whole {
 		s.console.Note("the bundle carries no catalog (an earlier kkbundle built it): versions come from the catalog of this kkbundle")
 	}
@@ -347,7 +347,7 @@ func given(what, env, file string, held manifest.Secret) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		data, err := build.ReadFile(path)
+		data, err := builder.ReadFile(path)
 		return strings.TrimRight(string(data), "\r\n"), err
 	}
 	return held.Reveal(), nil
@@ -381,7 +381,7 @@ func ReadInventory(console *terminal.Console, file string) (*manifest.Inventory,
 	if file == "" {
 		return nil, usage.Errorf("name the hosts with -i INVENTORY")
 	}
-	data, err := build.ReadFile(file)
+	data, err := builder.ReadFile(file)
 	if err != nil {
 		return nil, err
 	}
@@ -398,7 +398,7 @@ func parseCluster(console *terminal.Console, file string, data []byte, settings 
 
 // ReadCluster reads a cluster file of kkbundle or KubeKey, with remarks as in ReadInventory.
 func ReadCluster(console *terminal.Console, file string, settings []string) (*manifest.Cluster, error) {
-	data, err := build.ReadFile(file)
+	data, err := builder.ReadFile(file)
 	if err != nil {
 		return nil, err
 	}

@@ -19,8 +19,8 @@ import (
 	"golang.org/x/term"
 
 	"github.com/kkbundle/kkbundle/fetch"
+	"github.com/kkbundle/kkbundle/internal/plain"
 	"github.com/kkbundle/kkbundle/manifest"
-	"github.com/kkbundle/kkbundle/plain"
 )
 
 // Streams are a command's standard streams. Results go to Out; progress, warnings and errors to Err.

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/kkbundle/kkbundle/plain"
+	"github.com/kkbundle/kkbundle/internal/plain"
 )
 
 // eventInterval is the shortest time between two progress events of a phase.

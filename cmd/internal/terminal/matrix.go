@@ -15,7 +15,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/kkbundle/kkbundle/installer/task"
-	"github.com/kkbundle/kkbundle/plain"
+	"github.com/kkbundle/kkbundle/internal/plain"
 )
 
 // A matrix shows a run of the installer on a terminal: a row for each host with its phases and its current task. Text written

@@ -10,7 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/kkbundle/kkbundle/installer/task"
-	"github.com/kkbundle/kkbundle/plain"
+	"github.com/kkbundle/kkbundle/internal/plain"
 )
 
 func testView(hosts int) (*matrixView, time.Time) {

@@ -22,7 +22,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	"github.com/kkbundle/kkbundle/deploy/incluster/inpod"
-	"github.com/kkbundle/kkbundle/pki"
+	"github.com/kkbundle/kkbundle/internal/pki"
 )
 
 func TestUnpack(t *testing.T) {

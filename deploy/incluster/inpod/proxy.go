@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/kkbundle/kkbundle/capped"
+	"github.com/kkbundle/kkbundle/internal/capped"
 )
 
 // ServerName is the name in the registry's certificate.

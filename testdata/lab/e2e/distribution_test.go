@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kkbundle/kkbundle/plain"
+	"github.com/kkbundle/kkbundle/internal/plain"
 	"github.com/kkbundle/kkbundle/testdata/lab/hosts"
 )
 

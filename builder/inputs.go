@@ -1,0 +1,372 @@
+package builder
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+
+	"github.com/opencontainers/go-digest"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/charts"
+	"github.com/kkbundle/kkbundle/discover/kustomize"
+	"github.com/kkbundle/kkbundle/internal/plain"
+	"github.com/kkbundle/kkbundle/manifest"
+)
+
+// maxMatches bounds the files that the patterns under manifests match.
+const maxMatches = 10_000
+
+// beside resolves a path of the manifest.
+func (p *Project) beside(name string) string {
+	if filepath.IsAbs(name) {
+		return name
+	}
+	return filepath.Join(p.dir, filepath.FromSlash(name))
+}
+
+// matches expands the patterns under manifests into files and kustomize directories, sorted. It leaves out kkbundle's own
+// files. The error joins every problem.
+func (p *Project) matches() (files, dirs []string, err error) {
+	if len(p.Manifest.Manifests) == 0 {
+		return nil, nil, nil
+	}
+	root, err := os.OpenRoot(cmp.Or(p.dir, "."))
+	if err != nil {
+		return nil, nil, err
+	}
+	defer root.Close()
+	var errs []error
+	for i, pattern := range p.Manifest.Manifests {
+		names, err := fs.Glob(root.FS(), path.Clean(pattern))
+		refuse := func(err error) {
+			errs = append(errs, p.Manifest.Problem(fmt.Sprintf("manifests[%d]", i), pattern+": "+err.Error()))
+		}
+		switch {
+		case err != nil:
+			refuse(err)
+		case len(names) == 0:
+			refuse(errors.New("no file and no directory matches"))
+		}
+		for _, name := range names {
+			isDir, refused := isKustomization(root, name)
+			switch {
+			case refused != nil:
+				refuse(refused)
+			case isDir:
+				dirs = append(dirs, name)
+			case !p.ownFile(name):
+				files = append(files, name)
+			}
+		}
+	}
+	if len(files)+len(dirs) > maxMatches {
+		errs = append(errs, fmt.Errorf("%s: manifests: more than %d files match", p.File, maxMatches))
+	}
+	slices.Sort(files)
+	slices.Sort(dirs)
+	return slices.Compact(files), slices.Compact(dirs), errors.Join(errs...)
+}
+
+// isKustomization reports whether name is a directory with a kustomization, and not a file. Anything else is an error.
+func isKustomization(root *os.Root, name string) (bool, error) {
+	info, err := root.Stat(name)
+	switch {
+	case err != nil:
+		return false, err
+	case kustomize.IsFile(path.Base(name)):
+		return false, fmt.Errorf("%s is a kustomization: name its directory", name)
+	case info.Mode().IsRegular():
+		return false, nil
+	case !info.IsDir():
+		return false, fmt.Errorf("%s is neither a file nor a directory", name)
+	}
+	entries, err := fs.ReadDir(root.FS(), name)
+	if err == nil && !slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return kustomize.IsFile(e.Name()) }) {
+		err = fmt.Errorf("%s is a directory without a kustomization.yaml: write %s", name, path.Join(name, "*.yaml"))
+	}
+	return true, err
+}
+
+// ownFile reports whether a file is the manifest, its lock, or one of its cluster files or, once these were read, catalogs.
+func (p *Project) ownFile(name string) bool {
+	own := []string{filepath.Base(p.File), filepath.Base(LockFile(p.File))}
+	for _, file := range p.Manifest.ClusterFiles() {
+		own = append(own, path.Clean(filepath.ToSlash(file)))
+	}
+	return slices.Contains(own, name) || slices.Contains(p.catalogs, name)
+}
+
+// yamlJobs returns one job for all YAML files and one for each kustomize directory.
+func (f *finder) yamlJobs() (jobs []findJob, problems []string) {
+	files, dirs, err := f.matches()
+	if err != nil {
+		return nil, []string{err.Error()}
+	}
+	files = append(files, f.applied...)
+	slices.Sort(files)
+	files = slices.Compact(files)
+	var request findRequest
+	total := 0
+	for _, name := range files {
+		data, err := ReadFile(f.beside(name))
+		if err != nil {
+			problems = append(problems, err.Error())
+			continue
+		}
+		if total += len(data); total > charts.MaxRendered {
+			return nil, append(problems, fmt.Sprintf("%s: manifests: the files have more than %s", f.File, plain.Size(charts.MaxRendered)))
+		}
+		request.YAML = append(request.YAML, charts.ValuesFile{Name: name, Data: data})
+		f.seen.inputs = append(f.seen.inputs, inputOf(name, data))
+	}
+	if len(files) > 0 {
+		jobs = append(jobs, findJob{request: request})
+	}
+	root, err := filepath.Abs(cmp.Or(f.dir, ".")) // the child works in a directory of its own
+	if err != nil && len(dirs) > 0 {
+		return nil, append(problems, err.Error())
+	}
+	for _, dir := range dirs {
+		k := kustomizeRequest{Root: root, Dir: dir}
+		jobs = append(jobs, findJob{request: findRequest{Source: "kustomization " + dir, Kustomize: &k}})
+	}
+	return jobs, problems
+}
+
+func inputOf(name string, data []byte) manifest.Input {
+	return manifest.Input{Path: name, Digest: digest.FromBytes(data)}
+}
+
+// inputsOf records files as inputs of the lock.
+func (f *finder) inputsOf(names []string) (problems []string) {
+	for _, name := range names {
+		d, err := f.digestOf(name)
+		if err != nil {
+			problems = append(problems, fmt.Sprintf("%s: %v", name, err))
+			continue
+		}
+		f.seen.inputs = append(f.seen.inputs, manifest.Input{Path: name, Digest: d})
+	}
+	return problems
+}
+
+// digestOf returns the digest of a file, or of the archive of a chart directory.
+func (p *Project) digestOf(name string) (digest.Digest, error) {
+	at := p.beside(name)
+	info, err := os.Stat(at)
+	if err != nil {
+		return "", err
+	}
+	d := digest.SHA256.Digester()
+	if info.IsDir() {
+		c, err := charts.LoadDir(at)
+		if err != nil {
+			return "", err
+		}
+		if err := c.Archive(d.Hash()); err != nil {
+			return "", err
+		}
+		return d.Digest(), nil
+	}
+	file, err := os.Open(at)
+	if err != nil {
+		return "", err
+	}
+	defer file.Close()
+	if _, err := io.Copy(d.Hash(), file); err != nil {
+		return "", err
+	}
+	return d.Digest(), nil
+}
+
+// checkInputs compares the files that the lock was made from with their content now. stale describes the difference.
+func (p *Project) checkInputs(l *manifest.Lock) (stale, err error) {
+	files, _, err := p.matches()
+	if err != nil {
+		return nil, &FindError{[]string{err.Error()}}
+	}
+	for _, c := range p.Manifest.Charts {
+		if c.Path != "" && !c.ImagesListed {
+			files = append(files, c.Path)
+		}
+		files = append(files, c.Values...)
+	}
+	files = append(files, p.applied...)
+	own := *l
+	own.Inputs = slices.DeleteFunc(slices.Clone(l.Inputs), isCatalog)
+	return own.CheckInputs(files, func(name string) digest.Digest {
+		d, err := p.digestOf(name)
+		if err != nil {
+			return ""
+		}
+		return d
+	}), nil
+}
+
+// catalogInput returns the catalog of a build with clusters, as an input of the lock.
+func (p *Project) catalogInput() (in manifest.Input, ok bool) {
+	i := slices.IndexFunc(p.extras, func(d bundle.Document) bool { return d.Ref == bundle.DocumentCatalog })
+	if i < 0 {
+		return manifest.Input{}, false
+	}
+	return inputOf(bundle.DocumentCatalog, p.extras[i].Data), true
+}
+
+func isCatalog(in manifest.Input) bool { return in.Path == bundle.DocumentCatalog }
+
+// otherCatalog reports whether a lock was made with another catalog than that of this build. Its items agree all the same:
+// a lock covers everything that the clusters need.
+func (p *Project) otherCatalog(l *manifest.Lock) bool {
+	now, ok := p.catalogInput()
+	i := slices.IndexFunc(l.Inputs, isCatalog)
+	return ok && i >= 0 && l.Inputs[i].Digest != now.Digest
+}
+
+// documents returns the documents of the bundle besides the lock: the files that install reads, and the YAML under manifests.
+func (p *Project) documents(l *manifest.Lock) ([]bundle.Document, error) {
+	list := slices.Clone(p.extras)
+	for _, in := range l.Inputs {
+		if isCatalog(in) || slices.Contains(p.catalogs, in.Path) || p.isValues(in.Path) {
+			continue
+		}
+		data, err := ReadFile(p.beside(in.Path))
+		if err != nil {
+			return nil, err
+		}
+		if digest.FromBytes(data) != in.Digest {
+			return nil, &InputError{fmt.Errorf("%s changed while the bundle was built: build again", in.Path)}
+		}
+		i := slices.IndexFunc(list, func(d bundle.Document) bool { return d.Ref == in.Path })
+		switch {
+		case i < 0:
+			list = append(list, bundle.Document{Kind: bundle.KindManifest, Ref: in.Path, Data: data})
+		case !bytes.Equal(list[i].Data, data):
+			return nil, &InputError{fmt.Errorf("%s is the name of another file in the bundle: rename it", in.Path)}
+		}
+	}
+	return list, nil
+}
+
+// isValues reports whether an input is a local chart, a values file or YAML of a cluster file, and not YAML under manifests.
+func (p *Project) isValues(name string) bool {
+	for _, c := range p.Manifest.Charts {
+		if c.Path == name || slices.Contains(c.Values, name) {
+			return true
+		}
+	}
+	if slices.Contains(p.applied, name) {
+		return true // carried with the cluster file
+	}
+	return slices.ContainsFunc(p.Manifest.Uses, func(use manifest.ChartUse) bool { return slices.Contains(use.Values, name) })
+}
+
+// CheckFiles checks that the files exist that a manifest names. The error joins manifest.Problems, with the place of each name, and an
+// *InputError for each missing cluster file, as of Load.
+func CheckFiles(file string, b *manifest.Bundle) error {
+	p := &Project{File: file, Manifest: b, dir: filepath.Dir(file)}
+	var problems manifest.Problems
+	check := func(path, name string) {
+		if name == "" {
+			return
+		}
+		if _, err := os.Stat(p.beside(name)); err != nil {
+			var list manifest.Problems
+			if errors.As(b.Problem(path, fmt.Sprintf("%s: there is no such file", name)), &list) {
+				problems = append(problems, list...)
+			}
+		}
+	}
+	for i, image := range b.Images {
+		if image.Verify != nil {
+			check(fmt.Sprintf("images[%d].verify.key", i), image.Verify.Key)
+		}
+	}
+	for i, c := range b.Charts {
+		check(fmt.Sprintf("charts[%d].path", i), c.Path)
+		for j, name := range c.Values {
+			check(fmt.Sprintf("charts[%d].values[%d]", i, j), name)
+		}
+		if c.Verify != nil {
+			check(fmt.Sprintf("charts[%d].verify.key", i), c.Verify.Key)
+		}
+	}
+	for i, f := range b.Files {
+		for _, platform := range f.PlatformsIn(b.Platforms) {
+			check(fmt.Sprintf("files[%d].path", i), manifest.Expand(f.Path, platform))
+		}
+	}
+	for i, s := range b.Sources {
+		for _, one := range [][2]string{{"directory", s.Directory}, {"ca", s.CA}, {"cert", s.Cert}, {"key", s.Key}} {
+			check(fmt.Sprintf("sources[%d].%s", i, one[0]), one[1])
+		}
+	}
+	for i, set := range b.Packages {
+		check(fmt.Sprintf("packages[%d].iso", i), set.ISO)
+		check(fmt.Sprintf("packages[%d].keyring", i), set.Keyring)
+		for j, r := range set.Repositories {
+			check(fmt.Sprintf("packages[%d].repositories[%d].keyring", i, j), r.Keyring)
+		}
+	}
+	check("trust.root", b.Trust.Root)
+	for i, a := range b.Deploy {
+		for j, name := range a.Values {
+			check(fmt.Sprintf("deploy[%d].values[%d]", i, j), name)
+		}
+		for j, name := range a.Manifests {
+			check(fmt.Sprintf("deploy[%d].manifests[%d]", i, j), name)
+		}
+	}
+	_, _, err := p.matches()
+	errs := []error{problems.Err(), err}
+	for _, name := range b.ClusterFiles() {
+		_, err := p.clusterFile(name)
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// clusterFile reads a cluster file of the manifest.
+func (p *Project) clusterFile(name string) ([]byte, error) {
+	data, err := ReadFile(p.beside(name))
+	if err != nil {
+		return nil, fmt.Errorf("%s names the cluster file: %w", p.File, err)
+	}
+	return data, nil
+}
+
+// IdleCharts returns the names of charts that the manifest lists and neither deploy nor a cluster installs. Without a cluster there is none.
+func (p *Project) IdleCharts() []string {
+	if len(p.clusters) == 0 {
+		return nil
+	}
+	var idle []string
+	for _, c := range p.charts {
+		name := p.chartName(c)
+		if name != "" && !slices.ContainsFunc(p.Manifest.Uses, func(use manifest.ChartUse) bool { return use.Chart == name }) {
+			idle = append(idle, name)
+		}
+	}
+	return idle
+}
+
+// chartName returns the name of a chart, "" if only its archive has it.
+func (p *Project) chartName(c manifest.Chart) string {
+	if c.Name != "" || c.Path == "" {
+		return c.Name
+	}
+	data, err := ReadFile(filepath.Join(p.beside(c.Path), "Chart.yaml"))
+	var about struct{ Name string }
+	if err != nil || yaml.Unmarshal(data, &about) != nil {
+		return "" // an archive, or an error that resolving reports
+	}
+	return about.Name
+}
