@@ -87,7 +87,6 @@ require (
 	github.com/felixge/httpsnoop v1.0.4 // indirect
 	github.com/fxamacker/cbor/v2 v2.9.1 // indirect
 	github.com/go-errors/errors v1.4.2 // indirect
-	github.com/go-gorp/gorp/v3 v3.1.0 // indirect
 	github.com/go-jose/go-jose/v4 v4.1.4 // indirect
 	github.com/go-logr/logr v1.4.4 // indirect
 	github.com/go-logr/stdr v1.2.2 // indirect
@@ -135,8 +134,6 @@ require (
 	github.com/jedisct1/go-minisign v0.0.0-20211028175153-1c139d1cc84b // indirect
 	github.com/jmoiron/sqlx v1.4.0 // indirect
 	github.com/json-iterator/go v1.1.12 // indirect
-	github.com/lann/builder v0.0.0-20180802200727-47ae307949d0 // indirect
-	github.com/lann/ps v0.0.0-20150810152359-62de8c46ede0 // indirect
 	github.com/letsencrypt/boulder v0.20260309.0 // indirect
 	github.com/lib/pq v1.12.3 // indirect
 	github.com/liggitt/tabwriter v0.0.0-20181228230101-89fcab3d43de // indirect
@@ -218,9 +215,13 @@ require (
 // bundle/regzip repeats two generations of one encoder; a module can have one version of a path, so the older one has another path.
 replace github.com/kkbundle/klauspost-1.17 v1.17.11 => github.com/klauspost/compress v1.17.11
 
-// Distribution imports these packages for settings that kkbundle never makes. internal/stub/README.md says why they are replaced.
+// Distribution and Helm import these packages for settings that kkbundle never makes. internal/stub/README.md says why they are replaced.
 replace (
+	github.com/Masterminds/squirrel => ./internal/stub/squirrel
+	github.com/jmoiron/sqlx => ./internal/stub/sqlx
+	github.com/lib/pq => ./internal/stub/pq
 	github.com/redis/go-redis/extra/redisotel/v9 => ./internal/stub/redisotel
 	github.com/redis/go-redis/v9 => ./internal/stub/redis
+	github.com/rubenv/sql-migrate => ./internal/stub/sqlmigrate
 	go.opentelemetry.io/contrib/exporters/autoexport => ./internal/stub/autoexport
 )
