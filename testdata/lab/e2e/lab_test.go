@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -85,13 +87,31 @@ func start(t *testing.T, want scenario) *thread {
 		t.Fatal(err)
 	}
 	th.lab, th.inventory = lab, lab.InventoryFile()
+	downAtEnd(t, lab.Down)
+	th.noteSystems(t)
+	return th
+}
+
+// downTime is what a busy machine needs to stop a test's hosts.
+const downTime = 90 * time.Second
+
+// downAtEnd stops the hosts of a test at its end, and a little before its time limit: go ends it there without its cleanup, and the hosts
+// would go on running beside all later tests.
+func downAtEnd(t *testing.T, down func(context.Context) error) {
+	t.Helper()
+	once := sync.OnceValue(func() error { return down(context.WithoutCancel(t.Context())) })
+	if limit, limited := t.Deadline(); limited {
+		overtime := time.AfterFunc(time.Until(limit)-downTime, func() {
+			fmt.Fprintf(os.Stderr, "%s is at its time limit: its hosts are stopped\n", t.Name())
+			_ = once() // Cleanup reports it
+		})
+		t.Cleanup(func() { overtime.Stop() })
+	}
 	t.Cleanup(func() {
-		if err := lab.Down(context.WithoutCancel(t.Context())); err != nil {
+		if err := once(); err != nil {
 			t.Errorf("the lab left something behind: %v", err)
 		}
 	})
-	th.noteSystems(t)
-	return th
 }
 
 // noteSystems learns the distributions of the hosts. A test without them leaves no result.

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"context"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -55,11 +54,7 @@ func bootVM(t *testing.T, want scenario, arch string, o vm.Options) *virtual {
 		t.Fatal(err)
 	}
 	t.Logf("boot: %s", time.Since(begin).Round(time.Second))
-	t.Cleanup(func() {
-		if err := machines.Down(context.WithoutCancel(t.Context())); err != nil {
-			t.Errorf("the lab left something behind: %v", err)
-		}
-	})
+	downAtEnd(t, machines.Down)
 	th.lab, th.inventory, th.kind = machines.Lab, machines.InventoryFile(), results.Machines
 	th.noteSystems(t)
 	return &virtual{th, machines}
