@@ -188,7 +188,7 @@ func standIn(t *testing.T, files map[string]string) string {
 	return dir
 }
 
-// TestNetworksOfStandIns has charts of releases that no table lists, where upstream's are not at hand. They are stand-ins: the
+// TestNetworksOfStandIns has charts of releases that no table lists, where upstream's could not be obtained. They are stand-ins: the
 // parts of upstream's charts that name images, and one resource and its definition.
 func TestNetworksOfStandIns(t *testing.T) {
 	t.Parallel()

@@ -84,7 +84,7 @@ func programs(t *testing.T) string {
 }
 
 // TestProgramsAreAskedForSettings: the kubelet and the control plane's programs of the bundle refuse settings that their release does not
-// have, before a host is touched; each is named with its place. Programs that are not at hand are no error, but a note.
+// have, before a host is touched; each is named with its place. Missing programs are a note, not an error.
 func TestProgramsAreAskedForSettings(t *testing.T) {
 	dir := programs(t)
 	const version = "v1.36.3"

@@ -95,7 +95,7 @@ func (r *Reader) piece(b format.Blob, at int64, raw, out *[]byte) ([]byte, error
 }
 
 // content reads and decodes one frame, and returns all f.Size bytes of its content, or nil and an error. raw and out are scratch memory,
-// which grows as needed. The content lies in out's memory, but *out is not the content: a stored frame of a file at hand is read in
+// which grows as needed. The content lies in out's memory, but *out is not the content: a stored frame of a local file is read in
 // place, behind the room for its header.
 func (r *Reader) content(f format.FrameInfo, raw, out *[]byte) ([]byte, error) {
 	if n := int(f.Size); r.atHand && int64(f.Len) == format.StoredLen(int64(n)) {

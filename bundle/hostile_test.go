@@ -84,7 +84,7 @@ func check(ctx context.Context, data []byte) error {
 	return file
 }
 
-// checkFile verifies as from a file at hand, whose stored frames are read in place, and as from one that is not, which must agree.
+// checkFile verifies as from a local file, whose stored frames are read in place, and as from one that is not, which must agree.
 func checkFile(ctx context.Context, data []byte) error {
 	r, err := openBytes(data)
 	if err != nil {

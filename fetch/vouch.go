@@ -6,7 +6,7 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// vouches returns what stands behind a digest that servers publish: upstream, if only upstream's own server can answer
+// vouches returns who vouches for a published digest: upstream, if only upstream's own server can answer
 // and is asked over TLS. It does not depend on which server answered this time, so that a lock can be reproduced.
 func vouches(servers []*peer) manifest.Verification {
 	if len(servers) == 0 || slices.ContainsFunc(servers, func(p *peer) bool { return p.isMirror() || p.plain }) {
@@ -15,7 +15,7 @@ func vouches(servers []*peer) manifest.Verification {
 	return manifest.VerifiedUpstream
 }
 
-// vouchesFor returns what stands behind a file of checksums or an index at an address.
+// vouchesFor returns who vouches for a file of checksums or an index at an address.
 func (w *webFiles) vouchesFor(address string) (manifest.Verification, error) {
 	asked, replaced := w.override(address)
 	places, err := w.network.route(asked)

@@ -191,7 +191,7 @@ func TestK3sRotateKey(t *testing.T) {
 		"a rotation":              {"secrets-encryption: true\n", []string{`{"stage":"start","hashmatch":true}`, `{"stage":"reencrypt_active","hashmatch":false}`, `{"stage":"reencrypt_finished","hashmatch":false}`}, 1, false, ""},
 		"one in progress":         {"secrets-encryption: true\n", []string{`{"stage":"reencrypt_active","hashmatch":false}`, `{"stage":"reencrypt_finished","hashmatch":false}`}, 0, false, ""},
 		"servers not restarted":   {"secrets-encryption: true\n", []string{`{"stage":"reencrypt_finished","hashmatch":false}`}, 0, false, ""},
-		"made without encryption": {"node-name: cp1\n", []string{`{}`}, 0, false, "an earlier release made it"},
+		"made without encryption": {"node-name: cp1\n", []string{`{}`}, 0, false, "it was installed by a kkbundle release that did not encrypt them"},
 		"a rotation that outlasts its command": {"secrets-encryption: true\n", []string{
 			`{"stage":"reencrypt_finished","activekey":"AES-CBC old","hashmatch":true}`, `{"stage":"reencrypt_active","activekey":"AES-CBC new","hashmatch":false}`,
 			`{"stage":"reencrypt_active","activekey":"AES-CBC new","hashmatch":false}`, `{"stage":"reencrypt_finished","activekey":"AES-CBC new","hashmatch":false}`,

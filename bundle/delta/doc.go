@@ -43,7 +43,7 @@
 // first: the offset), and the length. Pieces follow one another in the store. No blob is named twice, no two ranges of a blob overlap,
 // each piece has a range, and no range is empty.
 //
-// If OLD's content was not at hand, but the digests of its blobs were, the section has no blobs: whatever OLD lacks is made.
+// If only the digests of OLD's blobs were known, not its content, the section has no blobs: whatever OLD lacks is made.
 //
 // # Section made
 //

@@ -1,5 +1,5 @@
-// Package pull downloads a published bundle from a registry. It transfers only blobs that are neither in the cache nor in bundles
-// at hand.
+// Package pull downloads a published bundle from a registry. It transfers only blobs that are neither in the cache nor in local
+// bundles.
 package pull
 
 import (

@@ -90,7 +90,7 @@ func RotateKey(ctx context.Context, r *task.Site, each func(ctx context.Context,
 		return err
 	}
 	if !encrypted {
-		return fmt.Errorf("cluster %s does not encrypt Secrets: an earlier release made it, and k3s cannot begin later", r.Cluster.Metadata.Name)
+		return fmt.Errorf("cluster %s does not encrypt Secrets: it was installed by a kkbundle release that did not encrypt them, and k3s cannot begin later", r.Cluster.Metadata.Name)
 	}
 	first := r.FirstControlPlane()
 	before, err := statusOf(ctx, first)

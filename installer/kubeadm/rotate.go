@@ -144,7 +144,7 @@ func RotateKey(ctx context.Context, s *task.Site, each func(ctx context.Context,
 	case err != nil:
 		return err
 	case !guarded:
-		return fmt.Errorf("cluster %s does not encrypt Secrets: an earlier release made it; see docs/site/security.md, Encryption of Secrets", s.Cluster.Metadata.Name)
+		return fmt.Errorf("cluster %s does not encrypt Secrets: it was installed by a kkbundle release that did not encrypt them; see docs/site/security.md, Encryption of Secrets", s.Cluster.Metadata.Name)
 	}
 	r := &rotating{site: s, first: s.FirstControlPlane(), each: each}
 	// Restart the API servers that have not read their host's file yet: a killed run may have written it without the restart.

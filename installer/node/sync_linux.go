@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Parameters of the disk measurement: writes like those of etcd's log, enough of them for the slowest hundredth.
+// Parameters of the disk measurement: writes like those of etcd's log, enough samples for the 99th percentile.
 const (
 	syncBytes  = 2300
 	syncWrites = 2000

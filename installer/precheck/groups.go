@@ -22,20 +22,20 @@ func groupChecks() []Check {
 		},
 		{
 			ID: "etcd-group", Groups: []string{GroupEtcd}, Level: Block, Title: "there is a host for etcd", Rule: hasEtcdHosts, OfCluster: true,
-			Why:    "the cluster would have no store",
+			Why:    "Kubernetes keeps its state in etcd",
 			Fix:    "name hosts in groups.etcd of the inventory, or set etcd.type to internal",
 			Source: "KubeKey v4 etcd_precheck",
 		},
 		{
 			ID: "etcd-odd", Groups: []string{GroupEtcd}, Level: Block, Title: "the number of etcd's hosts is odd", Rule: isOdd, OfCluster: true,
 			LevelOf: oddLevel, Varies: "warns where the cluster is there already, and has lost one or gets one",
-			Why:    "an even one stands the loss of no more hosts than one less, and can fall into halves of which none goes on",
+			Why:    "an even number tolerates no more failures than one host fewer, and a network split can leave two halves without a majority",
 			Fix:    "use 1, 3 or 5 hosts",
 			Source: "KubeKey v4 etcd_precheck; Kubespray",
 		},
 		{
 			ID: "etcd-type", Groups: []string{GroupEtcd}, Level: Block, Title: "the kind of etcd is a known one", Rule: isKnownEtcd, OfCluster: true,
-			Why:    "nobody would install it",
+			Why:    "kkbundle cannot install an etcd of this type",
 			Fix:    "write internal, external or provided into etcd.type of the cluster file",
 			Source: "KubeKey v4 etcd_precheck",
 		},

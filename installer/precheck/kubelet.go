@@ -11,7 +11,7 @@ import (
 func kubeletChecks() []Check {
 	return []Check{
 		{
-			ID: "kubernetes-installed", Groups: []string{GroupKubernetes}, Level: Block, Title: "the Kubernetes that is installed is the cluster's", Rule: isSameKubernetes, Roles: cluster(),
+			ID: "kubernetes-installed", Groups: []string{GroupKubernetes}, Level: Block, Title: "the installed Kubernetes has the cluster's version", Rule: isSameKubernetes, Roles: cluster(),
 			LevelOf: installedLevel, Varies: "warns about a kubelet that kkbundle has not installed and that does not run",
 			Why:    "install does not replace a running node, and another kubelet's files get in its way",
 			Fix:    "give the version that is installed, run kkbundle upgrade, or remove that kubelet (its package, or kubeadm reset)",

@@ -65,7 +65,7 @@ func addressChecks() []Check {
 func pluginChecks(known network.Table) []Check {
 	list := []Check{{
 		ID: "plugin", Groups: []string{GroupNetwork}, Level: Block, Title: "the pod network is a known one", Rule: isKnownPlugin, OfCluster: true,
-		Why:    "nobody would install it, and pods would get no addresses",
+		Why:    "kkbundle cannot install it, so pods would get no addresses",
 		Fix:    "write one of " + strings.Join(known.Names(), ", ") + " into cni.type of the cluster file",
 		Source: "KubeKey v4 network_precheck, where kube-ovn and kubeovn are one",
 	}}
@@ -77,7 +77,7 @@ func pluginChecks(known network.Table) []Check {
 	return append(list, Check{
 		ID: "proxy-mode", Groups: []string{GroupNetwork}, Level: Block, Title: "kube-proxy's mode goes with this Kubernetes", Rule: isFittingMode, OfCluster: true,
 		LevelOf: modeLevel, Varies: "warns of ipvs, which works and is deprecated since 1.35",
-		Why:    "kube-proxy refuses a mode that it does not have, and ipvs will be taken out",
+		Why:    "kube-proxy does not start in an unknown mode; ipvs is deprecated upstream",
 		Fix:    "write iptables, or nftables from 1.31 on, into kubernetes.proxyMode of the cluster file",
 		Source: "Kubespray; Kubernetes KEP-3866 (nftables) and KEP-5495 (ipvs)",
 	})

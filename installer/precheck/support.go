@@ -58,7 +58,7 @@ func versionChecks() []Check {
 	return []Check{
 		{
 			ID: "kubernetes-version", Groups: []string{GroupKubernetes}, Level: Block, Title: "this Kubernetes is not too old", Rule: isNotTooOld, OfCluster: true,
-			Why:    "installers of today do not know its configuration",
+			Why:    "this version of kkbundle cannot configure it",
 			Fix:    "choose a newer kubernetes.version in the cluster file",
 			Source: "KubeKey v4 kubernetes_precheck (v1.23.0)",
 		},

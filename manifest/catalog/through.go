@@ -69,7 +69,7 @@ func (r resolver) throughEtcd(steps []Step, demands []manifest.Demand) ([]Step, 
 		}
 		want, wantErr := resolver{r.Catalog, next}.version(etcd)
 		if err != nil || wantErr != nil {
-			return nil, fmt.Errorf("etcd of the way from %s: %w", k.UpgradeFrom, errors.Join(err, wantErr))
+			return nil, fmt.Errorf("etcd versions on the upgrade path from %s: %w", k.UpgradeFrom, errors.Join(err, wantErr))
 		}
 		if take := through(r.Components[etcd].Through, have, want); take != "" {
 			all[i].Etcd, all[i].Cluster = take, withEtcd(all[i].Cluster, take)

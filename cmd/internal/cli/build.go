@@ -39,38 +39,27 @@ func newBuildCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "build [MANIFEST|DIR]",
 		Short: "Build a bundle from a manifest",
-		Long: `Downloads all items of a manifest and writes them to one file, NAME-VERSION.kkb. MANIFEST is manifest.yaml
-of this directory by default; DIR stands for the manifest in it.
+		Long: `Downloads all items of a manifest and writes them to one file, NAME-VERSION.kkb. MANIFEST is manifest.yaml of this directory by
+default; DIR stands for the manifest in it.
 
-A matching lock file beside the manifest is used. Without one, build looks up the current digests of tags and keeps the lock in
-the bundle. Of a lock that does not match, the pins of unchanged items are used, unless --update is given. Downloads stay in the cache: an interrupted build continues, and the next build downloads only new items. The same
-lock gives the same bytes. Free space is checked before anything large is downloaded.
+What happens: a matching lock file beside the manifest is used; without one, build looks up the digests of tags. Charts are
+rendered and Kubernetes YAML is read to find images that nobody listed. Everything is downloaded into the cache, once, and
+written to the bundle. The same lock gives the same bytes. An item that an installation, a chart or YAML needs and the bundle
+lacks is an error that names its user (see kkbundle inspect --closure). Downloads stay in the cache: an interrupted build
+continues, and the next one downloads only new items.
 
-With --no-cache only the bundle and a few blobs need space, and less is written. Contents are downloaded in the order of
-the bundle, compressed layers to their places in it, others a few ahead of the writer to a temporary directory beside the bundle, or in
-$TMPDIR. The bundle is the same, but an interrupted build starts over.
+Of a lock that does not match, the pins of unchanged items are used, unless --update is given. Texts that may be images are
+reported; --strict makes them an error. A bundle of the same name and version is replaced; any other file needs --force.
 
-With --split the bundle is written in parts of that size, NAME.kkb.001 to at most .999, and NAME.kkb.parts.json lists them. Every
-command reads parts directly. FAT32 holds files below 4 GiB: --split 4GB.
-With -o - the bundle goes to standard output, and results go to standard error.
+  --split        parts of that size, NAME.kkb.001 and on, and NAME.kkb.parts.json; every command reads parts directly.
+                 FAT32 holds files below 4 GiB: --split 4GB
+  -o -           the bundle goes to standard output, results to standard error
+  --no-cache     space for the bundle and a few blobs is enough, but an interrupted build starts over
+  --encrypt-to, -R, --passphrase   an age file, NAME-VERSION.kkb.age; commands read it with --identity FILE. The digest and
+                 signatures are those of the content. Cache and lock file are not encrypted
+  --provenance   NAME.kkb.provenance.json, an in-toto statement with SLSA provenance; it is not part of the bundle
 
-With --encrypt-to, -R or --passphrase the bundle is an age file, NAME-VERSION.kkb.age, which age -d decrypts, too. Commands read it
-with --identity FILE. Without a private key nothing in it can be read, not even names. The digest is that of the content, and so are
-signatures; the file differs in each run. The cache and the lock file are not encrypted.
-
-With --provenance, NAME.kkb.provenance.json describes the build: an in-toto statement with SLSA provenance, the digests of manifest
-and lock, the source of each item, and the time. It is not part of the bundle, which has no times; see kkbundle sign --provenance.
-
-If inspect --layers, delta or pack examined layers of its images before, build prints how many bytes of the gzip layers can be made again
-from their content, so that delta and pack compare their files. It examines none itself.
-
-A bundle of the same name and version is replaced. Any other existing file needs --force.
-
-Everything that the installation, charts and YAML need must be in the bundle for every platform. A missing item is an error that
-names its user. The proof is in the bundle (kkbundle inspect --closure), with a bill of materials (inspect --sbom).
-
-Images that nobody listed are found by rendering the charts with their values, and in the Kubernetes YAML under manifests.
-Texts that may be images are reported; --strict makes them an error. See kkbundle images.`,
+Guides: docs/start/bundle.md, docs/build/completeness.md, docs/build/encryption.md.`,
 		Example: `  kkbundle build manifest.yaml
   kkbundle build --locked -o /media/disk/site.kkb manifest.yaml
   kkbundle build --split 4GB -o /media/stick/site.kkb manifest.yaml

@@ -106,7 +106,7 @@ func (g *globals) completeItems(_ *cobra.Command, args []string, _ string) ([]st
 	if len(args) == 0 {
 		return nil, none
 	}
-	g.keys.prompt = func(string) (string, error) { return "", errors.New("nothing is asked while a line is completed") }
+	g.keys.prompt = func(string) (string, error) { return "", errors.New("no prompts during shell completion") }
 	r, err := g.openUnchecked(args[0])
 	if err != nil {
 		return nil, none

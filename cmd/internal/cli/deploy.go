@@ -66,26 +66,25 @@ func newDeployCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "deploy {--registry HOST[/PREFIX] | --own-registry} BUNDLE",
 		Short: "Install the charts and YAML of a bundle into any cluster",
-		Long: `Pushes a bundle to a registry, and installs or upgrades the charts and YAML that its manifest lists under deploy, in that order, into the
-cluster of a kubeconfig. Without deploy in the manifest, they are the addons of the bundle's cluster file. The cluster needs nothing of
-kkbundle; its nodes must be able to pull from the registry.
+		Long: `Pushes a bundle to a registry, and installs or upgrades the charts and YAML that its manifest lists under deploy, in that order,
+into the cluster of a kubeconfig. Without deploy in the manifest, they are the addons of the bundle's cluster file. The
+cluster needs nothing of kkbundle; its nodes must be able to pull from the registry. Begin with --dry-run.
 
-Images are led to the registry in the objects themselves, with the bundle's digests: in the pods of Kubernetes' own workloads, and in
-custom resources where imageRules of the manifest name the place. Before anything changes, every image in the objects must be in the
-bundle. Namespaces are created. If the registry needs a login, each namespace gets a pull secret, from --pull-secret or else with the
-login of this command.
+What happens: every image in the objects must be in the bundle, or nothing changes. deploy rewrites image references in the
+objects: registry of the site, digests of the bundle. In custom resources it does so where imageRules of the manifest name the
+place. Namespaces are created. If the registry needs a login, each namespace gets a pull secret, from --pull-secret or else
+with the login of this command. A repeated run changes nothing if nothing differs. Two runs into one cluster exclude each
+other. With Ctrl-C, finished releases stay, and the next run continues.
 
-Pods that an operator makes later have the images that the operator chooses. --redirect-pods leads them to the registry, too: an admission
-policy of the API server (CEL, no webhook) replaces the bundle's images in new pods of the releases' namespaces. Later runs keep it up to
-date, --redirect-pods=false removes it. Without it, deploy warns of images that it cannot lead, before the first change.
+  --redirect-pods   pods that operators make later pull from the registry, too, by an admission policy of the API server (CEL,
+                 no webhook). Later runs keep it up to date; =false removes it. Without it, deploy warns of such images
+  --own-registry   puts a registry into the cluster first; every node pulls from it on its own loopback address.
+                 docs/site/deploy-registry.md says where this was tested
+  --prune        removes what an earlier version of the bundle had and this one lacks; without it, it is named. Namespaces,
+                 custom resource definitions and volume claims of YAML stay
 
-With --own-registry, deploy first puts a registry into the cluster, through the API server alone; every node then pulls from it on its own
-loopback address. docs/site/deploy-registry.md says where this was seen to run.
-
-A repeated run changes nothing if nothing differs. A chart that fails is rolled back, unless its entry says onFailure: keep. YAML is not
-rolled back: deploy the earlier bundle again, with --prune. What an earlier version of the bundle had and this one lacks is named, and
-removed with --prune; namespaces, custom resource definitions and volume claims of YAML stay. Two runs into one cluster exclude each
-other. With Ctrl-C, finished releases stay, and the next run continues.`,
+A chart that fails is rolled back, unless its entry says onFailure: keep. YAML is not rolled back: deploy the earlier bundle
+again, with --prune. Guide: docs/site/deploy.md.`,
 		Example: `  kkbundle deploy --registry harbor.site/mirror site-1.4.0.kkb
   kkbundle deploy --kubeconfig prod.conf --registry harbor.site --pull-secret robot.json site-1.4.0.kkb
   kkbundle deploy --registry harbor.site --values web=prod.yaml --set web=replicas=3 --dry-run site-1.4.0.kkb`,
@@ -184,7 +183,7 @@ func noteUnfinished(ctx context.Context, g *globals, report *deploy.Report, dryR
 	switch {
 	case dryRun:
 	case done == 0 && ctx.Err() != nil:
-		g.Note("%s: no release is done; the same command continues", state)
+		g.Note("%s: no release was finished; run the same command again to continue", state)
 	case done > 0:
 		g.Note("%s: %s done and kept; the same command continues", state, plain.Count(done, "release"))
 	}

@@ -45,7 +45,7 @@ func TestUnfinishedDeployment(t *testing.T) {
 		{false, one, true, ""},
 		{false, one, false, "stopped: 1 release done and kept; the same command continues\n"},
 		{true, one, false, "interrupted: 1 release done and kept; the same command continues\n"},
-		{true, &deploy.Report{}, false, "interrupted: no release is done; the same command continues\n"},
+		{true, &deploy.Report{}, false, "interrupted: no release was finished; run the same command again to continue\n"},
 	} {
 		var log strings.Builder
 		g := &globals{Console: terminal.NewConsole(terminal.Streams{In: strings.NewReader(""), Out: io.Discard, Err: &log})}

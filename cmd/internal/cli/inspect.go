@@ -46,8 +46,8 @@ in the cache directory, also those of delta and pack: each layer is examined onc
 kkbundle that knows more encoders. The blobs of a published bundle are downloaded to the cache. With --json:
 {"version", "digest", "encoders": [{"encoder", "blobs", "size"}], "unknown": [{"digest", "size"}]}.
 
-With --listing: digest and size of each blob, as JSON. It stands for the bundle where kkbundle delta makes an update for a site whose
-bundle is not at hand.
+With --listing: digest and size of each blob, as JSON. kkbundle delta takes it in place of the site's bundle, which may lie at the
+site only.
 
 With --sbom: the bill of materials in the bundle, CycloneDX 1.6 as JSON.`,
 		Example: "  kkbundle inspect site-1.4.0.kkb\n  kkbundle inspect --closure site-1.4.0.kkb\n  kkbundle inspect --sbom site-1.4.0.kkb > site.cdx.json\n  kkbundle inspect --json site-1.4.0.kkb | jq '.items[] | select(.kind == \"image\") | .name'",

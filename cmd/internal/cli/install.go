@@ -45,7 +45,7 @@ func newInstallCmd(g *globals) *cobra.Command {
 Without BUNDLE, install uses the only bundle in this directory; then without -i, the hosts of inventory.yaml in this directory, or this
 host alone if that file is missing. It prints its choice and asks for confirmation.
 
-Phases: pre_hook, precheck, init, install, verify, post_hook. Every task changes only differences: a second run changes nothing, and a
+Phases: pre_hook, precheck, init, install, verify, post_hook. Every task changes only what differs: a second run changes nothing, and a
 run after an interruption continues. After a failure on a host, the others continue as far as possible. The work directory has the
 certificate authority, the registry's credentials and admin.conf, which exist only there, and all commands in install.log. Each run
 writes its changes, times and verification to report.html and report.json there.

@@ -141,7 +141,7 @@ func (o *mirrorOptions) target(stdin io.Reader) (mirror.Registry, error) {
 		return r, usage.Errorf("--username and --password-stdin go together; passwords are never taken from the command line")
 	}
 	if strings.ContainsRune(o.username, ':') {
-		return r, usage.Errorf("a user's name has no colon")
+		return r, usage.Errorf("a user name must not contain a colon")
 	}
 	if o.passwordStdin {
 		if r.Password, err = readPassword(stdin); err != nil {

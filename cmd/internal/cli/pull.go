@@ -158,7 +158,7 @@ func (o *pullOptions) library(g *globals, address string) (lib pull.Options, err
 		return lib, err
 	}
 	if o.output == standardStream {
-		return lib, usage.Errorf("a bundle is pulled into a file: name one with -o")
+		return lib, usage.Errorf("pull writes a file: name it with -o")
 	}
 	if o.output != "" {
 		if err := checkBundleOutput(g, o.output, o.split.Bytes); err != nil {

@@ -35,10 +35,10 @@ func newRegistryInstallCmd(g *globals) *cobra.Command {
 		Use:   "install [BUNDLE]",
 		Short: "Install a registry as a service on this host",
 		Long: `Installs kkbundle registry serve as a systemd service (root required): with its own user, which may write to its directory only, a
-certificate authority, a certificate for the names that clients use, and two logins, with passwords in files that only root can read:
-registry may only pull and is for mirror-config, registry-push may push. Running it again changes only differences: omitted flags keep
-their values. The certificate is valid for a year, and a systemd timer renews it 60 days before its end. Add users who may push to /etc/kkbundle-site-registry/htpasswd, and
-users who may only pull to pull-htpasswd (htpasswd -B).
+certificate authority, a certificate for the names that clients use, and two logins: "registry" may pull (for mirror-config),
+"registry-push" may push. Only root can read the files with their passwords. Running it again changes only what differs: omitted flags
+keep their values. The certificate is valid for a year, and a systemd timer renews it 60 days before its end. Add users who may push to
+/etc/kkbundle-site-registry/htpasswd, and users who may only pull to pull-htpasswd (htpasswd -B).
 
 With --config, the registry program of the bundle runs instead, with any of its storage drivers (S3, Azure, GCS). That configuration
 file sets everything, also the address and permissions; it can use tls.crt, tls.key and htpasswd in /etc/kkbundle-site-registry. The

@@ -37,26 +37,27 @@ func newUpgradeCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "upgrade -i INVENTORY BUNDLE",
 		Short: "Upgrade a cluster to the version of a bundle",
-		Long: `Upgrades a cluster to the Kubernetes version and the settings of a bundle, over SSH and without internet.
+		Long: `Upgrades a cluster to the Kubernetes version and the settings of a bundle, over SSH and without internet. Begin with --plan:
+it changes nothing.
 
-Reads the versions from the cluster, prints the plan, and asks for confirmation. An unhealthy cluster is an error with the reasons. The
-bundle's images go to the registry, etcd and kubeadm's configuration are saved to the work directory, then control planes are upgraded
-one by one and workers in batches: drain, upgrade, wait until ready, uncordon. No minor release is skipped: the bundle has the releases
+What happens: the plan is printed and confirmed. An unhealthy cluster is an error with the reasons. The bundle's images go to
+the registry; etcd and kubeadm's configuration are saved to the work directory. Then control planes are upgraded one by one
+and workers in batches: drain, upgrade, wait until ready, uncordon. No minor release is skipped: the bundle has the releases
 between if its cluster file sets kubernetes.upgradeFrom.
 
---plan changes nothing and says what each step replaces, with versions of etcd and CoreDNS, which programs each node gets, what the
-registry lacks, which requested APIs the new release no longer serves, which webhooks can stop a drain, and how long it takes, judged by
-the last upgrade from this work directory. The checks of the cluster's health follow, with PodDisruptionBudgets, certificates and disks.
+  --plan         what each step replaces, the programs of each node, what the registry lacks, removed APIs, webhooks that can
+                 stop a drain, the expected time, and the cluster's health
+  --without      leaves workers at their version, at most three minor releases older; the exit code is 0
+  --rollback     with the bundle before: back to its release, from any point of a failed upgrade and after a complete one.
+                 etcd keeps its data. With the bundle of the upgrade itself: back to an intermediate release, if the upgrade
+                 stopped after it
+  --forget-rollback   removes the copies that a rollback needs; status names their size
 
-The upgrade stops at the first failed node and prints the state of the nodes; the same command continues. --without leaves workers at their
-version, which may be three minor releases older; the exit code is 0, and the last lines name them.
+The first node that fails stops the upgrade; the same command continues. A rollback is refused over more than one minor
+release, if etcd's data have moved to a later minor release, and if there are objects of types that the release before lacks.
 
---rollback with the bundle before goes back to its release, from any point of a failed upgrade and after a complete one: kubelets first,
-then control planes one by one. With the bundle of the upgrade itself it goes back to an intermediate release, if the upgrade stopped
-after that one. etcd keeps its data, so nothing written since is lost. It refuses if the cluster runs more than one minor
-release later, if etcd's data have moved to a later minor release, or if there are objects of types that the release before does not
-have. --forget-rollback removes the copies that it needs; status names their size.
-With --json, events are lines on standard error, and the result with the plan is one document on standard output, as for install.`,
+With --json, events are lines on standard error, and the result with the plan is one document on standard output.
+Guide: docs/day-two/upgrade.md.`,
 		Example: `  kkbundle upgrade -i inventory.yaml --dry-run site-1.5.0.kkb
   kkbundle upgrade -i inventory.yaml --batch 20% site-1.5.0.kkb
   kkbundle upgrade -i inventory.yaml --rollback site-1.4.0.kkb`,

@@ -184,7 +184,7 @@ func runPullWeb(ctx context.Context, g *globals, address string, o pullOptions) 
 // webOutput returns the path to write: -o, a file or a directory, or the name at the end of the address.
 func webOutput(output, address string) (string, error) {
 	if output == standardStream {
-		return "", usage.Errorf("a bundle is pulled into a file: name one with -o")
+		return "", usage.Errorf("pull writes a file: name it with -o")
 	}
 	if info, err := os.Stat(output); output != "" && (err != nil || !info.IsDir()) {
 		return output, nil
