@@ -139,7 +139,7 @@ one control plane after the other: kubeadm certs renew all, then a restart of et
 next one follows when the API server is ready. Workloads keep running. admin.conf in the work directory is renewed too. With --days, only
 hosts with a certificate that ends within so many days are changed.
 
-Kubelets renew their own certificates; Harbor's is renewed by install. kkbundle certs rotate-ca replaces authorities.`,
+Kubelets renew their own certificates. kkbundle certs rotate-ca replaces authorities. Guide: docs/day-two/certs.md.`,
 		Example: "  kkbundle certs renew -i inventory.yaml site-1.4.0.kkb",
 		Args:    takes("[BUNDLE]"),
 		RunE:    func(cmd *cobra.Command, args []string) error { return runCertsRenew(cmd.Context(), g, first(args), o) },

@@ -39,12 +39,11 @@ func newConvertCmd(g *globals) *cobra.Command {
 CAPKK, Hauler's Images, Charts and Files, a Zarf package definition, a list of images, or the lists of Kubespray's generate_list.sh.
 Writes manifest.yaml, and cluster.yaml and inventory.yaml if a file describes a cluster or hosts.
 
-Several files become one manifest; of several definitions of one cluster, the first is used. Several versions of Kubernetes, networks,
-runtimes or registries become one cluster file each, and the bundle is for all of them. A cluster with incompatible versions is left
-out if there is another. Passwords and keys are never written: a note names the environment variable to set.
+Several files become one manifest. Several versions of Kubernetes, networks, runtimes or registries become one cluster file each.
+Passwords and keys are never written: a note names the environment variable to set.
 
 Notes list keys that could not be carried over, and assumptions, with their place; with --strict they are an error, and nothing is
-written. Existing files are not replaced without --force.`,
+written. Existing files are not replaced without --force. Guide: docs/start/convert.md.`,
 		Example: "  kkbundle convert config-sample.yaml inventory.yaml -o site\n  kkbundle convert manifest-sample.yaml -o site\n  kkbundle convert temp/files.list temp/images.list --name kubespray",
 		Args:    takesSome("FILE"),
 		RunE:    func(_ *cobra.Command, args []string) error { return runConvert(g, args, o) },

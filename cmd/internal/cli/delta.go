@@ -34,18 +34,15 @@ func newDeltaCmd(g *globals) *cobra.Command {
 		Long: `Writes the difference between two bundles. At a site that has OLD, kkbundle patch makes NEW from it, byte for byte, so that NEW's
 digest and signatures stay valid; carry the signature file beside the delta.
 
-Layers are unpacked and compared file by file, across images: unchanged files are taken from OLD, changed files become small edits.
-Layers are compressed again at the site; this needs an encoder that makes the same bytes, which is found and proved here. A layer that
-no known encoder makes is carried whole; see inspect --layers.
+What happens: layers are unpacked and compared file by file, across images. The delta is applied once before it gets its name.
+Temporary files, about as large as both bundles unpacked, lie beside the output.
 
 OLD may also be a published bundle, oci://HOST/PATH[:TAG], or a file of kkbundle inspect --listing: its content is not read, and the
 delta carries the blobs that OLD lacks, compressed as by pack. At the site, patch needs OLD itself.
 
-The delta is applied once before it gets its name. NEW must have been written by this version of kkbundle, and patch must be of the same
-version. Temporary files, about as large as both bundles unpacked, lie beside the output. Encrypted bundles are refused: a delta is in
-clear.
-
-An existing file is replaced if it is a delta between the same bundles. Any other needs --force.`,
+NEW must have been written by this version of kkbundle, and patch must be of the same version. A layer that no known encoder makes
+is carried whole; see inspect --layers. Encrypted bundles are refused: a delta is in clear. An existing file is replaced if it is a
+delta between the same bundles; any other needs --force. Guide: docs/site/updates.md.`,
 		Example: `  kkbundle delta site-1.4.0.kkb site-1.5.0.kkb -o site-1.5.0.kkd
   kkbundle patch site-1.4.0.kkb site-1.5.0.kkd -o site-1.5.0.kkb
   kkbundle inspect --listing site-1.4.0.kkb > site-1.4.0.json     # at the site

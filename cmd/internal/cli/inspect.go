@@ -23,33 +23,28 @@ func newInspectCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "inspect BUNDLE",
 		Short: "List the contents of a bundle",
-		Long: `Lists the items of a bundle. Only the directory at its end is read; verify checks the content. Of a published bundle,
-oci://HOST/PATH[:TAG], only manifests are downloaded; its size is the size of its content. Of a bundle on a web server,
-https://HOST/PATH/NAME.kkb, only the two ends and the manifests are read.
+		Long: `Lists the items of a bundle. Their content is not read: verify checks it. Of a published bundle, oci://HOST/PATH[:TAG], only
+manifests are downloaded; its size is the size of its content. Of a bundle on a web server, https://HOST/PATH/NAME.kkb, only
+the two ends and the manifests are read.
 
 DIGEST is that of the item's manifest, by which a registry knows it. SHA256 is that of the bytes of a file, chart or document, as
 sha256sum prints it.
 
+Each of these prints one thing instead:
+
+  --closure   the users of each item, as build proved them: a task of the installation, a program started by it, or a place in a
+              chart or in YAML. Extra items are listed in the manifest and have no user
+  --index     the bundle's index.json, byte for byte. Its sha256 is the bundle's digest, which sign signs
+  --layers    the encoders that made the bundle's gzip streams; kkbundle delta works on the content of these. The first time
+              takes minutes for a large bundle. Guide: docs/site/updates.md
+  --listing   digest and size of each blob, as JSON, for kkbundle delta in place of the bundle
+  --sbom      the bill of materials in the bundle, CycloneDX 1.6 as JSON
+
 With --json: {"version", "name", "bundleVersion", "digest", "size", "items": [{"kind", "name", "digest", "mediaType", "platforms", "size"}]},
 and if they apply "sha256", "artifactType", "lacks" (platforms), "referrers" ("unknown"), "signedBy" and "verified" (what vouches for the digest,
-as in the lock).
-
-With --index: the bundle's index.json, byte for byte. Its sha256 is the bundle's digest, which sign signs.
-
-With --closure: the users of each item, as build proved them: a task of the installation, a program started by it, or a place in a
-chart or in YAML. Extra items are listed in the manifest and have no user. With --json: {"version", "items": [{"kind", "ref", "digest",
-"platforms", "neededBy": [{"task", "program", "roles", "source", "file", "object", "path"}]}], "undecided"}.
-
-With --layers: the encoders that made the bundle's gzip streams, found by making each stream again. kkbundle delta works on the content
-of these; the others are carried whole. Layers are read, and compressed again: this takes minutes for a large bundle. The answers are kept
-in the cache directory, also those of delta and pack: each layer is examined once. A layer without a known encoder is examined again by a
-kkbundle that knows more encoders. The blobs of a published bundle are downloaded to the cache. With --json:
-{"version", "digest", "encoders": [{"encoder", "blobs", "size"}], "unknown": [{"digest", "size"}]}.
-
-With --listing: digest and size of each blob, as JSON. kkbundle delta takes it in place of the site's bundle, which may lie at the
-site only.
-
-With --sbom: the bill of materials in the bundle, CycloneDX 1.6 as JSON.`,
+as in the lock). With --closure: {"version", "items": [{"kind", "ref", "digest", "platforms", "neededBy": [{"task", "program", "roles",
+"source", "file", "object", "path"}]}], "undecided"}. With --layers: {"version", "digest", "encoders": [{"encoder", "blobs", "size"}],
+"unknown": [{"digest", "size"}]}.`,
 		Example: "  kkbundle inspect site-1.4.0.kkb\n  kkbundle inspect --closure site-1.4.0.kkb\n  kkbundle inspect --sbom site-1.4.0.kkb > site.cdx.json\n  kkbundle inspect --json site-1.4.0.kkb | jq '.items[] | select(.kind == \"image\") | .name'",
 		Args:    takes("BUNDLE"),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -40,19 +40,20 @@ func newInstallCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "install [-i INVENTORY] [BUNDLE]",
 		Short: "Install a cluster from a bundle",
-		Long: `Installs a cluster on the inventory's hosts from the bundle alone, over SSH.
+		Long: `Installs a cluster on the inventory's hosts from the bundle alone, over SSH. kkbundle precheck reports blocking problems before.
+
+What happens: the phases pre_hook, precheck, init, install, verify, post_hook. Every task changes only what differs: a second run
+changes nothing, and a run after an interruption continues. After a failure on a host, the others continue as far as possible. The
+work directory gets the certificate authority, the registry's credentials and admin.conf, which exist only there, all commands in
+install.log, and changes, times and verification of the run in report.html and report.json.
 
 Without BUNDLE, install uses the only bundle in this directory; then without -i, the hosts of inventory.yaml in this directory, or this
 host alone if that file is missing. It prints its choice and asks for confirmation.
 
-Phases: pre_hook, precheck, init, install, verify, post_hook. Every task changes only what differs: a second run changes nothing, and a
-run after an interruption continues. After a failure on a host, the others continue as far as possible. The work directory has the
-certificate authority, the registry's credentials and admin.conf, which exist only there, and all commands in install.log. Each run
-writes its changes, times and verification to report.html and report.json there.
-
 With --json each line on standard error is one event: {"time", "event": "task", "phase", "task", "host", "state", "duration", "message", "done",
 "total"}, without those that do not apply; durations are texts such as "1m2.5s". Standard output has one document when a run has succeeded:
-{"version", "report": {"changed", "done", "duration", "kubeconfig", "log", "page"}}.`,
+{"version", "report": {"changed", "done", "duration", "kubeconfig", "log", "page"}}.
+Guide: docs/site/install.md.`,
 		Example: `  kkbundle install -i inventory.yaml site-1.4.0.kkb
   kkbundle install -i inventory.yaml --dry-run site-1.4.0.kkb
   kkbundle install -i inventory.yaml --list site-1.4.0.kkb

@@ -110,13 +110,12 @@ func newNodesDeleteCmd(g *globals) *cobra.Command {
 		Use:   "delete -i INVENTORY HOST... [BUNDLE]",
 		Short: "Delete nodes from a cluster",
 		Long: `Deletes nodes one by one: cordon and drain the node, remove its etcd member, delete the node, reset the host, and remove its name from
-the other hosts. Before any change it refuses the last working control plane, more members than etcd's quorum allows, the registry's
-host, and the host with the cluster's endpoint address. Run the command again to continue after an interruption.
+the other hosts. Nodes that the cluster needs are refused before any change. Run the command again to continue after an interruption.
 
 With --unreachable the hosts are lost: only the cluster changes. The last argument is a bundle if a file has that name; without a
 bundle, name the cluster file with -c.
 
-Then remove the hosts from the inventory: the next install would add them again.`,
+Then remove the hosts from the inventory: the next install would add them again. Guide: docs/day-two/nodes.md.`,
 		Example: `  kkbundle nodes delete -i inventory.yaml node7 site-1.4.0.kkb
   kkbundle nodes delete -i inventory.yaml --unreachable node3 -c cluster.yaml`,
 		Args: takesSome("HOST... [BUNDLE]"),

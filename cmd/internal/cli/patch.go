@@ -21,20 +21,18 @@ func newPatchCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "patch OLD DELTA -o NEW",
 		Short: "Make a bundle from an older one and a delta",
-		Long: `Makes the bundle NEW from the bundle OLD and a file of kkbundle delta, byte for byte. OLD must be the bundle that the delta was made
-against; another one is refused before anything is written. NEW gets its name once its sha256 is the one recorded in the delta; check
-its signature with kkbundle verify --key, as that of any bundle.
+		Long: `Makes the bundle NEW from the bundle OLD and a file of kkbundle delta, byte for byte. Check its signature with kkbundle verify
+--key, as that of any bundle.
 
-OLD may also be a published bundle, oci://HOST/PATH[:TAG|@DIGEST]. Its blobs are downloaded to the cache; those already there are not
-downloaded again.
+What happens: an OLD that the delta was not made against is refused before anything is written. Temporary files, as large as the
+changed layers unpacked, and NEW lie in the output's directory. NEW gets its name once its sha256 is the one recorded in the
+delta. After an interruption, run the command again.
 
-Temporary files, as large as the changed layers unpacked, and NEW lie in the output's directory. After an interruption, run the command
-again.
+OLD may also be a published bundle, oci://HOST/PATH[:TAG|@DIGEST]: its blobs are downloaded to the cache, each once.
 
 push, install, upgrade, verify, inspect and diff take OLD+DELTA in place of NEW, and write no file: OLD.kkb+x.kkd, or a chain,
 OLD.kkb+x.kkd+y.kkd. Temporary files lie in $TMPDIR. The signature of NEW lies beside the last delta: x.kkb.sigstore.json for x.kkd.
-
-` + overwriteHelp,
+Guide: docs/site/updates.md.` + overwriteHelp,
 		Example: `  kkbundle patch site-1.4.0.kkb site-1.5.0.kkd -o site-1.5.0.kkb
   kkbundle verify --key cosign.pub site-1.5.0.kkb
   kkbundle patch oci://registry.corp.example/bundles/site:1.4.0 site-1.5.0.kkd -o site-1.5.0.kkb

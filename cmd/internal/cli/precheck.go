@@ -41,11 +41,11 @@ Without a bundle and a cluster file, it checks the needs of every kubeadm cluste
 checks each host for that cluster and the inventory's settings; with a bundle, also its space, architectures and packages.
 kkbundle precheck list describes the checks.
 
---only and --skip take names of checks or groups. Slow measurements (speed of etcd's disk, free addresses, ports between hosts) are
-made only if a selected check needs them.
+  --only, --skip   names of checks or groups. Slow measurements are made only if a selected check needs them
+  -o FORMAT        prints table, json, junit, html or markdown. FORMAT=FILE, also several, writes a file; the table is still printed,
+                   unless --quiet. An existing report is replaced; any other file is an error
 
--o FORMAT prints table, json, junit, html or markdown on standard output. -o FORMAT=FILE writes a file, also several; the table
-is still printed, unless --quiet. An existing report is replaced; any other file is an error.`,
+Guide: docs/site/precheck.md.`,
 		Annotations: exitCodesOf(`Exit codes: 0 ready, possibly with warnings; 12 a check blocks; 13 hosts could not be checked, and no check blocks; 22 warnings, with
 --fail-on warn.`),
 		Example: `  kkbundle precheck -i inventory.yaml site-1.4.0.kkb

@@ -30,12 +30,11 @@ func newProvisionCmd(g *globals) *cobra.Command {
 		Long: `Runs the steps of a bootstrap document on one host of the inventory, over SSH: #cloud-config of Cluster API's kubeadm provider, or
 Ignition (spec 3 or 2). - reads it from standard input.
 
-Of #cloud-config: bootcmd, write_files, disk_setup, fs_setup, mounts, hostname, groups, users, ntp, timezone, runcmd; of Ignition: storage, passwd,
-systemd. Anything else is an error with its line. Each step runs once for a document (bootcmd in every run); the next run repeats a failed
-step. After the last step, /run/cluster-api/bootstrap-success.complete is written.
-
 With a bundle, the host is prepared first, in phases named like the operations of CAPKK's KKInstance: bootstrap, repository, binary,
-container-manager; then provisioning. kkbundle reset --limit HOST reverts them.`,
+container-manager; then provisioning. Each step runs once for a document (bootcmd in every run); the next run repeats a failed step.
+After the last step, /run/cluster-api/bootstrap-success.complete is written. kkbundle reset --limit HOST reverts the phases.
+
+A part that is not supported is an error with its line. Guide, with the supported parts: docs/site/capkk.md.`,
 		Example: `  kkbundle provision -i inventory.yaml node1 bootstrap.yaml site-1.4.0.kkb
   kubectl get secret node1-bootstrap -o go-template='{{.data.value|base64decode}}' | kkbundle provision -i inventory.yaml node1 -`,
 		Args: takes("HOST", "FILE", "[BUNDLE]"),

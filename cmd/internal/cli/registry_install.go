@@ -37,14 +37,14 @@ func newRegistryInstallCmd(g *globals) *cobra.Command {
 		Long: `Installs kkbundle registry serve as a systemd service (root required): with its own user, which may write to its directory only, a
 certificate authority, a certificate for the names that clients use, and two logins: "registry" may pull (for mirror-config),
 "registry-push" may push. Only root can read the files with their passwords. Running it again changes only what differs: omitted flags
-keep their values. The certificate is valid for a year, and a systemd timer renews it 60 days before its end. Add users who may push to
-/etc/kkbundle-site-registry/htpasswd, and users who may only pull to pull-htpasswd (htpasswd -B).
+keep their values. A systemd timer renews the certificate.
 
-With --config, the registry program of the bundle runs instead, with any of its storage drivers (S3, Azure, GCS). That configuration
-file sets everything, also the address and permissions; it can use tls.crt, tls.key and htpasswd in /etc/kkbundle-site-registry. The
-program lets every user of its htpasswd file push.
+  --config   runs the registry program of the bundle instead, with any of its storage drivers (S3, Azure, GCS). That file sets
+             everything, also the address and permissions; it can use tls.crt, tls.key and htpasswd in
+             /etc/kkbundle-site-registry. The program lets every user of its htpasswd file push
+  --root     writes the files below the root directory of another host and runs nothing
 
---root DIR writes the files below the root directory of another host and runs nothing.`,
+Guide, with more users: docs/site/registry-service.md.`,
 		Example: `  kkbundle registry install --name registry.site
   kkbundle registry install --listen :443 --dir /srv/registry --name registry.site --name 10.0.0.3
   kkbundle registry install --config s3.yaml --name registry.site site-1.4.0.kkb`,

@@ -37,7 +37,8 @@ differ from them are refused. Harbor gets another robot account for the nodes; i
 --pull).
 
 Without -i: the registry of kkbundle registry install on this host (root required). It accepts the old logins until rotate --finish,
-because only you know all its clients: give them the new login first, with mirror-config.`,
+because only you know all its clients: give them the new login first, with mirror-config.
+Guides: docs/site/registry-hosts.md, docs/site/registry-service.md.`,
 		Example: `  kkbundle registry rotate -i inventory.yaml -c cluster.yaml site-1.4.0.kkb
   kkbundle registry rotate --pull && kkbundle registry rotate --pull --finish`,
 		Args: takes("[BUNDLE]"),

@@ -30,20 +30,16 @@ func newSignCmd(g *globals) *cobra.Command {
 		Short: "Sign a bundle",
 		Long: `Signs a bundle's digest, the sha256 of its index.json, which covers all content, and writes the signature beside the bundle:
 NAME.kkb.sigstore.json. It stays valid if the bundle is compressed differently, split or renamed; rename the signature too. No network
-is used.
+is used, and the content is not read: check it with kkbundle verify.
 
 The key is cosign's (cosign generate-key-pair, or kkbundle keygen), or PKCS #8 without encryption. Its password comes from
-$COSIGN_PASSWORD or standard input (--password-stdin), or is asked for. The signature has the format of cosign sign-blob for
-index.json, and each program verifies signatures of the other:
+$COSIGN_PASSWORD or standard input (--password-stdin), or is asked for. cosign verifies the signature, and kkbundle cosign's.
 
-  kkbundle inspect --index site-1.4.0.kkb > index.json
-  cosign verify-blob --key cosign.pub --bundle site-1.4.0.kkb.sigstore.json --insecure-ignore-tlog index.json
+  --name         writes another signer's signature beside the first, NAME.kkb.SIGNER.sigstore.json; a check accepts any of them
+  --provenance   signs the statement NAME.kkb.provenance.json of build --provenance instead, which must be about this bundle.
+                 Writes NAME.kkb.provenance.signed.json
 
-With --provenance the statement NAME.kkb.provenance.json (build --provenance), which must be about this bundle, is signed instead, into
-NAME.kkb.provenance.signed.json: a DSSE envelope in a Sigstore bundle, as cosign attest-blob writes it.
-
-Each file has one signature. --name writes another signer's beside it, NAME.kkb.SIGNER.sigstore.json; a check accepts
-any of them. The content is not read: check it with kkbundle verify.`,
+Guide: docs/build/signatures.md.`,
 		Example: "  kkbundle sign --key cosign.key site-1.4.0.kkb\n  kkbundle sign --key audit.key --name audit site-1.4.0.kkb",
 		Args:    takes("BUNDLE"),
 		RunE: func(cmd *cobra.Command, args []string) error {

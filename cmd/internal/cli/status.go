@@ -26,13 +26,10 @@ func newStatusCmd(g *globals) *cobra.Command {
 		Use:   "status -i INVENTORY [BUNDLE]",
 		Short: "Show the nodes, health and certificates of a cluster",
 		Long: `Prints the state of hosts and cluster: nodes and their versions, etcd, expiry of certificates, the last run from this work directory, and
-each problem with reason and remedy. Changes nothing.
+each problem with reason and remedy. Changes nothing. With a cluster file, given or in the bundle, versions are compared with it.
 
-With a cluster file, given or in the bundle, versions are compared with it.
-
-A pod of Kubernetes or of the pod network that has not been ready for less than a minute is starting: a warning. After that it is a
-failure. --wait repeats the look until nothing fails and nothing is starting, at most for the given time: use it after hosts were
-restarted.`,
+--wait repeats the look until nothing fails and no pod is starting, at most for the given time: use it after hosts were restarted.
+Guide: docs/day-two/status.md.`,
 		Annotations: exitCodesOf("Exit codes: 0 healthy, possibly with warnings; 23 a check failed or a host is unreachable."),
 		Example: `  kkbundle status -i inventory.yaml
   kkbundle status -i inventory.yaml -o json site-1.4.0.kkb

@@ -19,18 +19,17 @@ func newVerifyCmd(g *globals) *cobra.Command {
 		Use:   "verify BUNDLE",
 		Short: "Verify the content and the signature of a bundle",
 		Long: `Checks every byte of a bundle: frames, digests, that each item is whole, and that directory and archive agree. Lists all damage with the
-affected items. Prints the bundle's digest.
+affected items. Prints the bundle's digest. BUNDLE can be - for standard input, in one pass and without a temporary file, or a named
+pipe.
 
-With --key, the bundle must be signed by that key, which is checked first; see kkbundle sign. The signatures are
-NAME.kkb.sigstore.json and NAME.kkb.SIGNER.sigstore.json beside the bundle.
+  --key          the bundle must be signed by that key, which is checked first; see kkbundle sign. The signatures are
+                 NAME.kkb.sigstore.json and NAME.kkb.SIGNER.sigstore.json beside the bundle
+  --closure      everything that an installation of the bundle's cluster needs must be there, for every platform: compares the items
+                 with the bundle's own proof, and with the needs of this version of kkbundle. See inspect --closure
+  --provenance   the statement in FILE (build --provenance) must describe this bundle. With trusted keys (--key, --trust), one of
+                 them must have signed it (sign --provenance)
 
-With --closure, the items are also compared with the bundle's own proof, and with the needs of this version of kkbundle for installing
-the bundle's cluster: everything must be there, for every platform. See inspect --closure.
-
-With --provenance FILE, the statement in FILE (build --provenance) must describe this bundle. With trusted keys (--key, --trust), one of
-them must have signed it (sign --provenance).
-
-- reads the bundle from standard input, in one pass and without a temporary file; a named pipe works too.`,
+Guides: docs/build/signatures.md, docs/build/completeness.md.`,
 		Example: `  kkbundle verify site-1.4.0.kkb
   kkbundle verify --key cosign.pub site-1.4.0.kkb
   kkbundle verify --closure --provenance site-1.4.0.kkb.provenance.json site-1.4.0.kkb
