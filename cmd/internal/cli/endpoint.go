@@ -35,9 +35,8 @@ func newEndpointMoveCmd(g *globals) *cobra.Command {
 		Long: `Moves a running cluster to another controlPlaneEndpoint, such as from the address of its only control plane to haproxy or kube-vip, so
 that control planes can be added. Give the cluster file with the new endpoint (in the bundle or with -c); the bundle has the images.
 
-API servers get certificates for the new and the old address, the new endpoint is started and tried from every node, then kubeadm's
-configuration, cluster-info, kubelets (one after the other), kube-proxy and admin.conf follow. The old endpoint serves until then, and its
-programs are removed last. All nodes must be reachable and ready. After an interruption, the same command continues.`,
+The old endpoint serves until every client uses the new one; pods run on, kubelets restart one after the other. All nodes must be
+reachable and ready. After an interruption, the same command continues. Guide: docs/site/control-planes.md.`,
 		Example: "  kkbundle endpoint move -i inventory.yaml -c cluster.yaml site-1.5.0.kkb",
 		Args:    takes("BUNDLE"),
 		RunE:    func(cmd *cobra.Command, args []string) error { return runEndpointMove(cmd.Context(), g, args[0], o) },

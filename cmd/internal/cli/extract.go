@@ -51,18 +51,18 @@ func newExtractCmd(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "extract BUNDLE [NAME]",
 		Short: "Extract items from a bundle",
-		Long: `Extracts one item: a file or chart as a file, an image as an OCI image layout directory or as an archive (--format oci-archive, or
-docker-archive for docker load, podman load and ctr images import, for one platform). A digest as NAME extracts that blob. With
--o - a file, chart, archive or blob goes to standard output. --range extracts bytes of a file, chart or blob after checking the
-whole of it.
+		Long: `Extracts one item: a file or chart as a file, an image as an OCI image layout directory. A digest as NAME extracts that blob. Without
+NAME, the whole bundle becomes an OCI image layout directory.
 
-Without NAME, the whole bundle becomes an OCI image layout directory. With --format tree it becomes a directory with files/, charts/,
-documents/, packages/ (an apt or dnf repository for each distribution), and images/ (an OCI layout). --item extracts several items,
-as a tree by default. --for HOST extracts the items of a host of the inventory: files/, and images/ as archives for ctr images import.
+  -o -       a file, chart, archive or blob goes to standard output
+  --format   oci-archive, or docker-archive for docker load, podman load and ctr images import: an image as an archive, for one
+             platform. tree: a directory with files/, charts/, documents/, packages/ (an apt or dnf repository for each
+             distribution), and images/ (an OCI layout)
+  --item     several items, as a tree by default
+  --for      the items of a host of the inventory: files/, and images/ as archives for ctr images import
+  --range    bytes of a file, chart or blob, after checking the whole of it
 
-A directory must be empty or absent; an interrupted layout continues. --force writes into any directory, and replaces its files.
-
-` + itemsHelp,
+A directory must be empty or absent; an interrupted layout continues. --force writes into any directory, and replaces its files.` + itemsHelp,
 		Example: `  kkbundle extract site-1.4.0.kkb kubeadm --platform linux/arm64
   kkbundle extract site-1.4.0.kkb nginx:1.29 --format docker-archive --platform linux/amd64 -o - | docker load
   kkbundle extract site-1.4.0.kkb debian.iso --range 0-1023 | xxd

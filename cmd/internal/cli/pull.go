@@ -37,15 +37,18 @@ func newPullCmd(g *globals) *cobra.Command {
 		Short: "Pull a bundle from an OCI registry or a web server",
 		Long: `Downloads a published bundle to a file, from oci://HOST/PATH[:TAG|@DIGEST] or https://HOST/PATH/NAME.kkb.
 
-From a registry: downloads a published bundle to a file, with its signatures beside it. Only blobs that are neither in the cache nor in the bundles of
---have are transferred; a repeated pull continues at the byte. Every blob's digest is checked. The digest of the file is that of the
-published bundle; its bytes are the same too, if both versions of kkbundle have the same encoder. If a published delta against a bundle
-of --have, or two in a row, are smaller than the missing blobs, they are downloaded instead; a delta that cannot be used is named, and
-the blobs are downloaded.
+From a registry, signatures come with it, and only blobs that are neither in the cache nor in the bundles of --have are transferred; a
+repeated pull continues at the byte. Every blob's digest is checked. The digest of the file is that of the published bundle; its bytes are the same too, if both
+versions of kkbundle have the same encoder. If published deltas against a bundle of --have are smaller than the missing blobs, they are
+downloaded instead.
 
 With trusted keys (--trust, or the default), the bundle must be signed by one of them; this is checked before its content is
-downloaded. With --item or --platform, only that part is downloaded, as copy would write it. With --encrypt-to, -R or --passphrase the
-file is encrypted, as build writes it; the cache is not. ` + itemsHelp + `
+downloaded.
+
+  --item, --platform                 only that part is downloaded, as copy would write it
+  --encrypt-to, -R, --passphrase     the file is encrypted, as build writes it; the cache is not
+
+Guides: docs/build/pipelines.md, docs/site/updates.md.` + itemsHelp + `
 
 From a web server (a file server, S3, a generic repository of Nexus or Artifactory): downloads NAME.kkb, or its parts side by side if the
 server has NAME.kkb.parts.json, and NAME.kkb.sigstore.json. With --have, NAME.kkd is downloaded instead if it was made against that

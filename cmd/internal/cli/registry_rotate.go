@@ -30,15 +30,13 @@ func newRegistryRotateCmd(g *globals) *cobra.Command {
 		Short: "Replace the logins of a registry",
 		Long: `Replaces the logins of a registry by new ones: the one to pull, the one to push (--pull, --push; default both).
 
-With -i INVENTORY: the registry of a cluster. Nodes pull without a break: the registry accepts the new and the old login until all nodes
-have the new one. No runtime restarts, except k3s and, with Docker, the kubelet, which read their login only then. All hosts must be
-reachable; if one is lost or the command is killed, run it again. Use the bundle and cluster file of the last installation: nodes that
-differ from them are refused. Harbor gets another robot account for the nodes; its administrator, who pushes, is not changed (use
---pull).
+With -i INVENTORY: the registry of a cluster. Pulls go on meanwhile; no runtime restarts, except k3s and, with Docker, the kubelet. All
+hosts must be reachable; if one is lost or the command is killed, run it again. Use the bundle and cluster file of the last
+installation: nodes that differ from them are refused. Harbor gets another robot account for the nodes; its administrator, who pushes,
+is not changed (use --pull). Guide: docs/site/registry-hosts.md.
 
 Without -i: the registry of kkbundle registry install on this host (root required). It accepts the old logins until rotate --finish,
-because only you know all its clients: give them the new login first, with mirror-config.
-Guides: docs/site/registry-hosts.md, docs/site/registry-service.md.`,
+because only you know all its clients: give them the new login first, with mirror-config. Guide: docs/site/registry-service.md.`,
 		Example: `  kkbundle registry rotate -i inventory.yaml -c cluster.yaml site-1.4.0.kkb
   kkbundle registry rotate --pull && kkbundle registry rotate --pull --finish`,
 		Args: takes("[BUNDLE]"),
