@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/Masterminds/semver/v3"
+
+	"github.com/kkbundle/kkbundle/manifest/document"
 )
 
 // shape lists the keys of a mapping in ClusterConfiguration with their own shapes; nil for unchecked content.
@@ -67,7 +69,7 @@ func (c *kubeadmChecker) check(k *Kubernetes) {
 	c.beta4 = !v.LessThan(semver.New(1, 31, 0, "", ""))
 	c.shaped("kubernetes.kubeadm", k.Kubeadm, clusterConfiguration(c.beta4))
 	for section, config := range k.sections() {
-		c.reserved(join("kubernetes", section), section, config)
+		c.reserved(document.Join("kubernetes", section), section, config)
 	}
 	c.patches(k.Patches, v)
 }
@@ -76,11 +78,11 @@ func (c *kubeadmChecker) check(k *Kubernetes) {
 func (c *kubeadmChecker) shaped(at string, m map[string]any, s shape) {
 	for _, name := range sortedKeys(m) {
 		below, known := s[name]
-		here := join(at, name)
+		here := document.Join(at, name)
 		inner, isMap := m[name].(map[string]any)
 		switch {
 		case !known:
-			c.addKey(here, "kubeadm has no such key here%s", nearest(name, sortedKeys(s)))
+			c.AddKey(here, "kubeadm has no such key here%s", document.DidYouMean(name, sortedKeys(s)))
 		case name == "extraArgs":
 			c.extraArgs(here, m[name])
 		case name == "extraEnvs", name == "extraVolumes":
@@ -90,7 +92,7 @@ func (c *kubeadmChecker) shaped(at string, m map[string]any, s shape) {
 		case below != nil && isMap:
 			c.shaped(here, inner, below)
 		case below != nil && m[name] != nil:
-			c.add(here, "want a mapping")
+			c.Add(here, "want a mapping")
 		}
 	}
 }
@@ -100,7 +102,7 @@ func (c *kubeadmChecker) extraArgs(at string, v any) {
 	switch v := v.(type) {
 	case map[string]any:
 		for _, name := range sortedKeys(v) {
-			c.argument(join(at, name), name, v[name])
+			c.argument(document.Join(at, name), name, v[name])
 		}
 	case []any:
 		seen := map[string]bool{}
@@ -108,28 +110,28 @@ func (c *kubeadmChecker) extraArgs(at string, v any) {
 			m, _ := one.(map[string]any)
 			name, _ := m["name"].(string)
 			if name == "" || len(m) != 2 {
-				c.add(index(at, i), "want name and value")
+				c.Add(document.Index(at, i), "want name and value")
 				continue
 			}
-			c.argument(index(at, i), name, m["value"])
+			c.argument(document.Index(at, i), name, m["value"])
 			if seen[name] && !c.beta4 {
-				c.add(index(at, i), "%s is there twice, which kubeadm before 1.31 cannot pass on", shorten(name))
+				c.Add(document.Index(at, i), "%s is there twice, which kubeadm before 1.31 cannot pass on", document.Shorten(name))
 			}
 			seen[name] = true
 		}
 	case nil:
 	default:
-		c.add(at, "want arguments as NAME: VALUE, or a list of name and value")
+		c.Add(at, "want arguments as NAME: VALUE, or a list of name and value")
 	}
 }
 
 func (c *kubeadmChecker) argument(at, name string, value any) {
 	if strings.HasPrefix(name, "-") {
-		c.add(at, "write the argument's name without dashes")
+		c.Add(at, "write the argument's name without dashes")
 	}
 	switch value.(type) {
 	case map[string]any, []any:
-		c.add(at, "want one value; write a list as text with commas")
+		c.Add(at, "want one value; write a list as text with commas")
 	}
 }
 
@@ -137,7 +139,7 @@ func (c *kubeadmChecker) argument(at, name string, value any) {
 func (c *kubeadmChecker) named(at string, v any) {
 	list, ok := v.([]any)
 	if !ok && v != nil {
-		c.add(at, "want a list")
+		c.Add(at, "want a list")
 	}
 	var seen []string
 	for i, one := range list {
@@ -145,9 +147,9 @@ func (c *kubeadmChecker) named(at string, v any) {
 		name, _ := m["name"].(string)
 		switch {
 		case name == "":
-			c.add(index(at, i), "name is missing")
+			c.Add(document.Index(at, i), "name is missing")
 		case slices.Contains(seen, name):
-			c.add(index(at, i), "%s is there twice", shorten(name))
+			c.Add(document.Index(at, i), "%s is there twice", document.Shorten(name))
 		}
 		seen = append(seen, name)
 	}
@@ -157,16 +159,16 @@ func (c *kubeadmChecker) named(at string, v any) {
 func (c *kubeadmChecker) subjects(at string, v any) {
 	list, ok := v.([]any)
 	if !ok && v != nil {
-		c.add(at, "want a list")
+		c.Add(at, "want a list")
 	}
 	for i, one := range list {
 		s, ok := one.(string)
 		_, err := netip.ParseAddr(s)
 		switch {
 		case !ok:
-			c.add(index(at, i), "want text")
+			c.Add(document.Index(at, i), "want text")
 		case err != nil && !isName(strings.TrimPrefix(s, "*."), true):
-			c.add(index(at, i), "%q is neither an address nor a DNS name in lower case; kubeadm refuses it", shorten(s))
+			c.Add(document.Index(at, i), "%q is neither an address nor a DNS name in lower case; kubeadm refuses it", document.Shorten(s))
 		}
 	}
 }
@@ -180,15 +182,15 @@ func (c *kubeadmChecker) patches(list []string, v *semver.Version) {
 	named := regexp.MustCompile(patchName)
 	first := map[string]int{}
 	for i, file := range list {
-		at, name := index("kubernetes.patches", i), path.Base(file)
+		at, name := document.Index("kubernetes.patches", i), path.Base(file)
 		target := named.FindStringSubmatch(name)
-		switch at1, twice := earlier(first, name, i); {
+		switch at1, twice := document.Earlier(first, name, i); {
 		case target == nil:
-			c.add(at, "%q is not a patch name; write TARGET[SUFFIX][+TYPE].yaml, such as kube-apiserver0+merge.yaml or kubeletconfiguration+strategic.yaml", shorten(name))
+			c.Add(at, "%q is not a patch name; write TARGET[SUFFIX][+TYPE].yaml, such as kube-apiserver0+merge.yaml or kubeletconfiguration+strategic.yaml", document.Shorten(name))
 		case twice:
-			c.add(at, "%s is there twice, first on %s; give it a suffix, such as %s1", shorten(name), c.line(index("kubernetes.patches", at1)), target[1])
+			c.Add(at, "%s is there twice, first on %s; give it a suffix, such as %s1", document.Shorten(name), c.Place(document.Index("kubernetes.patches", at1)), target[1])
 		case target[1] == "corednsdeployment" && v.LessThan(semver.New(1, 32, 0, "", "")):
-			c.add(at, "kubeadm patches CoreDNS since 1.32, and this is %s", fmt.Sprint(v))
+			c.Add(at, "kubeadm patches CoreDNS since 1.32, and this is %s", fmt.Sprint(v))
 		}
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/kkbundle/kkbundle/manifest/document"
 )
 
 // Sections of a cluster file, below kubernetes, that are merged into the configuration of other programs.
@@ -167,7 +169,7 @@ func (c *checker) reserved(path, section string, config Config) {
 			continue
 		}
 		for _, name := range r.names {
-			for _, one := range config.find(path, join(r.below, name)) {
+			for _, one := range config.find(path, document.Join(r.below, name)) {
 				if r.harmless != nil && r.harmless(one.value) {
 					continue
 				}
@@ -175,7 +177,7 @@ func (c *checker) reserved(path, section string, config Config) {
 				if strings.HasSuffix(one.at, "]") { // the path has no name
 					message = name + ": " + message
 				}
-				c.addKey(one.at, "%s", message)
+				c.AddKey(one.at, "%s", message)
 			}
 		}
 	}
@@ -207,7 +209,7 @@ func (c Config) find(at, path string) []found {
 func findIn(at string, m map[string]any, path string) []found {
 	name, rest, deeper := strings.Cut(path, ".")
 	v, ok := m[name]
-	at = join(at, name)
+	at = document.Join(at, name)
 	switch below := v.(type) {
 	case map[string]any:
 		if deeper {
@@ -217,7 +219,7 @@ func findIn(at string, m map[string]any, path string) []found {
 		var list []found
 		for i, one := range below {
 			if entry, _ := one.(map[string]any); deeper && entry["name"] == rest {
-				list = append(list, found{index(at, i), entry["value"]})
+				list = append(list, found{document.Index(at, i), entry["value"]})
 			}
 		}
 		if deeper {

@@ -7,30 +7,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"unicode"
 
-	"github.com/kkbundle/kkbundle/internal/plain"
+	"github.com/kkbundle/kkbundle/manifest/document"
 )
-
-// or joins choices as in a sentence.
-func or(words []string) string {
-	if len(words) < 2 {
-		return strings.Join(words, "")
-	}
-	last := len(words) - 1
-	return strings.Join(words[:last], ", ") + " or " + words[last]
-}
-
-// nearest is suggest without the list of all known names, for messages that list them anyway.
-func nearest(name string, known []string) string {
-	if best := plain.Nearest(name, known); best != "" {
-		return "; did you mean " + best + "?"
-	}
-	return ""
-}
-
-// isControl reports whether r would break a terminal, a log line or a configuration file.
-func isControl(r rune) bool { return unicode.IsControl(r) || r == '\u2028' || r == '\u2029' }
 
 // isName reports whether s is a DNS label or, with dots, a DNS subdomain: lower case letters, digits and hyphens.
 func isName(s string, dots bool) bool {
@@ -76,7 +55,7 @@ func isHost(s string) bool {
 func parsePort(s string) (int, error) {
 	port, err := strconv.Atoi(s)
 	if err != nil || !isPort(port) {
-		return 0, fmt.Errorf("port %q is not between 1 and 65535", shorten(s))
+		return 0, fmt.Errorf("port %q is not between 1 and 65535", document.Shorten(s))
 	}
 	return port, nil
 }

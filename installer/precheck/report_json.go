@@ -13,9 +13,9 @@ import (
 	"github.com/kkbundle/kkbundle/internal/plain"
 )
 
-// A document is a report as JSON, version 1. Keys may be added; existing ones keep their meaning. Values common to all
+// A jsonReport is version 1 of a report as JSON. Keys may be added; existing ones keep their meaning. Values common to all
 // results of a check are in checks; a result repeats them only if different.
-type document struct {
+type jsonReport struct {
 	Version int        `json:"version" doc:"1"`
 	Time    *time.Time `json:"time,omitempty" doc:"When the report was made."`
 	Cluster string     `json:"cluster,omitempty" doc:"Name of the cluster that was checked for."`
@@ -48,7 +48,7 @@ type checkDocument struct {
 
 // ReportSchema returns the JSON Schema of WriteJSON's output.
 func ReportSchema() []byte {
-	return node.Schema(reflect.TypeFor[document](), "kkbundle precheck report", 1)
+	return node.Schema(reflect.TypeFor[jsonReport](), "kkbundle precheck report", 1)
 }
 
 // MarshalJSON writes the check's description.
@@ -65,7 +65,7 @@ func nonNil(list []string) []string {
 
 // WriteJSON writes the report as one JSON document, with one result per line.
 func (r Report) WriteJSON(w io.Writer) error {
-	d := document{
+	d := jsonReport{
 		Version: 1, Cluster: r.Cluster, Bundle: r.Bundle, Verdict: r.Verdict(),
 		Passed: r.passed(), Warned: r.Warned, Blocked: r.Blocked, Ignored: r.Ignored,
 		Unreachable: nonNil(r.Unreached()), Hosts: nonNil(r.Hosts), Notes: nonNil(r.Notes), Checks: r.checks(), Results: []Result{},

@@ -9,6 +9,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/document"
 )
 
 const (
@@ -22,7 +23,7 @@ const (
 type reader struct {
 	file     string
 	notes    Notes
-	problems manifest.Problems
+	problems document.Problems
 	secrets  int
 	secret   *yaml.Node // the first one
 	nodes    int
@@ -30,13 +31,13 @@ type reader struct {
 
 func (r *reader) note(n *yaml.Node, format string, args ...any) {
 	if len(r.notes) < maxNotes {
-		r.notes = append(r.notes, manifest.Problem{File: r.file, Line: n.Line, Column: n.Column, Message: fmt.Sprintf(format, args...)})
+		r.notes = append(r.notes, document.Problem{File: r.file, Line: n.Line, Column: n.Column, Message: fmt.Sprintf(format, args...)})
 	}
 }
 
 func (r *reader) problem(n *yaml.Node, format string, args ...any) {
 	if len(r.problems) < maxNotes {
-		r.problems = append(r.problems, manifest.Problem{File: r.file, Line: n.Line, Column: n.Column, Message: fmt.Sprintf(format, args...)})
+		r.problems = append(r.problems, document.Problem{File: r.file, Line: n.Line, Column: n.Column, Message: fmt.Sprintf(format, args...)})
 	}
 }
 
