@@ -55,12 +55,12 @@ func (c *checker) addons(at string, list []Addon) {
 	first := map[[2]string]int{}
 	for i, a := range list {
 		path := document.Index(at, i)
-		if a.Namespace != "" && !isName(a.Namespace, false) {
+		if a.Namespace != "" && !document.IsName(a.Namespace, false) {
 			c.Add(document.Join(path, "namespace"), "%q is not a namespace; use lower case letters, digits and hyphens", document.Shorten(a.Namespace))
 		}
 		c.addon(path, a)
 		release := orDefault(a.Release, a.Chart)
-		if release != "" && (!isName(release, true) || len(release) > maxRelease) {
+		if release != "" && (!document.IsName(release, true) || len(release) > maxRelease) {
 			c.Add(path, "%q is not a release name; write release with lower case letters, digits and hyphens, at most %d", document.Shorten(release), maxRelease)
 		}
 		id := [2]string{orDefault(a.Namespace, "default"), release}

@@ -70,7 +70,7 @@ func (c bundleChecker) clusters(b *Bundle) {
 }
 
 func (c *checker) name(name string) {
-	if name != "" && !isName(name, true) {
+	if name != "" && !document.IsName(name, true) {
 		c.Add("metadata.name", "%q is not a name; use lower case letters, digits, hyphens and dots", document.Shorten(name))
 	}
 }
@@ -86,7 +86,7 @@ const maxToken = 128
 
 // isToken reports whether s is a valid version everywhere: it begins with a letter or digit.
 func isToken(s string) bool {
-	return s != "" && !strings.ContainsAny(s[:1], "._+-") && only(strings.ToLower(s), "._+-")
+	return s != "" && !strings.ContainsAny(s[:1], "._+-") && document.Only(strings.ToLower(s), "._+-")
 }
 
 // isFileName reports whether s is a valid file name everywhere. Versions in names of Debian packages may contain ~

@@ -66,7 +66,7 @@ type Kubernetes struct {
 	MaxPods   int       `yaml:"maxPods,omitempty" doc:"Most pods on a node. Default 110."`
 	ProxyMode ProxyMode `yaml:"proxyMode,omitempty" enum:"iptables,nftables,ipvs" doc:"Mode of kube-proxy. Default iptables."`
 	// Kubelet, Kubeadm and KubeProxy are merged into KubeletConfiguration, ClusterConfiguration and
-	// KubeProxyConfiguration and override kkbundle's values, except reservedSettings, which are refused.
+	// KubeProxyConfiguration and override kkbundle's values, except those that package programs refuses.
 	Kubelet   Config `yaml:"kubelet,omitempty" doc:"Merged into KubeletConfiguration."`
 	Kubeadm   Config `yaml:"kubeadm,omitempty" doc:"Merged into kubeadm's ClusterConfiguration."`
 	KubeProxy Config `yaml:"kubeProxy,omitempty" doc:"Merged into KubeProxyConfiguration."`

@@ -11,6 +11,7 @@ import (
 	"github.com/Masterminds/semver/v3"
 
 	"github.com/kkbundle/kkbundle/manifest/document"
+	"github.com/kkbundle/kkbundle/manifest/programs"
 )
 
 // clusterChecker makes a cluster file's checks beyond the types.
@@ -24,7 +25,7 @@ func (c clusterChecker) check(k *Cluster) {
 	c.release("kubernetes.version", k.Kubernetes.Version)
 	c.upgrade(&k.Kubernetes)
 	c.networks(k)
-	(&kubeadmChecker{checker: c.checker}).check(&k.Kubernetes)
+	c.programs(&k.Kubernetes)
 	c.endpoint(&k.ControlPlaneEndpoint)
 	c.etcd(&k.Etcd)
 	c.quota(k)
@@ -72,6 +73,17 @@ func (c clusterChecker) upgrade(k *Kubernetes) {
 	if from.Major() != to.Major() || !from.LessThan(to) {
 		c.Add(at, "%s is not before %s; write the older version that the hosts run now", k.UpgradeFrom, k.Version)
 	}
+}
+
+// programs checks the configurations of other programs.
+func (c clusterChecker) programs(k *Kubernetes) {
+	release, err := semver.NewVersion(k.Version)
+	if err != nil {
+		return // already reported
+	}
+	programs.Check(c.Checker, release, map[programs.Section]map[string]any{
+		programs.Kubeadm: k.Kubeadm, programs.Kubelet: k.Kubelet, programs.KubeProxy: k.KubeProxy,
+	}, k.Patches)
 }
 
 // Bounds of networks.
@@ -172,7 +184,7 @@ func (c clusterChecker) endpointAddress(at string, e *Endpoint) {
 	}
 	a, err := netip.ParseAddr(host)
 	switch {
-	case err != nil && !isName(host, true):
+	case err != nil && !document.IsName(host, true):
 		c.Add(at, "%q is no DNS name in lower case, which kubeadm asks for; write %q", document.Shorten(host), document.Shorten(strings.ToLower(strings.TrimSuffix(host, "."))))
 	case err == nil && !a.IsGlobalUnicast() && (!a.IsLoopback() || e.Type == EndpointKubeVIP):
 		c.Add(at, "nodes do not reach %s; give an address of their network", a)
@@ -181,7 +193,7 @@ func (c clusterChecker) endpointAddress(at string, e *Endpoint) {
 
 // dns checks the domain of names in the cluster. kubeadm and the kubelet take DNS names in lower case.
 func (c clusterChecker) dns(d *ClusterDNS) {
-	if d.Domain != "" && (!isName(d.Domain, true) || strings.Trim(d.Domain, "0123456789.") == "") {
+	if d.Domain != "" && (!document.IsName(d.Domain, true) || strings.Trim(d.Domain, "0123456789.") == "") {
 		c.Add("dns.domain", "%q is no domain; write lower case letters, digits, hyphens and dots, such as cluster.local", document.Shorten(d.Domain))
 	}
 }
@@ -202,7 +214,7 @@ func (c *checker) dataDir(at, dir string) {
 // timeServers checks values for a time service's configuration.
 func (c clusterChecker) timeServers(servers []string) {
 	for i, s := range servers {
-		if _, err := netip.ParseAddr(s); err != nil && !isName(s, true) {
+		if _, err := netip.ParseAddr(s); err != nil && !document.IsName(s, true) {
 			c.Add(document.Index("time.servers", i), "%q is neither a name nor an address; write one without a port, such as ntp.corp.example", document.Shorten(s))
 		}
 	}
@@ -308,7 +320,7 @@ func (c clusterChecker) imageRegistry(r *ImageRegistry) {
 	if r.Address != "" {
 		host, below := cutPath(r.Address)
 		c.hostPort(document.Join(path, "address"), host)
-		if below != "" && !only(below, "./-_") {
+		if below != "" && !document.Only(below, "./-_") {
 			c.Add(document.Join(path, "address"), "%q: want host[:port][/path] with a path of lower case letters, digits and . - _ /", document.Shorten(r.Address))
 		}
 	}
@@ -357,7 +369,7 @@ func (c clusterChecker) storage(s *Storage) {
 	switch {
 	case !s.NFS:
 		c.AddKey(at, "belongs to nfs: true; leave it out")
-	case path.Clean(s.NFSPath) != s.NFSPath || s.NFSPath == "/" || !only(strings.ToLower(s.NFSPath), "./-_"):
+	case path.Clean(s.NFSPath) != s.NFSPath || s.NFSPath == "/" || !document.Only(strings.ToLower(s.NFSPath), "./-_"):
 		// Separators and quotes of exports(5) cannot be in a name.
 		c.Add(at, "%q: write a directory below / with letters, digits and . - _ /", document.Shorten(s.NFSPath))
 	}

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/kkbundle/kkbundle/manifest/document"
+	"github.com/kkbundle/kkbundle/manifest/programs"
 )
 
 // A FeatureGate is a feature gate that a cluster file sets for one program.
@@ -18,10 +19,11 @@ type FeatureGate struct {
 func (k *Kubernetes) FeatureGates() []FeatureGate {
 	var list []FeatureGate
 	for _, one := range []struct {
-		program, section string
-		config           Config
-	}{{"kubelet", kubeletSection, k.Kubelet}, {"kube-proxy", kubeProxySection, k.KubeProxy}} {
-		at := document.Join(document.Join("kubernetes", one.section), "featureGates")
+		program string
+		section programs.Section
+		config  Config
+	}{{"kubelet", programs.Kubelet, k.Kubelet}, {"kube-proxy", programs.KubeProxy, k.KubeProxy}} {
+		at := document.Join(document.Join("kubernetes", string(one.section)), "featureGates")
 		gates, _ := one.config["featureGates"].(map[string]any)
 		for _, name := range sortedKeys(gates) {
 			list = append(list, FeatureGate{Program: one.program, Name: name, Value: fmt.Sprint(gates[name]), Path: document.Join(at, name)})

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/kkbundle/kkbundle/manifest/document"
+	"github.com/kkbundle/kkbundle/manifest/programs"
 )
 
 // inventoryChecker makes an inventory's checks beyond the types.
@@ -148,7 +149,7 @@ func (c varsChecker) settings(path string, s *HostSettings) {
 	if s.Kubernetes.MaxPods < 0 {
 		c.Add(document.Join(path, "kubernetes.maxPods"), "%d is not positive", s.Kubernetes.MaxPods)
 	}
-	c.reserved(document.Join(path, "kubernetes.kubelet"), kubeletSection, s.Kubernetes.Kubelet)
+	programs.CheckReserved(c.Checker, document.Join(path, "kubernetes.kubelet"), programs.Kubelet, s.Kubernetes.Kubelet)
 	c.dataDir(document.Join(path, "etcd.dataDir"), s.Etcd.DataDir)
 	c.kernel(document.Join(path, "precheck.minKernel"), s.Precheck.MinKernel)
 }
@@ -248,7 +249,7 @@ func (c *hostChecker) host(path string, h Host) bool {
 	address := sameAddress(h.Address) + " " + strconv.Itoa(h.SSH.Port)
 	at := document.Join(path, "address")
 	switch {
-	case !isName(h.Name, true):
+	case !document.IsName(h.Name, true):
 		c.AddKey(path, "%q is not a host name; use lower case letters, digits, hyphens and dots", document.Shorten(h.Name))
 	case h.Is(RoleCluster) && len(h.Name) > MaxNodeName:
 		c.AddKey(path, "%s has %d characters; a node's name has at most %d, because it is the value of its label kubernetes.io/hostname", document.Shorten(h.Name), len(h.Name), MaxNodeName)

@@ -75,7 +75,7 @@ func isLabel(s string) bool {
 	if s == "" || len(s) > 63 || strings.ContainsAny(s[:1]+s[len(s)-1:], ".-_") {
 		return false
 	}
-	return only(strings.ToLower(s), "-_.")
+	return document.Only(strings.ToLower(s), "-_.")
 }
 
 // isQualified reports whether s is [prefix/]name, as in names of labels, annotations and taints.
@@ -84,7 +84,7 @@ func isQualified(s string) bool {
 	if !has {
 		return isLabel(s)
 	}
-	return isName(prefix, true) && isLabel(name)
+	return document.IsName(prefix, true) && isLabel(name)
 }
 
 // asStrings returns text values as strings.

@@ -121,7 +121,7 @@ func (c packageChecker) packages(list []PackageSet) {
 	for i := range list {
 		set := &list[i]
 		path := document.Index("packages", i)
-		if name, version, ok := strings.Cut(set.Distribution, "/"); set.Distribution != "" && (!ok || !isName(name, true) || !isToken(version)) {
+		if name, version, ok := strings.Cut(set.Distribution, "/"); set.Distribution != "" && (!ok || !document.IsName(name, true) || !isToken(version)) {
 			c.Add(document.Join(path, "distribution"), "%q: want distribution and version, such as debian/12", document.Shorten(set.Distribution))
 		}
 		for j, name := range set.Install {

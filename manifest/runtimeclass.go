@@ -42,7 +42,7 @@ func (c clusterChecker) runtimeClasses(at string, list []RuntimeClass) {
 	for i, r := range list {
 		path := document.Index(at, i)
 		switch {
-		case !isName(r.Name, false):
+		case !document.IsName(r.Name, false):
 			c.Add(document.Join(path, "name"), "%q is not a name; use lower case letters, digits and -", document.Shorten(r.Name))
 		case r.Name == runcHandler:
 			c.Add(document.Join(path, "name"), "runc is the default runtime of all pods; choose another name")

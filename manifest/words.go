@@ -11,31 +11,6 @@ import (
 	"github.com/kkbundle/kkbundle/manifest/document"
 )
 
-// isName reports whether s is a DNS label or, with dots, a DNS subdomain: lower case letters, digits and hyphens.
-func isName(s string, dots bool) bool {
-	if s == "" || len(s) > 253 {
-		return false
-	}
-	labels := []string{s}
-	if dots {
-		labels = strings.Split(s, ".")
-	}
-	return !slices.ContainsFunc(labels, func(l string) bool {
-		return l == "" || len(l) > 63 || l[0] == '-' || l[len(l)-1] == '-' || !only(l, "-")
-	})
-}
-
-// only reports whether s has only lower case letters, digits and the given characters.
-func only(s, others string) bool {
-	for i := range len(s) {
-		c := s[i]
-		if (c < 'a' || c > 'z') && (c < '0' || c > '9') && !strings.Contains(others, s[i:i+1]) {
-			return false
-		}
-	}
-	return true
-}
-
 // isHex reports whether s is n lower case hexadecimal digits.
 func isHex(s string, n int) bool {
 	return len(s) == n && strings.Trim(s, "0123456789abcdef") == ""
@@ -49,7 +24,7 @@ func isHost(s string) bool {
 	if strings.Trim(s, "0123456789.") == "" {
 		return false // intended as an IP address
 	}
-	return isName(strings.ToLower(strings.TrimSuffix(s, ".")), true)
+	return document.IsName(strings.ToLower(strings.TrimSuffix(s, ".")), true)
 }
 
 func parsePort(s string) (int, error) {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/document"
+	"github.com/kkbundle/kkbundle/manifest/programs"
 )
 
 const (
@@ -377,7 +378,7 @@ func (r *reader) settings(t tree, section string, n *yaml.Node, places map[strin
 	kept.Content = nil
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		key, value := n.Content[i], n.Content[i+1]
-		instead := manifest.Reserved(section, key.Value, value.Value)
+		instead := programs.Reserved(programs.Section(section), key.Value, value.Value)
 		switch place := places[key.Value]; {
 		case instead == "":
 			kept.Content = append(kept.Content, key, value)

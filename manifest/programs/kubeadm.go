@@ -1,7 +1,8 @@
-package manifest
+package programs
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"path"
 	"regexp"
@@ -57,32 +58,29 @@ func clusterConfiguration(beta4 bool) shape {
 
 // kubeadmChecker finds settings that kubeadm would refuse or ignore only after the cluster is half installed.
 type kubeadmChecker struct {
-	*checker
+	*document.Checker
 	beta4 bool // ClusterConfiguration is v1beta4; v1beta3 otherwise
 }
 
-func (c *kubeadmChecker) check(k *Kubernetes) {
-	v, err := semver.NewVersion(k.Version)
-	if err != nil {
-		return // already reported
+// Check checks the configurations of a release's programs, by section, and the patch files for kubeadm.
+func Check(c *document.Checker, release *semver.Version, configs map[Section]map[string]any, patches []string) {
+	k := kubeadmChecker{c, !release.LessThan(semver.New(1, 31, 0, "", ""))}
+	k.shaped("kubernetes.kubeadm", configs[Kubeadm], clusterConfiguration(k.beta4))
+	for section, config := range configs {
+		CheckReserved(c, document.Join("kubernetes", string(section)), section, config)
 	}
-	c.beta4 = !v.LessThan(semver.New(1, 31, 0, "", ""))
-	c.shaped("kubernetes.kubeadm", k.Kubeadm, clusterConfiguration(c.beta4))
-	for section, config := range k.sections() {
-		c.reserved(document.Join("kubernetes", section), section, config)
-	}
-	c.patches(k.Patches, v)
+	k.patches(patches, release)
 }
 
 // shaped checks the keys of a mapping, and lists merged by name.
 func (c *kubeadmChecker) shaped(at string, m map[string]any, s shape) {
-	for _, name := range sortedKeys(m) {
+	for _, name := range slices.Sorted(maps.Keys(m)) {
 		below, known := s[name]
 		here := document.Join(at, name)
 		inner, isMap := m[name].(map[string]any)
 		switch {
 		case !known:
-			c.AddKey(here, "kubeadm has no such key here%s", document.DidYouMean(name, sortedKeys(s)))
+			c.AddKey(here, "kubeadm has no such key here%s", document.DidYouMean(name, slices.Sorted(maps.Keys(s))))
 		case name == "extraArgs":
 			c.extraArgs(here, m[name])
 		case name == "extraEnvs", name == "extraVolumes":
@@ -101,7 +99,7 @@ func (c *kubeadmChecker) shaped(at string, m map[string]any, s shape) {
 func (c *kubeadmChecker) extraArgs(at string, v any) {
 	switch v := v.(type) {
 	case map[string]any:
-		for _, name := range sortedKeys(v) {
+		for _, name := range slices.Sorted(maps.Keys(v)) {
 			c.argument(document.Join(at, name), name, v[name])
 		}
 	case []any:
@@ -167,7 +165,7 @@ func (c *kubeadmChecker) subjects(at string, v any) {
 		switch {
 		case !ok:
 			c.Add(document.Index(at, i), "want text")
-		case err != nil && !isName(strings.TrimPrefix(s, "*."), true):
+		case err != nil && !document.IsName(strings.TrimPrefix(s, "*."), true):
 			c.Add(document.Index(at, i), "%q is neither an address nor a DNS name in lower case; kubeadm refuses it", document.Shorten(s))
 		}
 	}

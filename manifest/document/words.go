@@ -39,3 +39,28 @@ func suggest(name string, known []string) string {
 	sorted := slices.Sorted(slices.Values(known))
 	return "; known: " + strings.Join(sorted, ", ")
 }
+
+// IsName reports whether s is a DNS label or, with dots, a DNS subdomain: lower case letters, digits and hyphens.
+func IsName(s string, dots bool) bool {
+	if s == "" || len(s) > 253 {
+		return false
+	}
+	labels := []string{s}
+	if dots {
+		labels = strings.Split(s, ".")
+	}
+	return !slices.ContainsFunc(labels, func(l string) bool {
+		return l == "" || len(l) > 63 || l[0] == '-' || l[len(l)-1] == '-' || !Only(l, "-")
+	})
+}
+
+// Only reports whether s has only lower case letters, digits and the given characters.
+func Only(s, others string) bool {
+	for i := range len(s) {
+		c := s[i]
+		if (c < 'a' || c > 'z') && (c < '0' || c > '9') && !strings.Contains(others, s[i:i+1]) {
+			return false
+		}
+	}
+	return true
+}
