@@ -166,7 +166,7 @@ $(LINT):
 
 docs: $(HELPERS) ## write the generated pages of docs anew: keys, commands, exit codes, error messages, checks, the catalog's tables, marks, platforms
 	@go test ./manifest ./cmd/internal/cli -run 'TestReference$$' -update
-	go test ./installer/precheck -run 'TestListIsDocumented$$' -update
+	go test ./installer/precheck/render -run 'TestListIsDocumented$$' -update
 	go test ./installer -run 'TestCatalogPage$$' -update
 	go test ./installer/marks -run 'TestPage$$' -update
 	go test ./cmd/internal/manual -run 'TestErrorsPage$$' -update

@@ -20,6 +20,7 @@ import (
 	"github.com/kkbundle/kkbundle/discover/kustomize"
 	"github.com/kkbundle/kkbundle/internal/plain"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/document"
 )
 
 // maxMatches bounds the files that the patterns under manifests match.
@@ -269,17 +270,17 @@ func (p *Project) isValues(name string) bool {
 	return slices.ContainsFunc(p.Manifest.Uses, func(use manifest.ChartUse) bool { return slices.Contains(use.Values, name) })
 }
 
-// CheckFiles checks that the files exist that a manifest names. The error joins manifest.Problems, with the place of each name, and an
+// CheckFiles checks that the files exist that a manifest names. The error joins document.Problems, with the place of each name, and an
 // *InputError for each missing cluster file, as of Load.
 func CheckFiles(file string, b *manifest.Bundle) error {
 	p := &Project{File: file, Manifest: b, dir: filepath.Dir(file)}
-	var problems manifest.Problems
+	var problems document.Problems
 	check := func(path, name string) {
 		if name == "" {
 			return
 		}
 		if _, err := os.Stat(p.beside(name)); err != nil {
-			var list manifest.Problems
+			var list document.Problems
 			if errors.As(b.Problem(path, fmt.Sprintf("%s: there is no such file", name)), &list) {
 				problems = append(problems, list...)
 			}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/fetch"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/document"
 )
 
 // placeImages adds the place in the manifest to the errors of images that it lists.
@@ -20,7 +21,7 @@ func (p *Project) placeImages(err error) {
 			if item.Kind != manifest.ItemImage || refErr != nil || ref != item.Ref && image.Name != item.Ref {
 				continue
 			}
-			found, ok := errors.AsType[manifest.Problems](p.Manifest.Problem(fmt.Sprintf("images[%d]", i), ""))
+			found, ok := errors.AsType[document.Problems](p.Manifest.Problem(fmt.Sprintf("images[%d]", i), ""))
 			if ok && found[0].Line > 0 {
 				item.Place = fmt.Sprintf("%s:%d", found[0].File, found[0].Line)
 			}

@@ -51,7 +51,7 @@ type loading struct {
 	assume  bool // releases of minor releases that the catalog does not know
 }
 
-// Load reads a manifest and everything it names. Problems of these files are manifest.Problems or an *InputError. Images that kubeadm
+// Load reads a manifest and everything it names. Problems of these files are document.Problems or an *InputError. Images that kubeadm
 // listed for the lock beside the manifest are taken from there.
 func Load(file string) (*Project, error) { return load(file, loading{kubeadm: lockedKubeadm(file)}) }
 

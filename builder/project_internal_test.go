@@ -12,6 +12,7 @@ import (
 	"github.com/kkbundle/kkbundle/fetch/packages"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
+	"github.com/kkbundle/kkbundle/manifest/document"
 )
 
 // A cluster file of KubeKey goes into the bundle as one of kkbundle's, so that its passwords do not.
@@ -103,7 +104,7 @@ func TestLoadPackagesUnknown(t *testing.T) {
 	t.Parallel()
 	_, err := loadText(t, "cluster: one.yaml\npackages: [{distribution: beos/5, roles: true}, {distribution: debian/12, roles: true}]\n")
 	want := `manifest.yaml:6:12: packages[0]: what the cluster's tasks need on beos/5 is not known: one.yaml: distribution "beos" is not known; known: debian, ubuntu, `
-	var problems manifest.Problems // exit code 10
+	var problems document.Problems // exit code 10
 	if err == nil || !strings.Contains(err.Error(), want) || !errors.As(err, &problems) {
 		t.Errorf("got %v, want problems with %s", err, want)
 	}

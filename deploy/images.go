@@ -16,6 +16,7 @@ import (
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/discover"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/document"
 	"github.com/kkbundle/kkbundle/registry"
 )
 
@@ -127,7 +128,7 @@ func (m *images) rewrite(text []byte) (*rewritten, error) {
 	r := &rewritten{used: map[string]bool{}, pulls: map[string]bool{}}
 	var out bytes.Buffer
 	i := 0
-	for doc := range manifest.SplitObjects(text) {
+	for doc := range document.SplitObjects(text) {
 		i++
 		changed, err := m.document(doc, r)
 		if err != nil {
@@ -143,7 +144,7 @@ func (m *images) rewrite(text []byte) (*rewritten, error) {
 	return r, nil
 }
 
-func (m *images) document(doc manifest.ObjectText, r *rewritten) ([]byte, error) {
+func (m *images) document(doc document.ObjectText, r *rewritten) ([]byte, error) {
 	if doc.Err != nil {
 		return nil, fmt.Errorf("line %d: %w", doc.Line, doc.Err)
 	}

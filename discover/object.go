@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/document"
 )
 
 // YAML finds the images in a stream of Kubernetes YAML, such as a file or a rendered template. in is the prefix of the
@@ -17,7 +17,7 @@ func (f *Finder) YAML(text []byte, in Place) (Result, error) {
 	w := &walk{rules: f.rules, place: in, left: maxObjects}
 	var errs []error
 	number := 0
-	for doc := range manifest.SplitObjects(text) {
+	for doc := range document.SplitObjects(text) {
 		number++
 		failed := func(err error) { errs = append(errs, fmt.Errorf("%s: document %d: %w", in, number, err)) }
 		if doc.Err != nil {
@@ -61,7 +61,7 @@ func (*Finder) Listed(text string, in Place) []Doubt {
 func annotated(text string, in Place, path string) Result {
 	in.Path = path
 	w := &walk{place: in, left: maxObjects}
-	all, err := parse(manifest.ObjectText{Text: []byte(text)})
+	all, err := parse(document.ObjectText{Text: []byte(text)})
 	var list []any
 	ok := len(all) == 1
 	if ok {

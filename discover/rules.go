@@ -13,6 +13,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/document"
 )
 
 //go:embed rules.yaml
@@ -196,7 +197,7 @@ func (w *walk) embedded(object map[string]any, r rule) {
 		if !ok || len(text) > maxScan {
 			return
 		}
-		for doc := range manifest.SplitObjects([]byte(text)) {
+		for doc := range document.SplitObjects([]byte(text)) {
 			inner, err := parse(doc)
 			if err != nil || len(inner) != 1 {
 				return // of another form: searched as any text

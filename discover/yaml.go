@@ -11,7 +11,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/document"
 )
 
 // Bounds of one parse. The largest CRDs have a few hundred KiB and 50,000 values.
@@ -32,7 +32,7 @@ type number string
 
 // parse reads a document, which may hold several: other line breaks than those of SplitObjects begin one in YAML. It returns none for
 // an empty one.
-func parse(doc manifest.ObjectText) ([]any, error) {
+func parse(doc document.ObjectText) ([]any, error) {
 	if len(doc.Text) > maxDocument || separators(doc.Text) > maxValues {
 		return nil, fmt.Errorf("%w: a document has more than %d bytes or %d values", ErrTooLarge, maxDocument, maxValues)
 	}

@@ -26,6 +26,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/installer/tasktest"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/document"
 )
 
 // otherAuthority is a certificate authority that is not testdata/ca.crt.
@@ -264,7 +265,7 @@ func TestInventoryMustFitTheCluster(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "cp1")
 	s.options.Cluster = tasktest.Cluster(t, "imageRegistry: {type: existing, address: harbor.site/mirror}")
-	var problems manifest.Problems
+	var problems document.Problems
 	if _, err := Run(t.Context(), s.options); !errors.As(err, &problems) {
 		t.Errorf("install with a host for a registry that is not installed: %v", err)
 	}

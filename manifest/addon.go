@@ -3,6 +3,8 @@ package manifest
 import (
 	"slices"
 	"time"
+
+	"github.com/kkbundle/kkbundle/manifest/document"
 )
 
 // defaultAddonTimeout is the helm command's default.
@@ -52,19 +54,19 @@ const maxRelease = 53 // characters of a release name, Helm's own limit
 func (c *checker) addons(at string, list []Addon) {
 	first := map[[2]string]int{}
 	for i, a := range list {
-		path := index(at, i)
-		if a.Namespace != "" && !isName(a.Namespace, false) {
-			c.add(join(path, "namespace"), "%q is not a namespace; use lower case letters, digits and hyphens", shorten(a.Namespace))
+		path := document.Index(at, i)
+		if a.Namespace != "" && !document.IsName(a.Namespace, false) {
+			c.Add(document.Join(path, "namespace"), "%q is not a namespace; use lower case letters, digits and hyphens", document.Shorten(a.Namespace))
 		}
 		c.addon(path, a)
 		release := orDefault(a.Release, a.Chart)
-		if release != "" && (!isName(release, true) || len(release) > maxRelease) {
-			c.add(path, "%q is not a release name; write release with lower case letters, digits and hyphens, at most %d", shorten(release), maxRelease)
+		if release != "" && (!document.IsName(release, true) || len(release) > maxRelease) {
+			c.Add(path, "%q is not a release name; write release with lower case letters, digits and hyphens, at most %d", document.Shorten(release), maxRelease)
 		}
 		id := [2]string{orDefault(a.Namespace, "default"), release}
 		if before, twice := first[id]; twice {
-			c.add(path, "release %s in namespace %s is there twice, first on %s; write another release name",
-				shorten(release), shorten(id[0]), c.line(index(at, before)))
+			c.Add(path, "release %s in namespace %s is there twice, first on %s; write another release name",
+				document.Shorten(release), document.Shorten(id[0]), c.Place(document.Index(at, before)))
 		} else {
 			first[id] = i
 		}
@@ -75,23 +77,23 @@ func (c *checker) addons(at string, list []Addon) {
 func (c *checker) addon(path string, a Addon) {
 	switch {
 	case a.Chart == "" && len(a.Manifests) == 0:
-		c.add(path, "chart is missing; write the name of a chart in the bundle, or manifests")
+		c.Add(path, "chart is missing; write the name of a chart in the bundle, or manifests")
 		return
 	case a.Chart != "" && len(a.Manifests) > 0:
-		c.addKey(join(path, "manifests"), "has a chart already; write two entries")
+		c.AddKey(document.Join(path, "manifests"), "has a chart already; write two entries")
 		return
 	case a.Chart == "" && a.Release == "":
-		c.add(path, "release is missing; manifests have no name of their own")
+		c.Add(path, "release is missing; manifests have no name of their own")
 	}
 	for _, one := range []struct {
 		name string
 		set  bool
 	}{{"values", len(a.Values) > 0}, {"onFailure", a.OnFailure != ""}} {
 		if a.Chart == "" && one.set {
-			c.addKey(join(path, one.name), "belongs to a chart; leave it out")
+			c.AddKey(document.Join(path, one.name), "belongs to a chart; leave it out")
 		}
 	}
 	if a.Timeout != 0 && a.Wait == WaitNone {
-		c.addKey(join(path, "timeout"), "belongs to wait: ready; leave it out")
+		c.AddKey(document.Join(path, "timeout"), "belongs to wait: ready; leave it out")
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/kkbundle/kkbundle/manifest/document"
 )
 
 const (
@@ -39,7 +41,7 @@ func parseBastion(s string) ([]hop, error) {
 				return nil, errors.New("has a colon before the @; passwords do not belong here: make the hop a host of the inventory, with passwordEnv or passwordFile under ssh")
 			}
 			if !isUser(h.user) {
-				return nil, fmt.Errorf("%q is not a user name", shorten(h.user))
+				return nil, fmt.Errorf("%q is not a user name", document.Shorten(h.user))
 			}
 		}
 		var err error

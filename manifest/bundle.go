@@ -1,5 +1,7 @@
 package manifest
 
+import "github.com/kkbundle/kkbundle/manifest/document"
+
 // The kinds of file.
 const (
 	KindBundle    = "Bundle"
@@ -100,7 +102,7 @@ type Bundle struct {
 	// Uses are the ways in which clusters install charts. They are not part of the file, but of the items' definition.
 	Uses []ChartUse `yaml:"-"`
 
-	src *source
+	src *document.Tree
 }
 
 // ClusterFiles returns the paths of all cluster files, in order of precedence.
@@ -124,7 +126,7 @@ type Image struct {
 	Indexes   IndexPolicy    `yaml:"indexes,omitempty" enum:"pinned,complete,selected" doc:"Whether all platforms of this image travel, instead of the bundle's setting."`
 }
 
-func (i *Image) setShort(text string) { i.Name = text }
+func (i *Image) SetShort(text string) { i.Name = text }
 
 // MarshalYAML writes the short form if possible.
 func (i Image) MarshalYAML() (any, error) {
@@ -150,7 +152,7 @@ type Verify struct {
 	Issuer   string `yaml:"issuer,omitempty" doc:"Issuer of the signer's token, such as https://token.actions.githubusercontent.com."`
 }
 
-func (*Verify) hint(name string) string {
+func (*Verify) Hint(name string) string {
 	switch name {
 	case "keyless", "certificateIdentity", "certificateOidcIssuer", "certificate":
 		return "for signatures without a key write identity and issuer, and trust.root for the whole manifest"
@@ -205,7 +207,7 @@ const AllPlatforms = ""
 // Sums are sha256 digests, 64 hexadecimal digits, by platform. In YAML a single value stands for all platforms.
 type Sums map[string]string
 
-func (s *Sums) setShort(text string) { *s = Sums{AllPlatforms: text} }
+func (s *Sums) SetShort(text string) { *s = Sums{AllPlatforms: text} }
 
 // MarshalYAML writes the short form if it was read.
 func (s Sums) MarshalYAML() (any, error) {
@@ -220,7 +222,7 @@ func (s Sums) MarshalYAML() (any, error) {
 func ParseBundle(file string, data []byte) (*Bundle, error) {
 	b := &Bundle{}
 	_, err := decode(file, data, KindBundle, b, func(c *checker) {
-		b.src = c.src
+		b.src = c.Tree
 		bundleChecker{c}.check(b)
 	})
 	return b, err

@@ -9,6 +9,8 @@ import (
 
 	"github.com/Masterminds/semver/v3"
 	"github.com/distribution/reference"
+
+	"github.com/kkbundle/kkbundle/manifest/document"
 )
 
 // bundleChecker makes a manifest's checks beyond the types, and normalizes platforms and hashes.
@@ -17,18 +19,18 @@ type bundleChecker struct{ *checker }
 func (c bundleChecker) check(b *Bundle) {
 	c.name(b.Metadata.Name)
 	if b.Metadata.Version == "" {
-		c.add("metadata", "version is missing; it becomes part of the bundle's file name")
+		c.Add("metadata", "version is missing; it becomes part of the bundle's file name")
 	} else {
 		c.version("metadata.version", b.Metadata.Version)
 	}
 	c.platforms("platforms", b.Platforms)
 	c.images(b.Images, b.Trust.Root)
 	for i := range b.Charts {
-		c.chart(index("charts", i), &b.Charts[i])
+		c.chart(document.Index("charts", i), &b.Charts[i])
 	}
 	c.sameChart(b.Charts)
 	for i := range b.Files {
-		c.file(index("files", i), &b.Files[i])
+		c.file(document.Index("files", i), &b.Files[i])
 	}
 	c.sameFile(b.Files, b.Platforms)
 	sources := sourceChecker(c)
@@ -53,7 +55,7 @@ func (c bundleChecker) deployedCharts(b *Bundle) {
 	}
 	for i, a := range b.Deploy {
 		if a.Chart != "" && !slices.Contains(names, a.Chart) {
-			c.add(join(index("deploy", i), "chart"), "no chart %s is listed under charts", shorten(a.Chart))
+			c.Add(document.Join(document.Index("deploy", i), "chart"), "no chart %s is listed under charts", document.Shorten(a.Chart))
 		}
 	}
 }
@@ -62,20 +64,20 @@ func (c bundleChecker) deployedCharts(b *Bundle) {
 func (c bundleChecker) clusters(b *Bundle) {
 	for i, file := range b.Clusters {
 		if file == b.Cluster || slices.Index(b.Clusters, file) < i {
-			c.add(index("clusters", i), "%s is there twice", shorten(file))
+			c.Add(document.Index("clusters", i), "%s is there twice", document.Shorten(file))
 		}
 	}
 }
 
 func (c *checker) name(name string) {
-	if name != "" && !isName(name, true) {
-		c.add("metadata.name", "%q is not a name; use lower case letters, digits, hyphens and dots", shorten(name))
+	if name != "" && !document.IsName(name, true) {
+		c.Add("metadata.name", "%q is not a name; use lower case letters, digits, hyphens and dots", document.Shorten(name))
 	}
 }
 
 func (c *checker) version(path, version string) {
 	if version != "" && (!isToken(version) || len(version) > maxToken) {
-		c.add(path, "%q is not a version; use letters, digits and . _ + -, at most %d of them", shorten(version), maxToken)
+		c.Add(path, "%q is not a version; use letters, digits and . _ + -, at most %d of them", document.Shorten(version), maxToken)
 	}
 }
 
@@ -84,7 +86,7 @@ const maxToken = 128
 
 // isToken reports whether s is a valid version everywhere: it begins with a letter or digit.
 func isToken(s string) bool {
-	return s != "" && !strings.ContainsAny(s[:1], "._+-") && only(strings.ToLower(s), "._+-")
+	return s != "" && !strings.ContainsAny(s[:1], "._+-") && document.Only(strings.ToLower(s), "._+-")
 }
 
 // isFileName reports whether s is a valid file name everywhere. Versions in names of Debian packages may contain ~
@@ -93,14 +95,14 @@ func isFileName(s string) bool { return isToken(strings.ReplaceAll(s, "~", "-"))
 
 func (c *checker) platforms(at string, list []string) {
 	for i, written := range list {
-		path := index(at, i)
+		path := document.Index(at, i)
 		p, err := PlatformString(written)
 		if err != nil {
-			c.add(path, "%v", err)
+			c.Add(path, "%v", err)
 			continue
 		}
 		if first := slices.Index(list[:i], p); first >= 0 {
-			c.add(path, "%s is there twice, first on %s", p, c.line(index(at, first)))
+			c.Add(path, "%s is there twice, first on %s", p, c.Place(document.Index(at, first)))
 		}
 		list[i] = p
 	}
@@ -109,26 +111,26 @@ func (c *checker) platforms(at string, list []string) {
 func (c bundleChecker) images(list []Image, root string) {
 	first := map[string]int{}
 	for i, image := range list {
-		path := index("images", i)
-		c.platforms(join(path, "platforms"), image.Platforms)
+		path := document.Index("images", i)
+		c.platforms(document.Join(path, "platforms"), image.Platforms)
 		c.key(path, image.Verify, root)
 		named, err := reference.ParseNormalizedNamed(image.Name)
 		if _, after, _ := strings.Cut(image.Name, "@"); err != nil && strings.Contains(after, "/") {
-			c.add(path, "%s", noSecrets) // user:password@host/path; a digest has no slash
+			c.Add(path, "%s", noSecrets) // user:password@host/path; a digest has no slash
 			continue
 		}
 		if err != nil {
-			c.add(path, "%q is not an image reference; write one such as docker.io/library/nginx:1.29 (%v)", shorten(image.Name), err)
+			c.Add(path, "%q is not an image reference; write one such as docker.io/library/nginx:1.29 (%v)", document.Shorten(image.Name), err)
 			continue
 		}
 		digest := image.Digest
-		if digest != "" && !c.digest(join(path, "digest"), digest) {
+		if digest != "" && !c.digest(document.Join(path, "digest"), digest) {
 			continue
 		}
 		if d, ok := named.(reference.Digested); ok {
 			inName := d.Digest().String()
 			if c.digest(path, inName) && digest != "" && digest != inName {
-				c.add(path, "the name pins %s and digest pins %s; keep one", inName, digest)
+				c.Add(path, "the name pins %s and digest pins %s; keep one", inName, digest)
 			}
 		}
 		ref, err := image.Ref()
@@ -139,26 +141,26 @@ func (c bundleChecker) images(list []Image, root string) {
 		if _, tagged := reference.TagNameOnly(named).(reference.Tagged); !tagged {
 			base = ref
 		}
-		if at, twice := earlier(first, base, i); twice {
-			c.add(path, "%s is there twice, first on %s", base, c.line(index("images", at)))
+		if at, twice := document.Earlier(first, base, i); twice {
+			c.Add(path, "%s is there twice, first on %s", base, c.Place(document.Index("images", at)))
 		}
 	}
 }
 
 // key makes the checks of a signer that need not read the key or the trusted root.
 func (c bundleChecker) key(path string, v *Verify, root string) {
-	switch at := join(path, "verify"); {
+	switch at := document.Join(path, "verify"); {
 	case v == nil:
 		return
 	case v.Key != "" && v.Identity+v.Issuer != "":
-		c.add(at, "has key and identity; keep one")
+		c.Add(at, "has key and identity; keep one")
 	case v.Key == "" && (v.Identity == "" || v.Issuer == ""):
-		c.add(at, "key is missing; write key, or identity with issuer")
+		c.Add(at, "key is missing; write key, or identity with issuer")
 	case v.Identity != "" && root == "":
-		c.add(at, "an identity is checked with a trusted root; write trust: {root: trusted_root.json} for the whole manifest")
+		c.Add(at, "an identity is checked with a trusted root; write trust: {root: trusted_root.json} for the whole manifest")
 	}
 	if strings.Contains(v.Key, "://") {
-		c.add(join(join(path, "verify"), "key"), "%q is not a path; write the public key into a file beside the manifest and name that", shorten(v.Key))
+		c.Add(document.Join(document.Join(path, "verify"), "key"), "%q is not a path; write the public key into a file beside the manifest and name that", document.Shorten(v.Key))
 	}
 }
 
@@ -169,16 +171,16 @@ func (c *checker) digest(path, s string) bool {
 	case algorithm == "sha256" && isHex(hex, 64):
 		return true
 	case isToken(algorithm) && algorithm != "sha256" && hex != "":
-		c.add(path, "%q: only sha256 digests are read", shorten(s))
+		c.Add(path, "%q: only sha256 digests are read", document.Shorten(s))
 	default:
-		c.add(path, "%q is not a digest; write sha256: and 64 hexadecimal digits in lower case", shorten(s))
+		c.Add(path, "%q is not a digest; write sha256: and 64 hexadecimal digits in lower case", document.Shorten(s))
 	}
 	return false
 }
 
 func (c bundleChecker) chart(path string, chart *Chart) {
 	if chart.Verify != nil && chart.Path != "" {
-		c.add(join(path, "verify"), "is for published charts; a local chart is used as it is")
+		c.Add(document.Join(path, "verify"), "is for published charts; a local chart is used as it is")
 	}
 	var places []string
 	for _, one := range [][2]string{{"repo", chart.Repo}, {"url", chart.URL}, {"path", chart.Path}} {
@@ -188,38 +190,38 @@ func (c bundleChecker) chart(path string, chart *Chart) {
 	}
 	switch {
 	case len(places) == 0:
-		c.add(path, "has no address; write repo (with name and version), url or path")
+		c.Add(path, "has no address; write repo (with name and version), url or path")
 	case len(places) > 1:
-		c.add(path, "has %s; keep one", strings.Join(places, " and "))
+		c.Add(path, "has %s; keep one", strings.Join(places, " and "))
 	case chart.Repo != "":
-		c.address(join(path, "repo"), chart.Repo, "https", "http", "oci")
+		c.address(document.Join(path, "repo"), chart.Repo, "https", "http", "oci")
 		if strings.Contains(chart.Repo, "?") {
-			c.add(join(path, "repo"), "a repository is an address without a query; leave out the part from ? on")
+			c.Add(document.Join(path, "repo"), "a repository is an address without a query; leave out the part from ? on")
 		}
 		if chart.Name == "" {
-			c.add(path, "name is missing")
+			c.Add(path, "name is missing")
 		}
 		if chart.Version == "" {
-			c.add(path, "version is missing; write one, or a range such as 4.14.x")
+			c.Add(path, "version is missing; write one, or a range such as 4.14.x")
 		}
 	case chart.URL != "":
-		c.address(join(path, "url"), chart.URL, "https", "http")
+		c.address(document.Join(path, "url"), chart.URL, "https", "http")
 		if chart.Version != "" {
-			c.add(join(path, "version"), "an archive has its version in its Chart.yaml; leave it out here")
+			c.Add(document.Join(path, "version"), "an archive has its version in its Chart.yaml; leave it out here")
 		}
 	case chart.Version != "":
-		c.add(join(path, "version"), "a local chart has its version in its Chart.yaml; leave it out here")
+		c.Add(document.Join(path, "version"), "a local chart has its version in its Chart.yaml; leave it out here")
 	}
 	if chart.ImagesListed && len(chart.Values) > 0 {
-		c.add(join(path, "values"), "with imagesListed the chart is not rendered; leave one of them out")
+		c.Add(document.Join(path, "values"), "with imagesListed the chart is not rendered; leave one of them out")
 	}
 	if chart.Name != "" && !isToken(chart.Name) {
-		c.add(join(path, "name"), "%q is not a chart name; use letters, digits, hyphens and dots", shorten(chart.Name))
+		c.Add(document.Join(path, "name"), "%q is not a chart name; use letters, digits, hyphens and dots", document.Shorten(chart.Name))
 	}
 	if chart.Version != "" {
 		if _, err := semver.NewConstraint(chart.Version); err != nil {
 			// Another tag, such as latest, moves. Helm takes none either, and a lock, which has the chart's own version, could not tell two apart.
-			c.add(join(path, "version"), `%q is neither a version nor a range of versions such as 4.14.x; write "*" for the newest stable version`, shorten(chart.Version))
+			c.Add(document.Join(path, "version"), `%q is neither a version nor a range of versions such as 4.14.x; write "*" for the newest stable version`, document.Shorten(chart.Version))
 		}
 	}
 }
@@ -231,8 +233,8 @@ func (c bundleChecker) sameChart(list []Chart) {
 		if chart.Repo != "" {
 			id = ChartRef(chart, chart.Name, chart.Version)
 		}
-		if at, twice := earlier(first, id, i); twice && id != "" {
-			c.add(index("charts", i), "%s is there twice, first on %s", shown(id), c.line(index("charts", at)))
+		if at, twice := document.Earlier(first, id, i); twice && id != "" {
+			c.Add(document.Index("charts", i), "%s is there twice, first on %s", shown(id), c.Place(document.Index("charts", at)))
 		}
 	}
 }
@@ -278,9 +280,9 @@ func WithoutSecrets(ref string) string {
 // shown returns a reference for messages, without a password put into it by mistake.
 func shown(ref string) string {
 	if u, err := url.Parse(ref); err == nil && u.User != nil {
-		return shorten(u.Redacted())
+		return document.Shorten(u.Redacted())
 	}
-	return shorten(ref)
+	return document.Shorten(ref)
 }
 
 // address checks a URL that may have the placeholders of a file.
@@ -288,19 +290,19 @@ func (c *checker) address(path, s string, schemes ...string) {
 	u, err := url.Parse(strings.NewReplacer("{", "", "}", "").Replace(s))
 	switch {
 	case strings.Contains(s, "@") && (err != nil || u.User != nil):
-		c.add(path, "%s", noSecrets)
+		c.Add(path, "%s", noSecrets)
 	case err != nil:
-		c.add(path, "%q is not a URL", shorten(s))
+		c.Add(path, "%q is not a URL", document.Shorten(s))
 	case !slices.Contains(schemes, u.Scheme):
-		c.add(path, "%q: want a URL with %s://", shorten(s), or(schemes))
+		c.Add(path, "%q: want a URL with %s://", document.Shorten(s), document.Or(schemes))
 	case u.Scheme == "file" && u.Host != "":
-		c.add(path, "%q: a file URL has three slashes before its path", shorten(s))
+		c.Add(path, "%q: a file URL has three slashes before its path", document.Shorten(s))
 	case u.Scheme != "file" && u.Hostname() == "":
-		c.add(path, "%q has no host", shorten(s))
+		c.Add(path, "%q has no host", document.Shorten(s))
 	case u.Fragment != "":
-		c.add(path, "%q: the part from # on is never sent; leave it out", shorten(s))
+		c.Add(path, "%q: the part from # on is never sent; leave it out", document.Shorten(s))
 	case SecretParameter(u) != "":
-		c.add(path, signedAddress, SecretParameter(u))
+		c.Add(path, signedAddress, SecretParameter(u))
 	}
 	c.placeholders(path, s)
 }
@@ -309,33 +311,33 @@ func (c *checker) address(path, s string, schemes ...string) {
 func (c *checker) placeholders(path, s string) {
 	rest := strings.NewReplacer("{os}", "", "{arch}", "", "{x86arch}", "").Replace(s)
 	if at := strings.IndexAny(rest, "{}"); at >= 0 {
-		c.add(path, "%q has a placeholder that is not known; known: {os}, {arch} and {x86arch}", shorten(rest[at:]))
+		c.Add(path, "%q has a placeholder that is not known; known: {os}, {arch} and {x86arch}", document.Shorten(rest[at:]))
 	}
 }
 
 func (c bundleChecker) file(path string, f *File) {
 	if f.Name != "" && (!isFileName(f.Name) || len(f.Name) > maxToken) {
-		c.add(join(path, "name"), "%q is not a file name; use letters, digits and . _ + - ~, a letter or digit first", shorten(f.Name))
+		c.Add(document.Join(path, "name"), "%q is not a file name; use letters, digits and . _ + - ~, a letter or digit first", document.Shorten(f.Name))
 	}
-	c.version(join(path, "version"), f.Version)
+	c.version(document.Join(path, "version"), f.Version)
 	switch {
 	case f.URL == "" && f.Path == "":
-		c.add(path, "has no address; write url or path")
+		c.Add(path, "has no address; write url or path")
 	case f.URL != "" && f.Path != "":
-		c.add(path, "has url and path; keep one")
+		c.Add(path, "has url and path; keep one")
 	case f.URL != "" && !strings.Contains(f.URL, ":"):
-		c.add(join(path, "url"), "%q is not a URL; a local file goes under path", shorten(f.URL))
+		c.Add(document.Join(path, "url"), "%q is not a URL; a local file goes under path", document.Shorten(f.URL))
 	case f.URL != "":
-		c.address(join(path, "url"), f.URL, "https", "http", "file")
+		c.address(document.Join(path, "url"), f.URL, "https", "http", "file")
 	default:
-		c.placeholders(join(path, "path"), f.Path)
+		c.placeholders(document.Join(path, "path"), f.Path)
 	}
 	if f.Checksums != "" {
-		c.address(join(path, "checksums"), f.Checksums, "https", "http")
+		c.address(document.Join(path, "checksums"), f.Checksums, "https", "http")
 	}
-	c.platforms(join(path, "platforms"), f.Platforms)
+	c.platforms(document.Join(path, "platforms"), f.Platforms)
 	if len(f.Platforms) > 0 && !f.hasPlaceholders() {
-		c.add(join(path, "platforms"), "the address has no placeholders, so all platforms share one file; leave this out")
+		c.Add(document.Join(path, "platforms"), "the address has no placeholders, so all platforms share one file; leave this out")
 	}
 	c.sums(path, f)
 }
@@ -345,16 +347,16 @@ func (c *checker) sums(path string, f *File) {
 	if len(f.SHA256) == 0 {
 		return
 	}
-	path = join(path, "sha256")
+	path = document.Join(path, "sha256")
 	normal := make(Sums, len(f.SHA256))
 	different := map[string]bool{}
 	for _, platform := range sortedKeys(f.SHA256) {
 		sum, at := f.SHA256[platform], path
 		if platform != AllPlatforms {
-			at = key(path, platform)
+			at = document.Key(path, platform)
 		}
 		if sum = strings.ToLower(sum); !isHex(sum, 64) {
-			c.add(at, "%q is not a sha256; write 64 hexadecimal digits", shorten(sum))
+			c.Add(at, "%q is not a sha256; write 64 hexadecimal digits", document.Shorten(sum))
 		}
 		different[sum] = true
 		if platform == AllPlatforms {
@@ -363,11 +365,11 @@ func (c *checker) sums(path string, f *File) {
 		}
 		p, err := PlatformString(platform)
 		if err != nil {
-			c.addKey(at, "%v", err)
+			c.AddKey(at, "%v", err)
 			continue
 		}
 		if _, twice := normal[p]; twice {
-			c.addKey(at, "%s is there twice", p)
+			c.AddKey(at, "%s is there twice", p)
 		}
 		normal[p] = sum
 	}
@@ -375,9 +377,9 @@ func (c *checker) sums(path string, f *File) {
 	_, all := normal[AllPlatforms]
 	switch perPlatform := f.hasPlaceholders(); {
 	case all && perPlatform:
-		c.add(path, "the address has placeholders, so each platform has its own file; write one hash for each, as in {linux/amd64: …}")
+		c.Add(path, "the address has placeholders, so each platform has its own file; write one hash for each, as in {linux/amd64: …}")
 	case !perPlatform && len(different) > 1:
-		c.add(path, "the address has no placeholders, so all platforms share one file; it cannot have several hashes")
+		c.Add(path, "the address has no placeholders, so all platforms share one file; it cannot have several hashes")
 	}
 }
 
@@ -396,7 +398,7 @@ func (c bundleChecker) sameFile(list []File, platforms []string) {
 		}
 		for _, id := range sortedKeys(ids) {
 			if at, twice := first[id]; twice {
-				c.add(index("files", i), "%s is there twice, first on %s", shown(ids[id]), c.line(index("files", at)))
+				c.Add(document.Index("files", i), "%s is there twice, first on %s", shown(ids[id]), c.Place(document.Index("files", at)))
 				break
 			}
 		}
@@ -411,7 +413,7 @@ func (c bundleChecker) sameFile(list []File, platforms []string) {
 // hostPort checks host or host:port.
 func (c *checker) hostPort(path, s string) {
 	if _, _, err := splitHostPort(s); err != nil {
-		c.add(path, "%v", err)
+		c.Add(path, "%v", err)
 	}
 }
 
@@ -421,15 +423,15 @@ func splitHostPort(s string) (string, int, error) {
 		return "", 0, errors.New(noSecrets)
 	}
 	if scheme, _, has := strings.Cut(s, "://"); has {
-		return "", 0, fmt.Errorf("%q: want host or host:port, without %s://", shorten(s), shorten(scheme))
+		return "", 0, fmt.Errorf("%q: want host or host:port, without %s://", document.Shorten(s), document.Shorten(scheme))
 	}
 	u, err := url.Parse("//" + s)
 	if err != nil || u.Host != s || !isHost(u.Hostname()) || u.Hostname() == "" {
-		return "", 0, fmt.Errorf("%q is neither a host nor host:port", shorten(s))
+		return "", 0, fmt.Errorf("%q is neither a host nor host:port", document.Shorten(s))
 	}
 	if u.Port() == "" {
 		if strings.HasSuffix(s, ":") {
-			return "", 0, fmt.Errorf("%q has no port after the colon", shorten(s))
+			return "", 0, fmt.Errorf("%q has no port after the colon", document.Shorten(s))
 		}
 		return u.Hostname(), 0, nil
 	}

@@ -10,6 +10,8 @@ import (
 	"github.com/Masterminds/semver/v3"
 	"github.com/opencontainers/go-digest"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/kkbundle/kkbundle/manifest/document"
 )
 
 // Catalog lists the addresses of cluster components, their versions compatible with each Kubernetes, and the package
@@ -32,7 +34,7 @@ type Catalog struct {
 	// Zones are mirrors that are used together.
 	Zones map[string][]Source `yaml:"zones,omitempty" doc:"Mirrors for manifests that name the zone."`
 
-	src *source
+	src *document.Tree
 }
 
 // KubeadmImages are tags of the images that kubeadm of one release asks for, besides those of the release itself. A
@@ -116,7 +118,7 @@ type CatalogFormer struct {
 // all.
 type PlatformText map[string]string
 
-func (t *PlatformText) setShort(text string) { *t = PlatformText{AllPlatforms: text} }
+func (t *PlatformText) SetShort(text string) { *t = PlatformText{AllPlatforms: text} }
 
 // MarshalYAML writes the short form if it was read.
 func (t PlatformText) MarshalYAML() (any, error) {
@@ -137,7 +139,7 @@ type CatalogImage struct {
 	Tags map[string]string `yaml:"tags,omitempty" doc:"Value of {tag} by version of the component; images of other versions are known only to the chart."`
 }
 
-func (i *CatalogImage) setShort(text string) { i.Name = text }
+func (i *CatalogImage) SetShort(text string) { i.Name = text }
 
 // CatalogChart is a chart of a component. In YAML it is the address of an archive, or a mapping.
 type CatalogChart struct {
@@ -150,7 +152,7 @@ type CatalogChart struct {
 	From string `yaml:"from,omitempty" doc:"The first version of the component that has this chart."`
 }
 
-func (c *CatalogChart) setShort(text string) { c.URL = text }
+func (c *CatalogChart) SetShort(text string) { c.URL = text }
 
 // Fit lists the releases of Kubernetes that a release line of a component supports.
 type Fit struct {
@@ -179,7 +181,7 @@ type CatalogPackage struct {
 func ParseCatalog(file string, data []byte) (*Catalog, error) {
 	k := &Catalog{}
 	return decode(file, data, KindCatalog, k, func(c *checker) {
-		k.src = c.src
+		k.src = c.Tree
 		catalogChecker{c}.check(k)
 	})
 }
@@ -205,126 +207,126 @@ type catalogChecker struct{ *checker }
 
 func (c catalogChecker) check(k *Catalog) {
 	for _, minor := range sortedKeys(k.Releases) {
-		at := key("releases", minor)
+		at := document.Key("releases", minor)
 		c.release(at, k.Releases[minor])
 		if !minorPattern().MatchString(minor) || !strings.HasPrefix(k.Releases[minor], minor+".") {
-			c.addKey(at, "want a minor release and a release of it, as in v1.36: v1.36.3")
+			c.AddKey(at, "want a minor release and a release of it, as in v1.36: v1.36.3")
 		}
 	}
 	c.kubeadmImages(k.Kubeadm)
 	for _, name := range sortedKeys(k.Components) {
 		one := k.Components[name]
-		c.catalogEntry(key("components", name), name, &one)
+		c.catalogEntry(document.Key("components", name), name, &one)
 		k.Components[name] = one
 	}
 	for _, purpose := range sortedKeys(k.Packages) {
-		c.catalogPackage(key("packages", purpose), k.Packages[purpose])
+		c.catalogPackage(document.Key("packages", purpose), k.Packages[purpose])
 	}
 	for _, name := range sortedKeys(k.EndOfLife) {
 		for _, line := range sortedKeys(k.EndOfLife[name]) {
-			at := key(key("endOfLife", name), line)
+			at := document.Key(document.Key("endOfLife", name), line)
 			if !minorPattern().MatchString(line) {
-				c.addKey(at, "%q is not a release line; write one such as v1.36", shorten(line))
+				c.AddKey(at, "%q is not a release line; write one such as v1.36", document.Shorten(line))
 			}
 			if _, err := time.Parse(time.DateOnly, k.EndOfLife[name][line]); err != nil {
-				c.add(at, "%q is not a day; write one such as 2026-06-28", shorten(k.EndOfLife[name][line]))
+				c.Add(at, "%q is not a day; write one such as 2026-06-28", document.Shorten(k.EndOfLife[name][line]))
 			}
 		}
 	}
 	for _, minor := range sortedKeys(k.RemovedGates) {
 		if !minorPattern().MatchString(minor) {
-			c.addKey(key("removedGates", minor), "%q is not a minor release; write one such as v1.27", shorten(minor))
+			c.AddKey(document.Key("removedGates", minor), "%q is not a minor release; write one such as v1.27", document.Shorten(minor))
 		}
 	}
 	for _, zone := range sortedKeys(k.Zones) {
-		sourceChecker(c).sources(key("zones", zone), k.Zones[zone])
+		sourceChecker(c).sources(document.Key("zones", zone), k.Zones[zone])
 	}
 }
 
 // kubeadmImages checks the images of kubeadm, in a catalog and in a lock.
 func (c *checker) kubeadmImages(all map[string]KubeadmImages) {
 	for _, release := range sortedKeys(all) {
-		at, one := key("kubeadm", release), all[release]
+		at, one := document.Key("kubeadm", release), all[release]
 		if _, err := semver.StrictNewVersion(strings.TrimPrefix(release, "v")); err != nil || !strings.HasPrefix(release, "v") {
-			c.addKey(at, "%q is not a release; write one such as v1.36.3", shorten(release))
+			c.AddKey(at, "%q is not a release; write one such as v1.36.3", document.Shorten(release))
 		}
 		for _, tag := range [][2]string{{"etcd", one.Etcd}, {"coredns", one.CoreDNS}, {"pause", one.Pause}} {
-			c.version(join(at, tag[0]), tag[1])
+			c.version(document.Join(at, tag[0]), tag[1])
 		}
 		if one.Program != "" {
-			c.digest(join(at, "program"), one.Program.String())
+			c.digest(document.Join(at, "program"), one.Program.String())
 		}
 	}
 }
 
 func (c catalogChecker) catalogEntry(at, name string, one *CatalogEntry) {
 	if !isFileName(name) || len(name) > maxToken {
-		c.addKey(at, "%q is not a name; use letters, digits and . _ + -", shorten(name))
+		c.AddKey(at, "%q is not a name; use letters, digits and . _ + -", document.Shorten(name))
 	}
 	if one.File == nil && len(one.Images) == 0 && one.Chart == nil {
-		c.addKey(at, "has no file, image or chart")
+		c.AddKey(at, "has no file, image or chart")
 	}
 	if one.Default == "" && one.Follows == "" && len(one.Since) == 0 {
-		c.addKey(at, "says no version; write default, follows or since")
+		c.AddKey(at, "says no version; write default, follows or since")
 	}
-	c.version(join(at, "default"), one.Default)
-	c.platforms(join(at, "platforms"), one.Platforms)
-	c.versionTable(join(at, "since"), one.Since)
-	c.versionTable(join(at, "minimum"), one.Minimum)
+	c.version(document.Join(at, "default"), one.Default)
+	c.platforms(document.Join(at, "platforms"), one.Platforms)
+	c.versionTable(document.Join(at, "since"), one.Since)
+	c.versionTable(document.Join(at, "minimum"), one.Minimum)
 	for i, t := range one.Through {
-		path := index(join(at, "through"), i)
+		path := document.Index(document.Join(at, "through"), i)
 		if !minorPattern().MatchString(t.To) {
-			c.add(join(path, "to"), "%q is not a release line; write one such as v3.6", shorten(t.To))
+			c.Add(document.Join(path, "to"), "%q is not a release line; write one such as v3.6", document.Shorten(t.To))
 		}
-		c.version(join(path, "least"), t.Least)
-		c.version(join(path, "take"), t.Take)
+		c.version(document.Join(path, "least"), t.Least)
+		c.version(document.Join(path, "take"), t.Take)
 	}
 	for i, fit := range one.Fits {
-		path := index(join(at, "fits"), i)
+		path := document.Index(document.Join(at, "fits"), i)
 		for _, bound := range [][2]string{{"line", fit.Line}, {"from", fit.From}, {"to", fit.To}} {
 			if bound[1] != "" && !minorPattern().MatchString(bound[1]) {
-				c.add(join(path, bound[0]), "%q is not a release line; write one such as v1.36", shorten(bound[1]))
+				c.Add(document.Join(path, bound[0]), "%q is not a release line; write one such as v1.36", document.Shorten(bound[1]))
 			}
 		}
 	}
 	if f := one.File; f != nil {
-		c.entryFile(join(at, "file"), f)
+		c.entryFile(document.Join(at, "file"), f)
 	}
 	if chart := one.Chart; chart != nil {
-		path := join(at, "chart")
+		path := document.Join(at, "chart")
 		switch {
 		case (chart.URL == "") == (chart.Repo == ""):
-			c.add(path, "write url or repo")
+			c.Add(path, "write url or repo")
 		case chart.URL != "":
-			c.address(join(path, "url"), fillSample(chart.URL), "https", "http")
+			c.address(document.Join(path, "url"), fillSample(chart.URL), "https", "http")
 		default:
-			c.address(join(path, "repo"), chart.Repo, "https", "http", "oci")
+			c.address(document.Join(path, "repo"), chart.Repo, "https", "http", "oci")
 		}
-		c.release(join(path, "from"), chart.From)
+		c.release(document.Join(path, "from"), chart.From)
 	}
 	for i, image := range one.Images {
-		path := index(join(at, "images"), i)
+		path := document.Index(document.Join(at, "images"), i)
 		if _, err := ImageName(fillSample(image.Name)); err != nil {
-			c.add(path, "%v", err)
+			c.Add(path, "%v", err)
 		}
 		if strings.Contains(image.Name, "{tag}") != (len(image.Tags) > 0) {
-			c.add(path, "{tag} and tags go together")
+			c.Add(path, "{tag} and tags go together")
 		}
-		c.release(join(path, "from"), image.From)
-		c.release(join(path, "before"), image.Before)
+		c.release(document.Join(path, "from"), image.From)
+		c.release(document.Join(path, "before"), image.Before)
 	}
 }
 
 // catalogPackage checks names that package managers get as arguments.
 func (c catalogChecker) catalogPackage(at string, one CatalogPackage) {
-	lists := map[string][]string{join(at, "debian"): one.Debian, join(at, "rpm"): one.RPM}
+	lists := map[string][]string{document.Join(at, "debian"): one.Debian, document.Join(at, "rpm"): one.RPM}
 	for release, names := range one.Releases {
-		lists[key(join(at, "releases"), release)] = names
+		lists[document.Key(document.Join(at, "releases"), release)] = names
 	}
 	for _, path := range sortedKeys(lists) {
 		for i, name := range lists[path] {
 			if !isPackageName(name) || strings.Contains(name, "/") {
-				c.add(index(path, i), "%q is not a package name", shorten(name))
+				c.Add(document.Index(path, i), "%q is not a package name", document.Shorten(name))
 			}
 		}
 	}
@@ -333,20 +335,20 @@ func (c catalogChecker) catalogPackage(at string, one CatalogPackage) {
 func (c catalogChecker) entryFile(at string, f *CatalogFile) {
 	f.URL = c.platformURLs(at, f.URL)
 	if f.Checksums != "" {
-		c.address(join(at, "checksums"), fillSample(f.Checksums), "https", "http")
+		c.address(document.Join(at, "checksums"), fillSample(f.Checksums), "https", "http")
 	}
 	if f.Stable != "" {
-		c.address(join(at, "stable"), fillSample(f.Stable), "https", "http")
+		c.address(document.Join(at, "stable"), fillSample(f.Stable), "https", "http")
 	}
 	former := f.Formerly
 	if former == nil {
 		return
 	}
-	at = join(at, "formerly")
-	c.release(join(at, "before"), former.Before)
+	at = document.Join(at, "formerly")
+	c.release(document.Join(at, "before"), former.Before)
 	former.URL = c.platformURLs(at, former.URL)
 	if former.Checksums != "" {
-		c.address(join(at, "checksums"), fillSample(former.Checksums), "https", "http")
+		c.address(document.Join(at, "checksums"), fillSample(former.Checksums), "https", "http")
 	}
 }
 
@@ -354,9 +356,9 @@ func (c catalogChecker) entryFile(at string, f *CatalogFile) {
 func (c catalogChecker) platformURLs(at string, urls PlatformText) PlatformText {
 	normal := PlatformText{}
 	for _, platform := range sortedKeys(urls) {
-		path := join(at, "url")
+		path := document.Join(at, "url")
 		if platform != AllPlatforms {
-			path = key(path, platform)
+			path = document.Key(path, platform)
 		}
 		c.address(path, fillSample(urls[platform]), "https", "http")
 		p, err := platform, error(nil)
@@ -364,7 +366,7 @@ func (c catalogChecker) platformURLs(at string, urls PlatformText) PlatformText 
 			p, err = PlatformString(platform)
 		}
 		if err != nil {
-			c.addKey(path, "%v", err)
+			c.AddKey(path, "%v", err)
 		}
 		normal[p] = urls[platform]
 	}
@@ -380,8 +382,8 @@ func fillSample(template string) string {
 func (c catalogChecker) versionTable(at string, table map[string]string) {
 	for _, from := range sortedKeys(table) {
 		if _, err := semver.StrictNewVersion(strings.TrimPrefix(from, "v")); err != nil || !strings.HasPrefix(from, "v") {
-			c.addKey(key(at, from), "%q is not a release; write one such as v1.36.0", shorten(from))
+			c.AddKey(document.Key(at, from), "%q is not a release; write one such as v1.36.0", document.Shorten(from))
 		}
-		c.version(key(at, from), table[from])
+		c.version(document.Key(at, from), table[from])
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"time"
+
+	"github.com/kkbundle/kkbundle/manifest/document"
 )
 
 // Cluster describes the wanted cluster. Build reads its needs from it, precheck its requirements, install its
@@ -43,9 +45,9 @@ type Cluster struct {
 	// either.
 	Base *Catalog `yaml:"-"`
 
-	src *source
+	src *document.Tree
 	// file is the cluster file alone, and sets the settings over it; src combines both.
-	file *source
+	file *document.Tree
 	sets []string
 }
 
@@ -64,7 +66,7 @@ type Kubernetes struct {
 	MaxPods   int       `yaml:"maxPods,omitempty" doc:"Most pods on a node. Default 110."`
 	ProxyMode ProxyMode `yaml:"proxyMode,omitempty" enum:"iptables,nftables,ipvs" doc:"Mode of kube-proxy. Default iptables."`
 	// Kubelet, Kubeadm and KubeProxy are merged into KubeletConfiguration, ClusterConfiguration and
-	// KubeProxyConfiguration and override kkbundle's values, except reservedSettings, which are refused.
+	// KubeProxyConfiguration and override kkbundle's values, except those that package programs refuses.
 	Kubelet   Config `yaml:"kubelet,omitempty" doc:"Merged into KubeletConfiguration."`
 	Kubeadm   Config `yaml:"kubeadm,omitempty" doc:"Merged into kubeadm's ClusterConfiguration."`
 	KubeProxy Config `yaml:"kubeProxy,omitempty" doc:"Merged into KubeProxyConfiguration."`
@@ -231,7 +233,7 @@ type RegistryAuth struct {
 	Password Secret `yaml:"password,omitempty" kk:"foreign"`
 }
 
-func (*RegistryAuth) hint(name string) string { return passwordHint(name) }
+func (*RegistryAuth) Hint(name string) string { return passwordHint(name) }
 
 // Storage lists the storage classes to install.
 type Storage struct {
@@ -282,15 +284,15 @@ type Component struct {
 // kubernetes.maxPods=200, addons[0].namespace=web. Their values are YAML and have the types of the schema; an empty one
 // means the default. The error is Problems. Defaults are not filled in; see WithDefaults.
 func ParseCluster(file string, data []byte, settings ...string) (*Cluster, error) {
-	root, problems := parse(file, data, limitsOf(KindCluster))
-	if problems != nil {
-		return nil, problems
+	src, err := document.Parse(file, data, document.FileLimits())
+	if err != nil {
+		return nil, err
 	}
-	return parseCluster(&source{file: file, root: root}, settings)
+	return parseCluster(src, settings)
 }
 
-func parseCluster(file *source, settings []string) (*Cluster, error) {
-	src, err := file.with(settings)
+func parseCluster(file *document.Tree, settings []string) (*Cluster, error) {
+	src, err := file.With(settings)
 	if err != nil {
 		return nil, err
 	}
@@ -302,7 +304,7 @@ func parseCluster(file *source, settings []string) (*Cluster, error) {
 	return k, nil
 }
 
-func clusterOf(src *source) (*Cluster, error) {
+func clusterOf(src *document.Tree) (*Cluster, error) {
 	k := &Cluster{src: src}
 	return decodeTree(src, KindCluster, k, func(c *checker) { clusterChecker{c}.check(k) })
 }

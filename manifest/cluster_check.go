@@ -9,6 +9,9 @@ import (
 	"strings"
 
 	"github.com/Masterminds/semver/v3"
+
+	"github.com/kkbundle/kkbundle/manifest/document"
+	"github.com/kkbundle/kkbundle/manifest/programs"
 )
 
 // clusterChecker makes a cluster file's checks beyond the types.
@@ -17,19 +20,19 @@ type clusterChecker struct{ *checker }
 func (c clusterChecker) check(k *Cluster) {
 	c.name(k.Metadata.Name)
 	if k.Metadata.Version != "" {
-		c.add("metadata.version", "a cluster has no version of its own; Kubernetes' version is kubernetes.version")
+		c.Add("metadata.version", "a cluster has no version of its own; Kubernetes' version is kubernetes.version")
 	}
 	c.release("kubernetes.version", k.Kubernetes.Version)
 	c.upgrade(&k.Kubernetes)
 	c.networks(k)
-	(&kubeadmChecker{checker: c.checker}).check(&k.Kubernetes)
+	c.programs(&k.Kubernetes)
 	c.endpoint(&k.ControlPlaneEndpoint)
 	c.etcd(&k.Etcd)
 	c.quota(k)
 	c.backup(k.Backup)
 	c.s3(k.Backup)
 	if k.Certificates.EtcdCA != nil && k.Etcd.Type != "" && k.Etcd.Type != EtcdInternal {
-		c.addKey("certificates.etcdCA", "belongs to etcd of type internal; leave it out")
+		c.AddKey("certificates.etcdCA", "belongs to etcd of type internal; leave it out")
 	}
 	c.podNetwork(&k.CNI)
 	c.dns(&k.DNS)
@@ -52,9 +55,9 @@ func (c *checker) release(path, version string) {
 	_, err := semver.StrictNewVersion(number)
 	switch {
 	case err != nil:
-		c.add(path, "%q is not a version; write v and three numbers, as in v1.36.3", shorten(version))
+		c.Add(path, "%q is not a version; write v and three numbers, as in v1.36.3", document.Shorten(version))
 	case !hasV:
-		c.add(path, "write v%s", version)
+		c.Add(path, "write v%s", version)
 	}
 }
 
@@ -68,8 +71,19 @@ func (c clusterChecker) upgrade(k *Kubernetes) {
 		return // already reported
 	}
 	if from.Major() != to.Major() || !from.LessThan(to) {
-		c.add(at, "%s is not before %s; write the older version that the hosts run now", k.UpgradeFrom, k.Version)
+		c.Add(at, "%s is not before %s; write the older version that the hosts run now", k.UpgradeFrom, k.Version)
 	}
+}
+
+// programs checks the configurations of other programs.
+func (c clusterChecker) programs(k *Kubernetes) {
+	release, err := semver.NewVersion(k.Version)
+	if err != nil {
+		return // already reported
+	}
+	programs.Check(c.Checker, release, map[programs.Section]map[string]any{
+		programs.Kubeadm: k.Kubeadm, programs.Kubelet: k.Kubelet, programs.KubeProxy: k.KubeProxy,
+	}, k.Patches)
 }
 
 // Bounds of networks.
@@ -96,29 +110,29 @@ func (c clusterChecker) networks(k *Cluster) {
 				if k.Kubernetes.ServiceCIDR == nil {
 					at, other = pods, "services (default)"
 				}
-				c.add(at, "%s and %s overlap; take a network that the %s do not use", s, p, other)
+				c.Add(at, "%s and %s overlap; take a network that the %s do not use", s, p, other)
 			}
 		}
 		if p.Bits() > all.CNI.nodeBits(p) {
-			c.add(pods, "%s is too small: each node takes a /%d of it", p, all.CNI.nodeBits(p))
+			c.Add(pods, "%s is too small: each node takes a /%d of it", p, all.CNI.nodeBits(p))
 		} else if most := p.Bits() + maxNodeBits; all.CNI.nodeBits(p) > most {
-			c.add(pods, "%s is too large for nodes that take a /%d of it: write cni.%sMaskSize of at most %d, or a smaller network", p, all.CNI.nodeBits(p), familyOf(p), most)
+			c.Add(pods, "%s is too large for nodes that take a /%d of it: write cni.%sMaskSize of at most %d, or a smaller network", p, all.CNI.nodeBits(p), familyOf(p), most)
 		}
 	}
 	for _, s := range d.ServiceCIDR {
 		if bits := s.Addr().BitLen() - s.Bits(); bits > maxServiceBits || bits < minServiceBits {
-			c.add(services, "%s does not fit; the API server takes from /%d to /%d", s,
+			c.Add(services, "%s does not fit; the API server takes from /%d to /%d", s,
 				s.Addr().BitLen()-maxServiceBits, s.Addr().BitLen()-minServiceBits)
 		}
 	}
 	if len(d.PodCIDR) != len(d.ServiceCIDR) {
-		c.add("kubernetes", "podCIDR has %d networks and serviceCIDR has %d; dual stack needs both in both", len(d.PodCIDR), len(d.ServiceCIDR))
+		c.Add("kubernetes", "podCIDR has %d networks and serviceCIDR has %d; dual stack needs both in both", len(d.PodCIDR), len(d.ServiceCIDR))
 	} else if d.PodCIDR[0].Addr().Is4() != d.ServiceCIDR[0].Addr().Is4() {
-		c.add("kubernetes", "podCIDR and serviceCIDR are of different IP versions")
+		c.Add("kubernetes", "podCIDR and serviceCIDR are of different IP versions")
 	}
 	most := all.podsPerNode()
 	if d.MaxPods < 1 || d.MaxPods > most {
-		c.add("kubernetes.maxPods", "%d is not between 1 and %d, which a node's /%d holds", d.MaxPods, most, all.CNI.nodeBits(d.PodCIDR[0]))
+		c.Add("kubernetes.maxPods", "%d is not between 1 and %d, which a node's /%d holds", d.MaxPods, most, all.CNI.nodeBits(d.PodCIDR[0]))
 	}
 }
 
@@ -152,12 +166,12 @@ func familyOf(p netip.Prefix) string {
 func (c clusterChecker) endpoint(e *Endpoint) {
 	at := "controlPlaneEndpoint"
 	if e.Address != "" {
-		c.endpointAddress(join(at, "address"), e)
+		c.endpointAddress(document.Join(at, "address"), e)
 	} else if e.Type == EndpointKubeVIP || e.Type == EndpointExternal {
-		c.add(at, "address is missing; type %s needs it", e.Type)
+		c.Add(at, "address is missing; type %s needs it", e.Type)
 	}
 	if _, port, _ := splitHostPort(e.Address); (e.Type == EndpointKubeVIP || e.Type == EndpointHAProxy) && port != 0 && port != DefaultPort {
-		c.add(join(at, "address"), "port %d: with type %s it is the API server's own, %d; leave the port out", port, e.Type, DefaultPort)
+		c.Add(document.Join(at, "address"), "port %d: with type %s it is the API server's own, %d; leave the port out", port, e.Type, DefaultPort)
 	}
 }
 
@@ -165,43 +179,43 @@ func (c clusterChecker) endpoint(e *Endpoint) {
 func (c clusterChecker) endpointAddress(at string, e *Endpoint) {
 	host, _, err := splitHostPort(e.Address)
 	if err != nil {
-		c.add(at, "%v", err)
+		c.Add(at, "%v", err)
 		return
 	}
 	a, err := netip.ParseAddr(host)
 	switch {
-	case err != nil && !isName(host, true):
-		c.add(at, "%q is no DNS name in lower case, which kubeadm asks for; write %q", shorten(host), shorten(strings.ToLower(strings.TrimSuffix(host, "."))))
+	case err != nil && !document.IsName(host, true):
+		c.Add(at, "%q is no DNS name in lower case, which kubeadm asks for; write %q", document.Shorten(host), document.Shorten(strings.ToLower(strings.TrimSuffix(host, "."))))
 	case err == nil && !a.IsGlobalUnicast() && (!a.IsLoopback() || e.Type == EndpointKubeVIP):
-		c.add(at, "nodes do not reach %s; give an address of their network", a)
+		c.Add(at, "nodes do not reach %s; give an address of their network", a)
 	}
 }
 
 // dns checks the domain of names in the cluster. kubeadm and the kubelet take DNS names in lower case.
 func (c clusterChecker) dns(d *ClusterDNS) {
-	if d.Domain != "" && (!isName(d.Domain, true) || strings.Trim(d.Domain, "0123456789.") == "") {
-		c.add("dns.domain", "%q is no domain; write lower case letters, digits, hyphens and dots, such as cluster.local", shorten(d.Domain))
+	if d.Domain != "" && (!document.IsName(d.Domain, true) || strings.Trim(d.Domain, "0123456789.") == "") {
+		c.Add("dns.domain", "%q is no domain; write lower case letters, digits, hyphens and dots, such as cluster.local", document.Shorten(d.Domain))
 	}
 }
 
 // kernel checks a version of Linux.
 func (c *checker) kernel(at, version string) {
 	if strings.Trim(version, "0123456789.") != "" {
-		c.add(at, "%q is not a kernel version; write numbers and dots, as in 4.9.17", shorten(version))
+		c.Add(at, "%q is not a kernel version; write numbers and dots, as in 4.9.17", document.Shorten(version))
 	}
 }
 
 func (c *checker) dataDir(at, dir string) {
 	if dir != "" && !path.IsAbs(dir) {
-		c.add(at, "%q: write an absolute path", shorten(dir))
+		c.Add(at, "%q: write an absolute path", document.Shorten(dir))
 	}
 }
 
 // timeServers checks values for a time service's configuration.
 func (c clusterChecker) timeServers(servers []string) {
 	for i, s := range servers {
-		if _, err := netip.ParseAddr(s); err != nil && !isName(s, true) {
-			c.add(index("time.servers", i), "%q is neither a name nor an address; write one without a port, such as ntp.corp.example", shorten(s))
+		if _, err := netip.ParseAddr(s); err != nil && !document.IsName(s, true) {
+			c.Add(document.Index("time.servers", i), "%q is neither a name nor an address; write one without a port, such as ntp.corp.example", document.Shorten(s))
 		}
 	}
 }
@@ -210,7 +224,7 @@ func (c clusterChecker) timeServers(servers []string) {
 func (c *checker) backup(b BackupKeys) {
 	for i, r := range b.Recipients {
 		if strings.ContainsAny(r, "\r\n") || !slices.ContainsFunc([]string{"age1", "ssh-ed25519 ", "ssh-rsa "}, func(p string) bool { return strings.HasPrefix(r, p) }) {
-			c.add(index("backup.recipients", i), "%q is not a recipient; write a public key: age1..., ssh-ed25519 ... or ssh-rsa ...", shorten(r))
+			c.Add(document.Index("backup.recipients", i), "%q is not a recipient; write a public key: age1..., ssh-ed25519 ... or ssh-rsa ...", document.Shorten(r))
 		}
 	}
 }
@@ -223,20 +237,20 @@ func (c *checker) s3(b BackupKeys) {
 	at, err := url.Parse(b.S3.Endpoint)
 	switch {
 	case err != nil || at.Scheme != "https" && at.Scheme != "http" || at.Hostname() == "" || strings.TrimSuffix(at.Path, "/") != "" || at.User != nil || at.RawQuery != "":
-		c.add("backup.s3.endpoint", "%q: want https://host or https://host:port", shorten(b.S3.Endpoint))
+		c.Add("backup.s3.endpoint", "%q: want https://host or https://host:port", document.Shorten(b.S3.Endpoint))
 	case at.Scheme == "http" && len(b.Recipients) == 0:
-		c.add("backup.s3.endpoint", "copies of etcd would pass the network in clear; use https://, or encrypt them with backup.recipients")
+		c.Add("backup.s3.endpoint", "copies of etcd would pass the network in clear; use https://, or encrypt them with backup.recipients")
 	}
 	if !regexp.MustCompile(`^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$`).MatchString(b.S3.Bucket) {
-		c.add("backup.s3.bucket", "%q is no name of a bucket", shorten(b.S3.Bucket))
+		c.Add("backup.s3.bucket", "%q is no name of a bucket", document.Shorten(b.S3.Bucket))
 	}
 	for _, one := range []struct{ name, value string }{{"prefix", b.S3.Prefix}, {"region", b.S3.Region}, {"accessKey", b.S3.AccessKey}} {
 		if strings.ContainsFunc(one.value, func(r rune) bool { return r <= ' ' || r > '~' }) {
-			c.add("backup.s3."+one.name, "%q has blanks, or characters outside ASCII", shorten(one.value))
+			c.Add("backup.s3."+one.name, "%q has blanks, or characters outside ASCII", document.Shorten(one.value))
 		}
 	}
 	if path.Clean("/"+b.S3.Prefix) != "/"+strings.Trim(b.S3.Prefix, "/") {
-		c.add("backup.s3.prefix", "%q: want a path such as backups/site1", shorten(b.S3.Prefix))
+		c.Add("backup.s3.prefix", "%q: want a path such as backups/site1", document.Shorten(b.S3.Prefix))
 	}
 }
 
@@ -244,18 +258,18 @@ func (c *checker) s3(b BackupKeys) {
 func (c clusterChecker) quota(k *Cluster) {
 	const least = 256 << 20 // a new cluster with addons has some 10 MB
 	switch {
-	case c.src.node("etcd.quota") == nil:
+	case c.Tree.Node("etcd.quota") == nil:
 	case k.Etcd.Type == EtcdProvided:
-		c.addKey("etcd.quota", "belongs to an etcd that kkbundle installs; leave it out, and set --quota-backend-bytes where etcd runs")
+		c.AddKey("etcd.quota", "belongs to an etcd that kkbundle installs; leave it out, and set --quota-backend-bytes where etcd runs")
 	case k.Etcd.Quota < least:
-		c.add("etcd.quota", "%s is too small for a cluster; write at least 256Mi, such as 8Gi", k.Etcd.Quota)
+		c.Add("etcd.quota", "%s is too small for a cluster; write at least 256Mi, such as 8Gi", k.Etcd.Quota)
 	}
 }
 
 // etcd checks that the settings match the type.
 func (c clusterChecker) etcd(e *Etcd) {
-	if b := e.Backup; b != nil && (b.Keep < 0 || b.Keep == 0 && c.src.node("etcd.backup.keep") != nil) {
-		c.add("etcd.backup.keep", "%d copies are no backup; keep at least 1", b.Keep)
+	if b := e.Backup; b != nil && (b.Keep < 0 || b.Keep == 0 && c.Tree.Node("etcd.backup.keep") != nil) {
+		c.Add("etcd.backup.keep", "%d copies are no backup; keep at least 1", b.Keep)
 	}
 	c.dataDir("etcd.dataDir", e.DataDir)
 	given := []struct {
@@ -265,18 +279,18 @@ func (c clusterChecker) etcd(e *Etcd) {
 	for _, one := range given {
 		switch {
 		case e.Type == EtcdProvided && !one.set:
-			c.add("etcd", "%s is missing; type provided needs endpoints, ca, cert and key", one.name)
+			c.Add("etcd", "%s is missing; type provided needs endpoints, ca, cert and key", one.name)
 		case e.Type != EtcdProvided && one.set:
-			c.addKey(join("etcd", one.name), "belongs to an etcd of yours; write type: provided or leave it out")
+			c.AddKey(document.Join("etcd", one.name), "belongs to an etcd of yours; write type: provided or leave it out")
 		}
 	}
 	for i, endpoint := range e.Endpoints {
 		host, ok := strings.CutPrefix(endpoint, "https://")
 		if !ok {
-			c.add(index("etcd.endpoints", i), "%q: want https://host:port", shorten(endpoint))
+			c.Add(document.Index("etcd.endpoints", i), "%q: want https://host:port", document.Shorten(endpoint))
 			continue
 		}
-		c.hostPort(index("etcd.endpoints", i), host)
+		c.hostPort(document.Index("etcd.endpoints", i), host)
 	}
 }
 
@@ -284,19 +298,19 @@ func (c clusterChecker) podNetwork(n *CNI) {
 	c.release("cni.version", n.Version)
 	switch {
 	case n.Type == NetworkMultus && n.With == "":
-		c.add("cni", "with is missing; multus needs another network for the pods' first interface")
+		c.Add("cni", "with is missing; multus needs another network for the pods' first interface")
 	case n.Type != NetworkMultus && n.With != "":
-		c.addKey("cni.with", "belongs to type: multus; leave it out")
+		c.AddKey("cni.with", "belongs to type: multus; leave it out")
 	}
 	if n.Type == NetworkNone && len(n.Values) > 0 {
-		c.addKey("cni.values", "there is no network to give them to; leave it out")
+		c.AddKey("cni.values", "there is no network to give them to; leave it out")
 	}
 	for _, one := range []struct {
 		path      string
 		bits, max int
 	}{{"cni.ipv4MaskSize", n.IPv4MaskSize, 32}, {"cni.ipv6MaskSize", n.IPv6MaskSize, 128}} {
 		if one.bits < 0 || one.bits > one.max {
-			c.add(one.path, "%d is not between 1 and %d", one.bits, one.max)
+			c.Add(one.path, "%d is not between 1 and %d", one.bits, one.max)
 		}
 	}
 }
@@ -305,30 +319,30 @@ func (c clusterChecker) imageRegistry(r *ImageRegistry) {
 	path := "imageRegistry"
 	if r.Address != "" {
 		host, below := cutPath(r.Address)
-		c.hostPort(join(path, "address"), host)
-		if below != "" && !only(below, "./-_") {
-			c.add(join(path, "address"), "%q: want host[:port][/path] with a path of lower case letters, digits and . - _ /", shorten(r.Address))
+		c.hostPort(document.Join(path, "address"), host)
+		if below != "" && !document.Only(below, "./-_") {
+			c.Add(document.Join(path, "address"), "%q: want host[:port][/path] with a path of lower case letters, digits and . - _ /", document.Shorten(r.Address))
 		}
 	}
-	c.registryVIP(join(path, "vip"), r)
+	c.registryVIP(document.Join(path, "vip"), r)
 	if r.Type == RegistryExisting {
 		if r.Address == "" {
-			c.add(path, "address is missing; type existing needs it")
+			c.Add(path, "address is missing; type existing needs it")
 		}
 		if r.Port != 0 {
-			c.add(join(path, "port"), "write the port of an existing registry into address")
+			c.Add(document.Join(path, "port"), "write the port of an existing registry into address")
 		}
 		return
 	}
 	if r.Port != 0 && !isPort(r.Port) {
-		c.add(join(path, "port"), "%d is not between 1 and 65535", r.Port)
+		c.Add(document.Join(path, "port"), "%d is not between 1 and 65535", r.Port)
 	}
 	for _, one := range []struct {
 		name string
 		set  bool
 	}{{"address", r.Address != ""}, {"ca", r.CA != ""}, {"auth", r.Auth != nil}} {
 		if one.set {
-			c.addKey(join(path, one.name), "belongs to an existing registry; write type: existing or leave it out")
+			c.AddKey(document.Join(path, one.name), "belongs to an existing registry; write type: existing or leave it out")
 		}
 	}
 }
@@ -338,11 +352,11 @@ func (c clusterChecker) registryVIP(path string, r *ImageRegistry) {
 		return
 	}
 	if r.Type == RegistryExisting || r.Type == RegistryNone {
-		c.addKey(path, "belongs to a registry that is installed on two hosts; leave it out, or write type: registry or harbor")
+		c.AddKey(path, "belongs to a registry that is installed on two hosts; leave it out, or write type: registry or harbor")
 		return
 	}
 	if a, err := netip.ParseAddr(r.VIP); err != nil || a.Zone() != "" || !a.IsGlobalUnicast() {
-		c.add(path, "%q is not an address; write an unused one of the registry hosts' network, such as 10.0.0.100", shorten(r.VIP))
+		c.Add(path, "%q is not an address; write an unused one of the registry hosts' network, such as 10.0.0.100", document.Shorten(r.VIP))
 	}
 }
 
@@ -354,19 +368,19 @@ func (c clusterChecker) storage(s *Storage) {
 	c.dataDir(at, s.NFSPath)
 	switch {
 	case !s.NFS:
-		c.addKey(at, "belongs to nfs: true; leave it out")
-	case path.Clean(s.NFSPath) != s.NFSPath || s.NFSPath == "/" || !only(strings.ToLower(s.NFSPath), "./-_"):
+		c.AddKey(at, "belongs to nfs: true; leave it out")
+	case path.Clean(s.NFSPath) != s.NFSPath || s.NFSPath == "/" || !document.Only(strings.ToLower(s.NFSPath), "./-_"):
 		// Separators and quotes of exports(5) cannot be in a name.
-		c.add(at, "%q: write a directory below / with letters, digits and . - _ /", shorten(s.NFSPath))
+		c.Add(at, "%q: write a directory below / with letters, digits and . - _ /", document.Shorten(s.NFSPath))
 	}
 }
 
 func (c clusterChecker) components(k *Cluster) {
 	for _, name := range sortedKeys(k.Components) {
 		v := k.Components[name].Version
-		c.version(join(key("components", name), "version"), v)
+		c.version(document.Join(document.Key("components", name), "version"), v)
 		if name == "containerd" && k.CRI.Version != "" && k.CRI.Version != v {
-			c.add(key("components", name), "cri.version says %s; keep one", k.CRI.Version)
+			c.Add(document.Key("components", name), "cri.version says %s; keep one", k.CRI.Version)
 		}
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/kkbundle/kkbundle/manifest/document"
 )
 
 func TestClusterWithDefaults(t *testing.T) {
@@ -112,7 +114,7 @@ func TestScalars(t *testing.T) {
 
 func TestLimits(t *testing.T) {
 	for name, data := range map[string][]byte{
-		"too large":       make([]byte, MaxFileSize+1),
+		"too large":       make([]byte, document.MaxFileSize+1),
 		"too many values": append([]byte("[a"), bytesOf(",a", 310_000)...),
 		"deep brackets":   bytesOf("[", 250_000),
 	} {
@@ -125,9 +127,9 @@ func TestLimits(t *testing.T) {
 		many = append(many, "- {x: 1}\n"...)
 	}
 	_, err := ParseBundle("many", append([]byte("apiVersion: kkbundle.io/v1\nkind: Bundle\ncharts:\n"), many...))
-	var problems Problems
-	if !errors.As(err, &problems) || len(problems) > maxProblems+1 {
-		t.Errorf("%d problems, want at most %d", len(problems), maxProblems+1)
+	var problems document.Problems
+	if !errors.As(err, &problems) || len(problems) > document.MaxProblems+1 {
+		t.Errorf("%d problems, want at most %d", len(problems), document.MaxProblems+1)
 	}
 }
 

@@ -8,6 +8,8 @@ import (
 
 	"github.com/distribution/reference"
 	"github.com/opencontainers/go-digest"
+
+	"github.com/kkbundle/kkbundle/manifest/document"
 )
 
 // Target is the Kubernetes to render charts for.
@@ -105,12 +107,12 @@ func (l *Lock) CheckInputs(present []string, now func(path string) digest.Digest
 // discovery checks the settings for finding images.
 func (c bundleChecker) discovery(b *Bundle) {
 	for i, p := range b.Manifests {
-		at := index("manifests", i)
+		at := document.Index("manifests", i)
 		if _, err := path.Match(p, ""); err != nil {
-			c.add(at, "%q is not a pattern: %v", shorten(p), err)
+			c.Add(at, "%q is not a pattern: %v", document.Shorten(p), err)
 		}
 		if path.IsAbs(p) || slices.Contains(strings.Split(p, "/"), "..") {
-			c.add(at, "%q leads out of the manifest's directory; put the files below it", shorten(p))
+			c.Add(at, "%q leads out of the manifest's directory; put the files below it", document.Shorten(p))
 		}
 	}
 	if v := b.Kubernetes.Version; v != "" {
@@ -118,12 +120,12 @@ func (c bundleChecker) discovery(b *Bundle) {
 	}
 	for i, rule := range b.ImageRules {
 		if len(rule.Paths)+len(rule.Images) == 0 {
-			c.add(index("imageRules", i), "names no image; write paths")
+			c.Add(document.Index("imageRules", i), "names no image; write paths")
 		}
 	}
 	for i, p := range b.ExcludeImages {
 		if strings.Trim(p, "*") == "" {
-			c.add(index("excludeImages", i), "%q leaves every image out", shorten(p))
+			c.Add(document.Index("excludeImages", i), "%q leaves every image out", document.Shorten(p))
 		}
 	}
 }
@@ -131,9 +133,9 @@ func (c bundleChecker) discovery(b *Bundle) {
 func (c bundleChecker) kubernetesTarget(b *Bundle, version string) {
 	const at = "kubernetes.version"
 	if !regexp.MustCompile(`^v1\.\d+\.\d+$`).MatchString(version) {
-		c.add(at, "%q is not a version of Kubernetes; write one such as v1.36.3", shorten(version))
+		c.Add(at, "%q is not a version of Kubernetes; write one such as v1.36.3", document.Shorten(version))
 	}
 	if len(b.ClusterFiles()) > 0 {
-		c.add(at, "the cluster file says the version; leave it out here")
+		c.Add(at, "the cluster file says the version; leave it out here")
 	}
 }

@@ -9,6 +9,5 @@
 // used in messages, and the bytes. Parsing is strict, and an error from a Parse function is always Problems: every
 // problem of the file, in the order of the file, each with its line and column.
 //
-// Go types are the only description of the files: the decoder, the JSON Schemas and the checks for required fields
-// and permitted values all read the same struct tags (see field).
+// Package document below this one reads the YAML: it has the decoder, Problems and the JSON Schemas.
 package manifest

@@ -8,6 +8,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/kkbundle/kkbundle/manifest/document"
 )
 
 func FuzzParseBundle(f *testing.F)    { fuzz(f, "bundle", ParseBundle) }
@@ -38,8 +40,8 @@ func fuzz[T any](f *testing.F, kind string, parse func(string, []byte) (*T, erro
 	f.Fuzz(func(t *testing.T, data []byte) {
 		first, err := parse("f", data)
 		if err != nil {
-			var problems Problems
-			if !errors.As(err, &problems) || len(problems) == 0 || len(problems) > maxProblems+1 {
+			var problems document.Problems
+			if !errors.As(err, &problems) || len(problems) == 0 || len(problems) > document.MaxProblems+1 {
 				t.Fatalf("error %T: %v", err, err)
 			}
 			return

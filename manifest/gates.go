@@ -3,6 +3,9 @@ package manifest
 import (
 	"fmt"
 	"strings"
+
+	"github.com/kkbundle/kkbundle/manifest/document"
+	"github.com/kkbundle/kkbundle/manifest/programs"
 )
 
 // A FeatureGate is a feature gate that a cluster file sets for one program.
@@ -16,13 +19,14 @@ type FeatureGate struct {
 func (k *Kubernetes) FeatureGates() []FeatureGate {
 	var list []FeatureGate
 	for _, one := range []struct {
-		program, section string
-		config           Config
-	}{{"kubelet", kubeletSection, k.Kubelet}, {"kube-proxy", kubeProxySection, k.KubeProxy}} {
-		at := join(join("kubernetes", one.section), "featureGates")
+		program string
+		section programs.Section
+		config  Config
+	}{{"kubelet", programs.Kubelet, k.Kubelet}, {"kube-proxy", programs.KubeProxy, k.KubeProxy}} {
+		at := document.Join(document.Join("kubernetes", string(one.section)), "featureGates")
 		gates, _ := one.config["featureGates"].(map[string]any)
 		for _, name := range sortedKeys(gates) {
-			list = append(list, FeatureGate{Program: one.program, Name: name, Value: fmt.Sprint(gates[name]), Path: join(at, name)})
+			list = append(list, FeatureGate{Program: one.program, Name: name, Value: fmt.Sprint(gates[name]), Path: document.Join(at, name)})
 		}
 	}
 	for _, a := range k.Arguments() {
@@ -55,7 +59,7 @@ func (k *Kubernetes) Arguments() []Argument {
 		{"apiServer", "kube-apiserver"}, {"controllerManager", "kube-controller-manager"}, {"scheduler", "kube-scheduler"},
 	} {
 		section, _ := k.Kubeadm[one.section].(map[string]any)
-		at := join("kubernetes.kubeadm."+one.section, "extraArgs")
+		at := document.Join("kubernetes.kubeadm."+one.section, "extraArgs")
 		add := func(path string, name, value any) {
 			if value != nil {
 				list = append(list, Argument{Program: one.program, Name: fmt.Sprint(name), Value: fmt.Sprint(value), Path: path})
@@ -64,12 +68,12 @@ func (k *Kubernetes) Arguments() []Argument {
 		switch args := section["extraArgs"].(type) {
 		case map[string]any:
 			for _, name := range sortedKeys(args) {
-				add(join(at, name), name, args[name])
+				add(document.Join(at, name), name, args[name])
 			}
 		case []any:
 			for i, entry := range args {
 				if m, ok := entry.(map[string]any); ok {
-					add(index(at, i), m["name"], m["value"])
+					add(document.Index(at, i), m["name"], m["value"])
 				}
 			}
 		}

@@ -6,6 +6,8 @@ import (
 	"slices"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/kkbundle/kkbundle/manifest/document"
 )
 
 // Role is a group of hosts in an Inventory.
@@ -37,7 +39,7 @@ type Inventory struct {
 	HostSpecs  HostSpecs          `yaml:"hosts" kk:"required" doc:"Hosts by name; node[1:3] stands for node1, node2 and node3."`
 	Groups     Groups             `yaml:"groups" kk:"required" doc:"Roles of the hosts."`
 
-	src *source
+	src *document.Tree
 }
 
 // InventoryMetadata names an inventory.
@@ -54,7 +56,7 @@ type Groups struct {
 	NFS          []string `yaml:"nfs,omitempty" doc:"NFS server."`
 }
 
-func (*Groups) hint(name string) string {
+func (*Groups) Hint(name string) string {
 	if name == string(RoleCluster) {
 		return "it is the union of kube_control_plane and kube_worker and follows from them"
 	}
@@ -136,7 +138,7 @@ type SSH struct {
 	PrivateKey Secret `yaml:"privateKey,omitempty" kk:"foreign"`
 }
 
-func (*SSH) hint(name string) string { return passwordHint(name) }
+func (*SSH) Hint(name string) string { return passwordHint(name) }
 
 // Sudo configures how a user other than root becomes root. Without a password, sudo must not ask for one.
 type Sudo struct {
@@ -146,7 +148,7 @@ type Sudo struct {
 	Password Secret `yaml:"password,omitempty" kk:"foreign"`
 }
 
-func (*Sudo) hint(name string) string { return passwordHint(name) }
+func (*Sudo) Hint(name string) string { return passwordHint(name) }
 
 // passwordHint refuses secrets and names the right setting.
 func passwordHint(name string) string {
@@ -183,7 +185,7 @@ func (h *HostSpec) vars() *Vars {
 	return &Vars{h.SSH, h.Sudo, h.Labels, h.Annotations, h.Taints, h.Cluster}
 }
 
-func (*HostSpec) hint(name string) string {
+func (*HostSpec) Hint(name string) string {
 	switch name {
 	case "user", "key", "port", "bastion":
 		return "it belongs under ssh"
@@ -261,14 +263,14 @@ func (h Host) Is(r Role) bool { return slices.Contains(h.Roles, r) }
 
 // ParseInventory reads an Inventory. The error is Problems.
 func ParseInventory(file string, data []byte) (*Inventory, error) {
-	root, problems := parse(file, data, limitsOf(KindInventory))
-	if problems != nil {
-		return nil, problems
+	src, err := document.Parse(file, data, document.FileLimits())
+	if err != nil {
+		return nil, err
 	}
-	return inventoryOf(&source{file: file, root: root})
+	return inventoryOf(src)
 }
 
-func inventoryOf(src *source) (*Inventory, error) {
+func inventoryOf(src *document.Tree) (*Inventory, error) {
 	inv := &Inventory{src: src}
 	return decodeTree(src, KindInventory, inv, func(c *checker) { inventoryChecker{c}.check(inv) })
 }
@@ -329,19 +331,19 @@ func (inv *Inventory) expand() []Host {
 
 // resolve adds the settings of an expanded host.
 func (inv *Inventory) resolve(h *Host, spec *HostSpec, roles []Role) {
-	h.Roles, h.entry = roles, key("hosts", spec.Name)
+	h.Roles, h.entry = roles, document.Key("hosts", spec.Name)
 	all := inv.Vars
 	h.inherited = inv.Vars.SSH
 	add := func(name, path string, v *Vars) {
 		all = all.with(v)
 		if v.Cluster != nil {
-			h.settings = append(h.settings, settingsAt{name, join(path, "cluster")})
+			h.settings = append(h.settings, settingsAt{name, document.Join(path, "cluster")})
 		}
 	}
 	add("vars", "vars", &Vars{Cluster: inv.Vars.Cluster})
 	for _, g := range inv.GroupVars.all() {
 		if slices.Contains(roles, g.role) {
-			add("group "+string(g.role), join("groupVars", string(g.role)), g.Vars)
+			add("group "+string(g.role), document.Join("groupVars", string(g.role)), g.Vars)
 		}
 	}
 	add("host "+h.Name, h.entry, spec.vars())

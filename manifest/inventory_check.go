@@ -6,6 +6,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/kkbundle/kkbundle/manifest/document"
+	"github.com/kkbundle/kkbundle/manifest/programs"
 )
 
 // inventoryChecker makes an inventory's checks beyond the types.
@@ -17,7 +20,7 @@ func (c inventoryChecker) check(inv *Inventory) {
 	}
 	varsChecker(c).vars("vars", &inv.Vars)
 	for _, g := range inv.GroupVars.all() {
-		varsChecker(c).vars(join("groupVars", string(g.role)), g.Vars)
+		varsChecker(c).vars(document.Join("groupVars", string(g.role)), g.Vars)
 	}
 	known := c.hosts(inv)
 	for _, r := range groupRoles() {
@@ -30,7 +33,7 @@ func (c inventoryChecker) check(inv *Inventory) {
 // marks checks that settings for nodes are set on nodes. Hosts without a role belong to no cluster yet, and vars are
 // for all hosts.
 func (c inventoryChecker) marks(inv *Inventory) {
-	if c.found != nil {
+	if c.Found != nil {
 		return // groups may be wrong, or unbounded
 	}
 	roles := inv.roles()
@@ -47,7 +50,7 @@ func (c inventoryChecker) marks(inv *Inventory) {
 			n     int
 		}{{"labels", len(v.Labels)}, {"annotations", len(v.Annotations)}, {"taints", len(v.Taints)}} {
 			if one.n > 0 {
-				c.addKey(join(path, one.field), "%s, and only nodes have %s; leave them out", what, one.field)
+				c.AddKey(document.Join(path, one.field), "%s, and only nodes have %s; leave them out", what, one.field)
 			}
 		}
 	}
@@ -58,7 +61,7 @@ func (c inventoryChecker) marks(inv *Inventory) {
 			continue // already reported
 		}
 		if roled, some := nodes(names); roled && !some {
-			report(key("hosts", spec.Name), shorten(spec.Name)+" is in no group of nodes (kube_control_plane, kube_worker)", spec.vars())
+			report(document.Key("hosts", spec.Name), document.Shorten(spec.Name)+" is in no group of nodes (kube_control_plane, kube_worker)", spec.vars())
 		}
 	}
 	for _, g := range inv.GroupVars.all() {
@@ -69,7 +72,7 @@ func (c inventoryChecker) marks(inv *Inventory) {
 			}
 		}
 		if roled, some := nodes(names); roled && !some {
-			report(join("groupVars", string(g.role)), "no host of "+string(g.role)+" is in a group of nodes (kube_control_plane, kube_worker)", g.Vars)
+			report(document.Join("groupVars", string(g.role)), "no host of "+string(g.role)+" is in a group of nodes (kube_control_plane, kube_worker)", g.Vars)
 		}
 	}
 }
@@ -95,15 +98,15 @@ type varsChecker struct{ *checker }
 func (c varsChecker) vars(path string, v *Vars) {
 	c.login(path, &v.SSH, &v.Sudo)
 	for _, name := range sortedKeys(v.Labels) {
-		c.qualified(join(path, "labels"), name)
+		c.qualified(document.Join(path, "labels"), name)
 	}
 	size := 0
 	for _, name := range sortedKeys(v.Annotations) {
-		c.qualified(join(path, "annotations"), name)
+		c.qualified(document.Join(path, "annotations"), name)
 		size += len(name) + len(v.Annotations[name])
 	}
 	if size > maxAnnotation {
-		c.add(join(path, "annotations"), "have %d bytes; a node's annotations have at most %d", size, maxAnnotation)
+		c.Add(document.Join(path, "annotations"), "have %d bytes; a node's annotations have at most %d", size, maxAnnotation)
 	}
 	first := map[[2]string]int{}
 	for i, t := range v.Taints {
@@ -111,21 +114,21 @@ func (c varsChecker) vars(path string, v *Vars) {
 		if t == (Taint{}) {
 			continue // unreadable
 		}
-		if at, twice := earlier(first, id, i); twice {
-			c.add(index(join(path, "taints"), i), "%s:%s is there twice, first on %s", t.Key, t.Effect, c.line(index(join(path, "taints"), at)))
+		if at, twice := document.Earlier(first, id, i); twice {
+			c.Add(document.Index(document.Join(path, "taints"), i), "%s:%s is there twice, first on %s", t.Key, t.Effect, c.Place(document.Index(document.Join(path, "taints"), at)))
 		}
 	}
 	if v.Cluster != nil {
-		c.settings(join(path, "cluster"), v.Cluster)
+		c.settings(document.Join(path, "cluster"), v.Cluster)
 	}
 }
 
 // qualified checks the name of a label or an annotation.
 func (c varsChecker) qualified(path, name string) {
 	if !isQualified(name) {
-		c.addKey(key(path, name), "%q is not a name; write [prefix/]name, the name with at most 63 letters, digits and . - _", shorten(name))
+		c.AddKey(document.Key(path, name), "%q is not a name; write [prefix/]name, the name with at most 63 letters, digits and . - _", document.Shorten(name))
 	} else if ownedByKubelet(name) {
-		c.addKey(key(path, name), "%s is set by Kubernetes itself", name)
+		c.AddKey(document.Key(path, name), "%s is set by Kubernetes itself", name)
 	}
 }
 
@@ -144,34 +147,34 @@ func ownedByKubelet(name string) bool {
 // settings checks the differences from the cluster file, as far as possible without it.
 func (c varsChecker) settings(path string, s *HostSettings) {
 	if s.Kubernetes.MaxPods < 0 {
-		c.add(join(path, "kubernetes.maxPods"), "%d is not positive", s.Kubernetes.MaxPods)
+		c.Add(document.Join(path, "kubernetes.maxPods"), "%d is not positive", s.Kubernetes.MaxPods)
 	}
-	c.reserved(join(path, "kubernetes.kubelet"), kubeletSection, s.Kubernetes.Kubelet)
-	c.dataDir(join(path, "etcd.dataDir"), s.Etcd.DataDir)
-	c.kernel(join(path, "precheck.minKernel"), s.Precheck.MinKernel)
+	programs.CheckReserved(c.Checker, document.Join(path, "kubernetes.kubelet"), programs.Kubelet, s.Kubernetes.Kubelet)
+	c.dataDir(document.Join(path, "etcd.dataDir"), s.Etcd.DataDir)
+	c.kernel(document.Join(path, "precheck.minKernel"), s.Precheck.MinKernel)
 }
 
 // login checks a host's access settings; only one way to give a password is allowed.
 func (c varsChecker) login(path string, s *SSH, sudo *Sudo) {
 	if s.Port != 0 && !isPort(s.Port) {
-		c.add(join(path, "ssh.port"), "%d is not between 1 and 65535", s.Port)
+		c.Add(document.Join(path, "ssh.port"), "%d is not between 1 and 65535", s.Port)
 	}
 	if _, err := parseBastion(s.Bastion); err != nil {
-		c.add(join(path, "ssh.bastion"), "%v", err)
+		c.Add(document.Join(path, "ssh.bastion"), "%v", err)
 	}
 	if s.User != "" && !isUser(s.User) {
-		c.add(join(path, "ssh.user"), "%q is not a user name", shorten(s.User))
+		c.Add(document.Join(path, "ssh.user"), "%q is not a user name", document.Shorten(s.User))
 	}
 	for _, one := range []struct{ path, env, file string }{
-		{join(path, "ssh"), s.PasswordEnv, s.PasswordFile},
-		{join(path, "sudo"), sudo.PasswordEnv, sudo.PasswordFile},
+		{document.Join(path, "ssh"), s.PasswordEnv, s.PasswordFile},
+		{document.Join(path, "sudo"), sudo.PasswordEnv, sudo.PasswordFile},
 	} {
 		if one.env != "" && one.file != "" {
-			c.add(one.path, "has passwordEnv and passwordFile; keep one")
+			c.Add(one.path, "has passwordEnv and passwordFile; keep one")
 		}
 		if strings.ContainsAny(one.env, "= ") {
 			// The value is not repeated: it looks like the secret itself.
-			c.add(join(one.path, "passwordEnv"), "want the name of an environment variable")
+			c.Add(document.Join(one.path, "passwordEnv"), "want the name of an environment variable")
 		}
 	}
 }
@@ -184,10 +187,10 @@ func (c inventoryChecker) hosts(inv *Inventory) map[string]bool {
 	total, locals := 0, 0
 	for i := range inv.HostSpecs {
 		spec := &inv.HostSpecs[i]
-		path := key("hosts", spec.Name)
+		path := document.Key("hosts", spec.Name)
 		varsChecker(c).vars(path, spec.vars())
 		if spec.Local && spec.SSH != (SSH{}) {
-			c.add(path, "has local and ssh; keep one")
+			c.Add(path, "has local and ssh; keep one")
 		}
 		list, err := spec.expand()
 		if err != nil {
@@ -200,7 +203,7 @@ func (c inventoryChecker) hosts(inv *Inventory) map[string]bool {
 			continue
 		}
 		if total += len(list); total > MaxHosts {
-			c.addKey(path, "more than %d hosts with this entry", MaxHosts)
+			c.AddKey(path, "more than %d hosts with this entry", MaxHosts)
 			break
 		}
 		for _, h := range list {
@@ -215,7 +218,7 @@ func (c inventoryChecker) hosts(inv *Inventory) map[string]bool {
 		}
 	}
 	if locals > 1 {
-		c.add("hosts", "%d hosts are local; kkbundle runs on one machine", locals)
+		c.Add("hosts", "%d hosts are local; kkbundle runs on one machine", locals)
 	}
 	return known
 }
@@ -223,10 +226,10 @@ func (c inventoryChecker) hosts(inv *Inventory) map[string]bool {
 // entry reports an entry that does not expand, at the wrong field.
 func (c *checker) entry(path string, err error) {
 	if wrong, ok := errors.AsType[*rangeError](err); ok && wrong.field != "" {
-		c.add(join(path, wrong.field), "%v", err)
+		c.Add(document.Join(path, wrong.field), "%v", err)
 		return
 	}
-	c.addKey(path, "%v", err)
+	c.AddKey(path, "%v", err)
 }
 
 // hostChecker checks hosts one after the other. It holds the names and addresses so far, with the path of their entry.
@@ -244,18 +247,18 @@ const MaxNodeName = 63
 func (c *hostChecker) host(path string, h Host) bool {
 	// Two ports of one address may be two hosts behind NAT.
 	address := sameAddress(h.Address) + " " + strconv.Itoa(h.SSH.Port)
-	at := join(path, "address")
+	at := document.Join(path, "address")
 	switch {
-	case !isName(h.Name, true):
-		c.addKey(path, "%q is not a host name; use lower case letters, digits, hyphens and dots", shorten(h.Name))
+	case !document.IsName(h.Name, true):
+		c.AddKey(path, "%q is not a host name; use lower case letters, digits, hyphens and dots", document.Shorten(h.Name))
 	case h.Is(RoleCluster) && len(h.Name) > MaxNodeName:
-		c.addKey(path, "%s has %d characters; a node's name has at most %d, because it is the value of its label kubernetes.io/hostname", shorten(h.Name), len(h.Name), MaxNodeName)
+		c.AddKey(path, "%s has %d characters; a node's name has at most %d, because it is the value of its label kubernetes.io/hostname", document.Shorten(h.Name), len(h.Name), MaxNodeName)
 	case c.names[h.Name] != "":
-		c.addKey(path, "host %s is there twice, first on %s", h.Name, c.line(c.names[h.Name]))
+		c.AddKey(path, "host %s is there twice, first on %s", h.Name, c.Place(c.names[h.Name]))
 	case !isHost(h.Address):
-		c.add(at, "%q is neither an address nor a host name", shorten(h.Address))
+		c.Add(at, "%q is neither an address nor a host name", document.Shorten(h.Address))
 	case c.addresses[address] != "" && !h.Local:
-		c.add(at, "%s is the address of two hosts, first on %s; list each host once", h.Address, c.line(c.addresses[address]))
+		c.Add(at, "%s is the address of two hosts, first on %s; list each host once", h.Address, c.Place(c.addresses[address]))
 	default:
 		if !c.internalAddress(path, "internalIPv4", h.InternalIPv4) || !c.internalAddress(path, "internalIPv6", h.InternalIPv6) {
 			return false
@@ -269,14 +272,14 @@ func (c *hostChecker) host(path string, h Host) bool {
 
 // internalAddress checks a node's address in the cluster and reports whether it is sound.
 func (c *hostChecker) internalAddress(path, field string, a netip.Addr) bool {
-	at := join(path, field)
+	at := document.Join(path, field)
 	switch {
 	case !a.IsValid():
 		return true
 	case c.internal[a] != "":
-		c.add(at, "%s is the address of two hosts, first on %s; list each host once, or give each its own %s", a, c.line(c.internal[a]), field)
+		c.Add(at, "%s is the address of two hosts, first on %s; list each host once, or give each its own %s", a, c.Place(c.internal[a]), field)
 	case !a.IsGlobalUnicast():
-		c.add(at, "other nodes do not reach %s; give the node's own address", a)
+		c.Add(at, "other nodes do not reach %s; give the node's own address", a)
 	default:
 		c.internal[a] = path
 		return true
@@ -294,7 +297,7 @@ func sameAddress(address string) string {
 
 // ways checks the hops of every host; one problem per entry is enough.
 func (c inventoryChecker) ways(inv *Inventory) {
-	if c.found != nil {
+	if c.Found != nil {
 		return // a wrong bastion, or an unknown host, is already reported
 	}
 	list := inv.expand()
@@ -304,7 +307,7 @@ func (c inventoryChecker) ways(inv *Inventory) {
 		path := list[i].entry
 		if _, err := w.to(&list[i]); err != nil && !said[path] {
 			said[path] = true
-			c.add(c.bastionOf(path, &list[i]), "%v", err)
+			c.Add(c.bastionOf(path, &list[i]), "%v", err)
 		}
 	}
 }
@@ -314,12 +317,12 @@ func (c inventoryChecker) bastionOf(path string, h *Host) string {
 	places := []string{path}
 	for _, g := range (&GroupVars{}).all() {
 		if h.Is(g.role) {
-			places = append(places, join("groupVars", string(g.role)))
+			places = append(places, document.Join("groupVars", string(g.role)))
 		}
 	}
 	slices.Reverse(places[1:])
 	for _, place := range append(places, "vars") {
-		if at := join(place, "ssh.bastion"); c.src.node(at) != nil {
+		if at := document.Join(place, "ssh.bastion"); c.Tree.Node(at) != nil {
 			return at
 		}
 	}
@@ -330,24 +333,24 @@ func (c inventoryChecker) bastionOf(path string, h *Host) string {
 func (c inventoryChecker) group(r Role, entries []string, known map[string]bool) {
 	first := map[string]int{}
 	for i, entry := range entries {
-		path := index(join("groups", string(r)), i)
+		path := document.Index(document.Join("groups", string(r)), i)
 		names, err := expand(entry)
 		if err != nil {
-			c.add(path, "%v", err)
+			c.Add(path, "%v", err)
 			continue
 		}
 		if len(first)+len(names) > MaxHosts {
-			c.add(path, "more than %d hosts with this entry", MaxHosts)
+			c.Add(path, "more than %d hosts with this entry", MaxHosts)
 			return
 		}
 		for _, name := range names {
 			if at, twice := first[name]; twice {
-				c.add(path, "%s is in the group twice, first on %s", shorten(name), c.line(index(join("groups", string(r)), at)))
+				c.Add(path, "%s is in the group twice, first on %s", document.Shorten(name), c.Place(document.Index(document.Join("groups", string(r)), at)))
 				break
 			}
 			first[name] = i
 			if !known[name] {
-				c.add(path, "%s is not a host of this inventory%s", shorten(name), nearest(name, sortedKeys(known)))
+				c.Add(path, "%s is not a host of this inventory%s", document.Shorten(name), document.DidYouMean(name, sortedKeys(known)))
 				break
 			}
 		}
@@ -356,14 +359,14 @@ func (c inventoryChecker) group(r Role, entries []string, known map[string]bool)
 
 // Check reports whether the hosts match a cluster. The error is Problems, at their places in the inventory.
 func (inv *Inventory) Check(k *Cluster) error {
-	c := siteChecker{&checker{src: inv.src}}
+	c := siteChecker{checkerOf(inv.src)}
 	d := k.WithDefaults()
 	inv = inv.WithDefaults(d)
 	hosts := inv.Hosts()
 	c.registryHosts(inv, &d.ImageRegistry)
 	c.etcdHosts(inv, d)
 	c.hostNetworks(hosts, d)
-	return c.found.Err()
+	return c.Found.Err()
 }
 
 // siteChecker checks an inventory against a cluster file.
@@ -376,11 +379,11 @@ func (c siteChecker) registryHosts(inv *Inventory, r *ImageRegistry) {
 	installed := r.Type.Installed()
 	switch {
 	case r.Type == RegistryExisting && n > 0:
-		c.addKey("groups.image_registry", "the cluster uses the registry %s, so none is installed; leave the group out", r.Address)
+		c.AddKey("groups.image_registry", "the cluster uses the registry %s, so none is installed; leave the group out", r.Address)
 	case installed && r.VIP == "" && n > 1:
-		c.addKey("groups.image_registry", "%d hosts, and the cluster file has no imageRegistry.vip; two hosts need an address that they share, else name one host", n)
+		c.AddKey("groups.image_registry", "%d hosts, and the cluster file has no imageRegistry.vip; two hosts need an address that they share, else name one host", n)
 	case installed && r.VIP != "" && n != pair:
-		c.addKey("groups.image_registry", "imageRegistry.vip of the cluster file is for two hosts and here is %d; name two, or leave vip out and name one", n)
+		c.AddKey("groups.image_registry", "imageRegistry.vip of the cluster file is for two hosts and here is %d; name two, or leave vip out and name one", n)
 	}
 	vip, err := netip.ParseAddr(r.VIP)
 	if err != nil {
@@ -388,7 +391,7 @@ func (c siteChecker) registryHosts(inv *Inventory, r *ImageRegistry) {
 	}
 	for _, h := range inv.Hosts() {
 		if h.InternalIPv4 == vip || h.InternalIPv6 == vip {
-			c.add("hosts", "%s has the address %s, which imageRegistry.vip of the cluster file has, too; choose one that nobody has", h.Name, vip)
+			c.Add("hosts", "%s has the address %s, which imageRegistry.vip of the cluster file has, too; choose one that nobody has", h.Name, vip)
 		}
 	}
 }
@@ -399,7 +402,7 @@ func (c siteChecker) etcdHosts(inv *Inventory, d *Cluster) {
 	}
 	for _, h := range inv.Hosts() {
 		if h.Is(RoleEtcd) != h.Is(RoleControlPlane) {
-			c.addKey("groups.etcd", "etcd is internal, so it runs on the control plane: list the same hosts, or leave the group out (%s is only in one of both)", h.Name)
+			c.AddKey("groups.etcd", "etcd is internal, so it runs on the control plane: list the same hosts, or leave the group out (%s is only in one of both)", h.Name)
 			return
 		}
 	}
@@ -416,13 +419,13 @@ func (c siteChecker) hostNetworks(hosts []Host, d *Cluster) {
 		for _, a := range []netip.Addr{h.InternalIPv4, h.InternalIPv6} {
 			inside := func(p netip.Prefix) bool { return a.IsValid() && p.Contains(a) }
 			if slices.ContainsFunc(slices.Concat(d.Kubernetes.PodCIDR, d.Kubernetes.ServiceCIDR), inside) {
-				c.add("hosts", "%s has the address %s, which lies in a network of the cluster; change podCIDR or serviceCIDR", h.Name, a)
+				c.Add("hosts", "%s has the address %s, which lies in a network of the cluster; change podCIDR or serviceCIDR", h.Name, a)
 			}
 		}
 	}
 	for _, pods := range d.Kubernetes.PodCIDR {
 		if spare := d.CNI.nodeBits(pods) - pods.Bits(); spare < 31 && nodes > 1<<max(spare, 0) {
-			c.add("groups", "%d nodes do not fit into podCIDR %s: each takes a /%d", nodes, pods, d.CNI.nodeBits(pods))
+			c.Add("groups", "%d nodes do not fit into podCIDR %s: each takes a /%d", nodes, pods, d.CNI.nodeBits(pods))
 		}
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/distribution/reference"
+
+	"github.com/kkbundle/kkbundle/manifest/document"
 )
 
 // localPrefix begins the references of local files and charts.
@@ -20,7 +22,7 @@ func IsLocal(ref string) bool { return strings.HasPrefix(ref, localPrefix) }
 func ImageName(ref string) (string, error) {
 	named, err := reference.ParseNormalizedNamed(ref)
 	if err != nil {
-		return "", fmt.Errorf("%q is not an image reference: %w", shorten(ref), err)
+		return "", fmt.Errorf("%q is not an image reference: %w", document.Shorten(ref), err)
 	}
 	return reference.TagNameOnly(named).String(), nil
 }

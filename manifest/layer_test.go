@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/kkbundle/kkbundle/manifest/document"
 )
 
 const layered = `apiVersion: kkbundle.io/v1
@@ -136,18 +138,18 @@ func TestHostSettings(t *testing.T) {
 func sameIn(t *testing.T, part, whole reflect.Type, path string) {
 	t.Helper()
 	all := map[string]reflect.Type{}
-	for _, f := range fields(whole) {
-		all[f.name] = whole.Field(f.index).Type
+	for _, f := range document.Fields(whole) {
+		all[f.Name] = whole.Field(f.Index).Type
 	}
-	for _, f := range fields(part) {
-		own, at := part.Field(f.index).Type, join(path, f.name)
+	for _, f := range document.Fields(part) {
+		own, at := part.Field(f.Index).Type, document.Join(path, f.Name)
 		switch {
-		case all[f.name] == nil:
+		case all[f.Name] == nil:
 			t.Errorf("%s is not in the cluster file", at)
-		case own != all[f.name] && own.Kind() == reflect.Struct:
-			sameIn(t, own, all[f.name], at)
-		case own != all[f.name]:
-			t.Errorf("%s is a %s there", at, all[f.name])
+		case own != all[f.Name] && own.Kind() == reflect.Struct:
+			sameIn(t, own, all[f.Name], at)
+		case own != all[f.Name]:
+			t.Errorf("%s is a %s there", at, all[f.Name])
 		}
 	}
 }

@@ -2,6 +2,8 @@ package manifest
 
 import (
 	"github.com/opencontainers/go-digest"
+
+	"github.com/kkbundle/kkbundle/manifest/document"
 )
 
 // Item kinds, as in a Pin, a Need and a bundle's index.
@@ -136,12 +138,12 @@ const ReferrersUnknown = "unknown"
 // IsLock reports whether data is a lock, by its kind only. The nodes of the text are enough for it: the decoder into Go values
 // compares each key of an object with each other one, and a hostile file may have a million of them.
 func IsLock(data []byte) bool {
-	root, problems := parse("", data, lockLimits())
-	if problems != nil {
+	src, err := document.Parse("", data, lockLimits())
+	if err != nil {
 		return false
 	}
-	_, kind, _, found := step(root, ".kind")
-	return found && kind.Value == KindLock
+	kind := src.Node("kind")
+	return kind != nil && kind.Value == KindLock
 }
 
 // ParseLock reads a Lock. The error is Problems.

@@ -13,6 +13,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/kkbundle/kkbundle/internal/capped"
+	"github.com/kkbundle/kkbundle/manifest/document"
 )
 
 // lockChecker makes a lock's checks beyond the types.
@@ -23,56 +24,56 @@ func (c lockChecker) check(l *Lock) {
 	c.version("metadata.version", l.Metadata.Version)
 	c.pinnedDigest("manifest", l.Manifest)
 	for i, in := range l.Inputs {
-		c.pinnedDigest(join(index("inputs", i), "digest"), in.Digest.String())
+		c.pinnedDigest(document.Join(document.Index("inputs", i), "digest"), in.Digest.String())
 	}
 	c.kubeadmImages(l.Kubeadm)
 	first := map[[3]string]int{}
 	for i := range l.Items {
 		p := &l.Items[i]
-		path := index("items", i)
-		c.pinnedDigest(join(path, "digest"), p.Digest.String())
-		c.pinnedDigest(join(path, "provenance"), p.Provenance.String())
+		path := document.Index("items", i)
+		c.pinnedDigest(document.Join(path, "digest"), p.Digest.String())
+		c.pinnedDigest(document.Join(path, "provenance"), p.Provenance.String())
 		if p.Provenance != "" && p.Kind != ItemChart {
-			c.add(join(path, "provenance"), "only a chart has it")
+			c.Add(document.Join(path, "provenance"), "only a chart has it")
 		}
 		c.pinnedReferrer(path, p)
 		if p.Size < 0 {
-			c.add(join(path, "size"), "%d is not a size", p.Size)
+			c.Add(document.Join(path, "size"), "%d is not a size", p.Size)
 		}
 		for j, platform := range p.Platforms {
-			c.pinnedPlatform(index(join(path, "platforms"), j), platform)
+			c.pinnedPlatform(document.Index(document.Join(path, "platforms"), j), platform)
 		}
 		for j, platform := range p.Lacks {
-			c.pinnedPlatform(index(join(path, "lacks"), j), platform)
+			c.pinnedPlatform(document.Index(document.Join(path, "lacks"), j), platform)
 		}
 		c.pinnedPackage(path, p)
 		if p.Platform != "" {
-			c.pinnedPlatform(join(path, "platform"), p.Platform)
+			c.pinnedPlatform(document.Join(path, "platform"), p.Platform)
 		}
 		id := [3]string{p.Kind, p.Ref, p.Platform}
-		if at, twice := earlier(first, id, i); twice {
-			c.add(path, "%s %s is there twice, first on %s", p.Kind, shorten(p.Ref), c.line(index("items", at)))
+		if at, twice := document.Earlier(first, id, i); twice {
+			c.Add(path, "%s %s is there twice, first on %s", p.Kind, document.Shorten(p.Ref), c.Place(document.Index("items", at)))
 		}
 	}
 }
 
 // pinnedReferrer checks the fields that only images and their referrers have.
 func (c lockChecker) pinnedReferrer(path string, p *Pin) {
-	c.pinnedDigest(join(path, "subject"), p.Subject.String())
-	c.pinnedDigest(join(path, "keyDigest"), p.KeyDigest.String())
+	c.pinnedDigest(document.Join(path, "subject"), p.Subject.String())
+	c.pinnedDigest(document.Join(path, "keyDigest"), p.KeyDigest.String())
 	if (p.Subject != "") != (p.Kind == ItemReferrer) {
-		c.add(path, "a referrer has a subject, and nothing else has one")
+		c.Add(path, "a referrer has a subject, and nothing else has one")
 	}
 	if p.Complete && p.Kind != ItemImage {
-		c.add(join(path, "complete"), "only an image has platforms")
+		c.Add(document.Join(path, "complete"), "only an image has platforms")
 	}
 	if (p.Key == "") != (p.KeyDigest == "") || p.Key != "" && p.Kind != ItemImage {
-		c.add(path, "an image that has key has keyDigest too, and nothing else has them")
+		c.Add(path, "an image that has key has keyDigest too, and nothing else has them")
 	}
-	c.pinnedDigest(join(path, "rootDigest"), p.RootDigest.String())
+	c.pinnedDigest(document.Join(path, "rootDigest"), p.RootDigest.String())
 	some, all := p.Identity+p.Issuer+p.Root+p.RootDigest.String() != "", p.Identity != "" && p.Issuer != "" && p.Root != "" && p.RootDigest != ""
 	if some != all || some && (p.Kind != ItemImage || p.Key != "") {
-		c.add(path, "an image that has identity has issuer, root and rootDigest too, and no key; nothing else has them")
+		c.Add(path, "an image that has identity has issuer, root and rootDigest too, and no key; nothing else has them")
 	}
 }
 
@@ -83,11 +84,11 @@ func (c lockChecker) pinnedPackage(path string, p *Pin) {
 		names = append([]string{p.Package}, names...)
 	}
 	if len(names) > 0 && !IsPackageRef(p.Ref) {
-		c.add(path, "a package is below %s, and nothing else has its names", packagesPrefix)
+		c.Add(path, "a package is below %s, and nothing else has its names", packagesPrefix)
 	}
 	for _, name := range names {
 		if !isPackageName(name) || strings.Contains(name, ",") {
-			c.add(path, "%q is not a package name", shorten(name))
+			c.Add(path, "%q is not a package name", document.Shorten(name))
 		}
 	}
 }
@@ -101,9 +102,9 @@ func (c lockChecker) pinnedDigest(path, s string) {
 // pinnedPlatform requires the normalized spelling: a lock is not written by hand.
 func (c lockChecker) pinnedPlatform(path, s string) {
 	if p, err := PlatformString(s); err != nil {
-		c.add(path, "%v", err)
+		c.Add(path, "%v", err)
 	} else if p != s {
-		c.add(path, "write %s", p)
+		c.Add(path, "write %s", p)
 	}
 }
 
@@ -133,8 +134,8 @@ func (l *Lock) Marshal() ([]byte, error) {
 		return nil, fmt.Errorf("write the lock: %w", err)
 	}
 	data := append([]byte(lockHeader), body...)
-	if l := lockLimits(); len(data) > l.size || capped.Values(data) > l.values {
-		return nil, &TooLargeError{Pins: len(out.Items), Bytes: len(data), Limit: l.size}
+	if l := lockLimits(); len(data) > l.Size || capped.Values(data) > l.Values {
+		return nil, &TooLargeError{Pins: len(out.Items), Bytes: len(data), Limit: l.Size}
 	}
 	return data, nil
 }

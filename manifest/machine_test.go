@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/kkbundle/kkbundle/manifest/document"
 )
 
 // TestEveryTextIsClassified fails for a new field of text until somebody has decided whether this machine resolves it: then
@@ -14,8 +16,8 @@ import (
 func TestEveryTextIsClassified(t *testing.T) {
 	var found []string
 	seen := map[reflect.Type]bool{}
-	var walk func(t reflect.Type, at string, f field)
-	walk = func(typ reflect.Type, at string, f field) {
+	var walk func(t reflect.Type, at string, f document.Field)
+	walk = func(typ reflect.Type, at string, f document.Field) {
 		switch typ.Kind() {
 		case reflect.Pointer, reflect.Slice, reflect.Map:
 			walk(typ.Elem(), at, f)
@@ -24,28 +26,28 @@ func TestEveryTextIsClassified(t *testing.T) {
 				return
 			}
 			seen[typ] = true
-			for _, one := range fields(typ) {
-				walk(typ.Field(one.index).Type, typ.Name()+"."+one.name, one)
+			for _, one := range document.Fields(typ) {
+				walk(typ.Field(one.Index).Type, typ.Name()+"."+one.Name, one)
 			}
 		case reflect.String:
 			// A text with values of its own, such as a policy, names nothing.
-			if f.local == "" && len(f.enum) == 0 {
+			if f.Local == "" && len(f.Enum) == 0 {
 				found = append(found, at)
 			}
-			if f.local != "" && f.local != localMachine && f.local != localCarried {
-				t.Errorf("%s: local:%q", at, f.local)
+			if f.Local != "" && f.Local != document.LocalMachine && f.Local != document.LocalCarried {
+				t.Errorf("%s: local:%q", at, f.Local)
 			}
 		default:
 		}
 	}
 	for _, file := range []any{Cluster{}, Inventory{}, Bundle{}, Catalog{}} {
-		walk(reflect.TypeOf(file), "", field{})
+		walk(reflect.TypeOf(file), "", document.Field{})
 	}
 	slices.Sort(found)
 	found = slices.Compact(found)
 	for _, name := range found {
 		if !slices.Contains(namesNothingLocal(), name) {
-			t.Errorf("%s is new: tag it local:%q or local:%q if the machine that kkbundle runs on reads it as a path or a variable, else list it in this test", name, localMachine, localCarried)
+			t.Errorf("%s is new: tag it local:%q or local:%q if the machine that kkbundle runs on reads it as a path or a variable, else list it in this test", name, document.LocalMachine, document.LocalCarried)
 		}
 	}
 	for _, name := range namesNothingLocal() {

@@ -5,6 +5,8 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+
+	"github.com/kkbundle/kkbundle/manifest/document"
 )
 
 // LabelValue is the value of a label: at most 63 letters, digits, hyphens, underscores and dots, or nothing.
@@ -13,7 +15,7 @@ type LabelValue string
 // UnmarshalText checks a value like the API server.
 func (v *LabelValue) UnmarshalText(text []byte) error {
 	if s := string(text); s != "" && !isLabel(s) {
-		return fmt.Errorf("%q is not a label value; use at most 63 letters, digits and . - _, with a letter or digit first and last", shorten(s))
+		return fmt.Errorf("%q is not a label value; use at most 63 letters, digits and . - _, with a letter or digit first and last", document.Shorten(s))
 	}
 	*v = LabelValue(text)
 	return nil
@@ -49,9 +51,9 @@ func (t *Taint) UnmarshalText(text []byte) error {
 	name, value, _ := strings.Cut(pair, "=")
 	switch {
 	case !isQualified(name), value != "" && !isLabel(value):
-		return fmt.Errorf("want a taint such as dedicated=database:NoSchedule, have %q", shorten(string(text)))
+		return fmt.Errorf("want a taint such as dedicated=database:NoSchedule, have %q", document.Shorten(string(text)))
 	case !slices.Contains(taintEffects(), effect):
-		return fmt.Errorf("%q does not end with an effect: want :%s", shorten(string(text)), or(taintEffects()))
+		return fmt.Errorf("%q does not end with an effect: want :%s", document.Shorten(string(text)), document.Or(taintEffects()))
 	}
 	*t = Taint{name, value, effect}
 	return nil
@@ -73,7 +75,7 @@ func isLabel(s string) bool {
 	if s == "" || len(s) > 63 || strings.ContainsAny(s[:1]+s[len(s)-1:], ".-_") {
 		return false
 	}
-	return only(strings.ToLower(s), "-_.")
+	return document.Only(strings.ToLower(s), "-_.")
 }
 
 // isQualified reports whether s is [prefix/]name, as in names of labels, annotations and taints.
@@ -82,7 +84,7 @@ func isQualified(s string) bool {
 	if !has {
 		return isLabel(s)
 	}
-	return isName(prefix, true) && isLabel(name)
+	return document.IsName(prefix, true) && isLabel(name)
 }
 
 // asStrings returns text values as strings.
@@ -121,14 +123,14 @@ type HostEtcd struct {
 	DataDir string `yaml:"dataDir,omitempty" doc:"Directory of the data. Default /var/lib/etcd."`
 }
 
-func (*HostSettings) hint(name string) string   { return wholeCluster[Cluster](name) }
-func (*HostKubernetes) hint(name string) string { return wholeCluster[Kubernetes](name) }
-func (*HostEndpoint) hint(name string) string   { return wholeCluster[Endpoint](name) }
-func (*HostEtcd) hint(name string) string       { return wholeCluster[Etcd](name) }
+func (*HostSettings) Hint(name string) string   { return wholeCluster[Cluster](name) }
+func (*HostKubernetes) Hint(name string) string { return wholeCluster[Kubernetes](name) }
+func (*HostEndpoint) Hint(name string) string   { return wholeCluster[Endpoint](name) }
+func (*HostEtcd) Hint(name string) string       { return wholeCluster[Etcd](name) }
 
 // wholeCluster refuses a setting for one host that must be the same on all.
 func wholeCluster[T any](name string) string {
-	if slices.ContainsFunc(fields(reflect.TypeFor[T]()), func(f field) bool { return f.name == name }) {
+	if slices.ContainsFunc(document.Fields(reflect.TypeFor[T]()), func(f document.Field) bool { return f.Name == name }) {
 		return "it is the same on all hosts; write it in the cluster file"
 	}
 	return ""

@@ -5,6 +5,8 @@ import (
 	"path"
 	"slices"
 	"strings"
+
+	"github.com/kkbundle/kkbundle/manifest/document"
 )
 
 // Closure selects how many dependencies of packages are included.
@@ -92,7 +94,7 @@ func ImageOfPackage(address string) (image, file string, ok bool) {
 // which it resets, and sets without names. names returns the packages for a distribution, such as debian/12. The error
 // is Problems, one for each set for which names fails.
 func (b *Bundle) AddPackages(names func(distribution string) ([]string, error)) error {
-	c := checker{src: b.src}
+	c := checkerOf(b.src)
 	for i := range b.Packages {
 		set := &b.Packages[i]
 		if !set.Roles && (len(set.Install) > 0 || set.WholeImage()) {
@@ -100,13 +102,13 @@ func (b *Bundle) AddPackages(names func(distribution string) ([]string, error)) 
 		}
 		more, err := names(set.Distribution)
 		if err != nil {
-			c.add(index("packages", i), "what the cluster's tasks need on %s is not known: %v; name packages under install and leave roles out", set.Distribution, err)
+			c.Add(document.Index("packages", i), "what the cluster's tasks need on %s is not known: %v; name packages under install and leave roles out", set.Distribution, err)
 			continue
 		}
 		set.Install = slices.Compact(slices.Sorted(slices.Values(append(slices.Clone(set.Install), more...))))
 		set.Roles = false
 	}
-	return c.found.Err()
+	return c.Found.Err()
 }
 
 // WholeImage reports whether all packages of an ISO are included, whatever it has.
@@ -118,25 +120,25 @@ type packageChecker struct{ *checker }
 func (c packageChecker) packages(list []PackageSet) {
 	for i := range list {
 		set := &list[i]
-		path := index("packages", i)
-		if name, version, ok := strings.Cut(set.Distribution, "/"); set.Distribution != "" && (!ok || !isName(name, true) || !isToken(version)) {
-			c.add(join(path, "distribution"), "%q: want distribution and version, such as debian/12", shorten(set.Distribution))
+		path := document.Index("packages", i)
+		if name, version, ok := strings.Cut(set.Distribution, "/"); set.Distribution != "" && (!ok || !document.IsName(name, true) || !isToken(version)) {
+			c.Add(document.Join(path, "distribution"), "%q: want distribution and version, such as debian/12", document.Shorten(set.Distribution))
 		}
 		for j, name := range set.Install {
 			if !isPackageName(name) {
-				c.add(index(join(path, "install"), j), "%q is not a package name", shorten(name))
+				c.Add(document.Index(document.Join(path, "install"), j), "%q is not a package name", document.Shorten(name))
 			} else if slices.Index(set.Install, name) < j {
-				c.add(index(join(path, "install"), j), "%s is there twice", shorten(name))
+				c.Add(document.Index(document.Join(path, "install"), j), "%s is there twice", document.Shorten(name))
 			}
 		}
-		c.platforms(join(path, "platforms"), set.Platforms)
+		c.platforms(document.Join(path, "platforms"), set.Platforms)
 		c.packageImage(path, set)
 		c.packageKeys(path, set)
 		if set.OnlyRepositories && len(set.Repositories) == 0 {
-			c.add(join(path, "onlyRepositories"), "there are no repositories here; name them")
+			c.Add(document.Join(path, "onlyRepositories"), "there are no repositories here; name them")
 		}
 		for j, r := range set.Repositories {
-			c.repository(index(join(path, "repositories"), j), r)
+			c.repository(document.Index(document.Join(path, "repositories"), j), r)
 		}
 	}
 }
@@ -145,11 +147,11 @@ func (c packageChecker) packages(list []PackageSet) {
 func (c *checker) packageKeys(path string, set *PackageSet) {
 	switch {
 	case set.AllowUnsigned && set.Keyring != "":
-		c.add(path, "has keyring and allowUnsigned; keep one")
+		c.Add(path, "has keyring and allowUnsigned; keep one")
 	case set.AllowUnsigned && set.ISO != "":
-		c.add(join(path, "allowUnsigned"), "is for repositories; an image vouches for its packages, and sha256 for the image")
+		c.Add(document.Join(path, "allowUnsigned"), "is for repositories; an image vouches for its packages, and sha256 for the image")
 	case set.AllowUnsigned && set.OnlyRepositories:
-		c.add(join(path, "allowUnsigned"), "is for the distribution's own repositories, which onlyRepositories leaves out; write it under repositories")
+		c.Add(document.Join(path, "allowUnsigned"), "is for the distribution's own repositories, which onlyRepositories leaves out; write it under repositories")
 	}
 }
 
@@ -161,36 +163,36 @@ func isPackageName(s string) bool {
 func (c packageChecker) packageImage(path string, set *PackageSet) {
 	if set.ISO == "" {
 		if set.SHA256 != "" {
-			c.add(join(path, "sha256"), "belongs to iso, which is missing")
+			c.Add(document.Join(path, "sha256"), "belongs to iso, which is missing")
 		}
 		return
 	}
 	if strings.Contains(set.ISO, "://") {
-		c.add(join(path, "iso"), "%q: want a path of this machine; fetch the image first", shorten(set.ISO))
+		c.Add(document.Join(path, "iso"), "%q: want a path of this machine; fetch the image first", document.Shorten(set.ISO))
 	}
 	if len(set.Repositories) > 0 {
-		c.add(path, "has iso and repositories; keep one, or write two entries")
+		c.Add(path, "has iso and repositories; keep one, or write two entries")
 	}
 	if set.SHA256 = strings.ToLower(set.SHA256); set.SHA256 != "" && !isHex(set.SHA256, 64) {
-		c.add(join(path, "sha256"), "%q is not a sha256; write 64 hexadecimal digits", shorten(set.SHA256))
+		c.Add(document.Join(path, "sha256"), "%q is not a sha256; write 64 hexadecimal digits", document.Shorten(set.SHA256))
 	}
 }
 
 func (c packageChecker) repository(path string, r Repository) {
 	if r.URL != "" {
-		c.address(join(path, "url"), r.URL, "https", "http")
+		c.address(document.Join(path, "url"), r.URL, "https", "http")
 	}
 	switch {
 	case r.Suite == "" && len(r.Components) > 0:
-		c.add(join(path, "components"), "need a suite, which is missing")
+		c.Add(document.Join(path, "components"), "need a suite, which is missing")
 	case r.Suite != "" && !strings.HasSuffix(r.Suite, "/") && len(r.Components) == 0:
-		c.add(path, "has no components; write those that you want, such as main")
+		c.Add(path, "has no components; write those that you want, such as main")
 	case r.AllowUnsigned && r.Keyring != "":
-		c.add(path, "has keyring and allowUnsigned; keep one")
+		c.Add(path, "has keyring and allowUnsigned; keep one")
 	case r.Keyring == "" && !r.AllowUnsigned:
-		c.add(path, "has no keyring; name the keys that sign it, or write allowUnsigned: true")
+		c.Add(path, "has no keyring; name the keys that sign it, or write allowUnsigned: true")
 	}
 	if strings.ContainsAny(r.Suite, " ?#{}\\") || strings.Contains("/"+r.Suite, "/../") {
-		c.add(join(path, "suite"), "%q is not a suite", shorten(r.Suite))
+		c.Add(document.Join(path, "suite"), "%q is not a suite", document.Shorten(r.Suite))
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/kkbundle/kkbundle/manifest/document"
 )
 
 func TestAddPackages(t *testing.T) {
@@ -47,7 +49,7 @@ packages:
 		}
 		return nil, errors.New("nobody knows")
 	})
-	var problems Problems
+	var problems document.Problems
 	if !errors.As(err, &problems) || len(problems) != 2 || problems[0].Line != 6 || problems[1].Line != 8 ||
 		!strings.Contains(problems[0].Message, "beos/5 is not known: nobody knows; name packages under install") {
 		t.Errorf("%v", err)

@@ -12,6 +12,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/kkbundle/kkbundle/manifest/document"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew; review the change")
@@ -113,7 +115,7 @@ func golden(t *testing.T, folder, name string, data []byte) {
 	if err == nil {
 		t.Fatal("accepted")
 	}
-	var problems Problems
+	var problems document.Problems
 	if !errors.As(err, &problems) {
 		t.Fatalf("error is a %T, want Problems", err)
 	}

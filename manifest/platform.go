@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/kkbundle/kkbundle/manifest/document"
 )
 
 // PlatformString normalizes a platform: operating system and architecture in Go's spelling, and a variant only if it is
@@ -24,14 +26,14 @@ func PlatformString(s string) (Platform, error) {
 		arch = "386"
 	}
 	if !slices.Contains(systems(), os) || !slices.Contains(architectures(), arch) {
-		return "", fmt.Errorf("%q is not a known platform; write one such as linux/amd64 or linux/arm64", shorten(s))
+		return "", fmt.Errorf("%q is not a known platform; write one such as linux/amd64 or linux/arm64", document.Shorten(s))
 	}
 	usual := map[string]string{"arm": "v7", "arm64": "v8", "amd64": "v1"}[arch]
 	if variant == "" && arch == "arm" {
 		variant = usual
 	}
 	if !isVariant(variant) {
-		return "", fmt.Errorf("%q: the variant is not v and a number, as in linux/arm/v7", shorten(s))
+		return "", fmt.Errorf("%q: the variant is not v and a number, as in linux/arm/v7", document.Shorten(s))
 	}
 	if variant == "" || arch != "arm" && variant == usual {
 		return os + "/" + arch, nil

@@ -3,6 +3,8 @@ package manifest
 import (
 	"fmt"
 	"time"
+
+	"github.com/kkbundle/kkbundle/manifest/document"
 )
 
 // PrecheckRules are exceptions from the levels of prechecks, each with a reason that reports show.
@@ -11,7 +13,7 @@ type PrecheckRules struct {
 	Kind       string         `yaml:"kind" kk:"required" doc:"PrecheckRules"`
 	Rules      []PrecheckRule `yaml:"rules" kk:"required" doc:"Exceptions. Of two rules for the same result the later one wins."`
 
-	src *source
+	src *document.Tree
 }
 
 // PrecheckRule is the level of one check, on every host or on some.
@@ -43,7 +45,7 @@ func (r PrecheckRule) Names() []string {
 func ParsePrecheckRules(file string, data []byte, known []string) (*PrecheckRules, error) {
 	r := &PrecheckRules{}
 	return decode(file, data, KindPrecheckRules, r, func(c *checker) {
-		r.src = c.src
+		r.src = c.Tree
 		checkPrecheckRules(c, r, known)
 	})
 }
@@ -51,9 +53,9 @@ func ParsePrecheckRules(file string, data []byte, known []string) (*PrecheckRule
 // Where returns the file and line of the i-th rule, for messages.
 func (r *PrecheckRules) Where(i int) string {
 	if r.src == nil {
-		return index("rules", i)
+		return document.Index("rules", i)
 	}
-	return fmt.Sprintf("%s:%d", r.src.file, r.src.at(index("rules", i)).line)
+	return fmt.Sprintf("%s:%d", r.src.File, r.src.At(document.Index("rules", i)).Line)
 }
 
 func checkPrecheckRules(c *checker, r *PrecheckRules, known []string) {
@@ -63,17 +65,17 @@ func checkPrecheckRules(c *checker, r *PrecheckRules, known []string) {
 	}
 	total := 0
 	for i, rule := range r.Rules {
-		path := index("rules", i)
+		path := document.Index("rules", i)
 		if rule.Check != "" && !names[rule.Check] {
-			c.add(join(path, "check"), "there is no check %q%s; `kkbundle precheck list` shows all", shorten(rule.Check), nearest(rule.Check, known))
+			c.Add(document.Join(path, "check"), "there is no check %q%s; `kkbundle precheck list` shows all", document.Shorten(rule.Check), document.DidYouMean(rule.Check, known))
 		}
 		for j, entry := range rule.Hosts {
 			list, err := expand(entry)
 			switch total += len(list); {
 			case err != nil:
-				c.add(index(join(path, "hosts"), j), "%v", err)
+				c.Add(document.Index(document.Join(path, "hosts"), j), "%v", err)
 			case total > maxRuleHosts:
-				c.add(index(join(path, "hosts"), j), "more than %d hosts in all rules; leave hosts out where a rule is about all", maxRuleHosts)
+				c.Add(document.Index(document.Join(path, "hosts"), j), "more than %d hosts in all rules; leave hosts out where a rule is about all", maxRuleHosts)
 				return
 			}
 		}
@@ -90,7 +92,7 @@ type Date struct{ day time.Time }
 func (d *Date) UnmarshalText(text []byte) error {
 	day, err := time.Parse(time.DateOnly, string(text))
 	if err != nil {
-		return fmt.Errorf("want a day such as 2027-01-31, have %q", shorten(string(text)))
+		return fmt.Errorf("want a day such as 2027-01-31, have %q", document.Shorten(string(text)))
 	}
 	d.day = day
 	return nil

@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
+
+	"github.com/kkbundle/kkbundle/manifest/document"
 )
 
 // MaxHosts is the most hosts that an inventory can have, ranges expanded.
@@ -17,18 +19,18 @@ func expand(s string) ([]string, error) {
 	before, rest, open := strings.Cut(s, "[")
 	if !open {
 		if strings.Contains(s, "]") {
-			return nil, fmt.Errorf("%q has a ] without a [", shorten(s))
+			return nil, fmt.Errorf("%q has a ] without a [", document.Shorten(s))
 		}
 		return []string{s}, nil
 	}
 	inside, after, closed := strings.Cut(rest, "]")
 	from, to, colon := strings.Cut(inside, ":")
 	if !closed || !colon || strings.ContainsAny(after, "[]") {
-		return nil, fmt.Errorf("%q is not a range; write one, as in node[1:3]", shorten(s))
+		return nil, fmt.Errorf("%q is not a range; write one, as in node[1:3]", document.Shorten(s))
 	}
 	first, last, err := bounds(from, to)
 	if err != nil {
-		return nil, fmt.Errorf("range %q: %w", shorten(s), err)
+		return nil, fmt.Errorf("range %q: %w", document.Shorten(s), err)
 	}
 	width := 0
 	if strings.HasPrefix(from, "0") {
@@ -104,7 +106,7 @@ func (h *HostSpec) expand() ([]Host, error) {
 			if err == nil && internal.is(a) {
 				internal.set(&hosts[i], a)
 			} else if given != nil {
-				return nil, &rangeError{internal.field, fmt.Errorf("want %s, have %q", internal.want, shorten(text))}
+				return nil, &rangeError{internal.field, fmt.Errorf("want %s, have %q", internal.want, document.Shorten(text))}
 			}
 		}
 	}

@@ -8,6 +8,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/kkbundle/kkbundle/manifest/document"
 )
 
 // TestReference holds docs/reference: a page for each kind of file, generated from the struct tags that the decoder and
@@ -79,30 +81,30 @@ func (r *referencePage) section(path string, t reflect.Type) {
 	if path != "" {
 		fmt.Fprintf(&r.text, "\n## %s\n", path)
 	}
-	if _, short := reflect.New(t).Interface().(shorthand); short {
-		fmt.Fprintf(&r.text, "\nA string is short for a mapping with `%s` alone.\n", fields(t)[0].name)
+	if _, short := reflect.New(t).Interface().(document.Shorthand); short {
+		fmt.Fprintf(&r.text, "\nA string is short for a mapping with `%s` alone.\n", document.Fields(t)[0].Name)
 	}
 	r.text.WriteString("\n| key | type | default | meaning |\n|---|---|---|---|\n")
-	for _, f := range fields(t) {
-		if f.foreign || t.Field(f.index).Tag.Get("kk") == "key" {
+	for _, f := range document.Fields(t) {
+		if f.Foreign || t.Field(f.Index).Tag.Get("kk") == "key" {
 			continue
 		}
-		at := strings.TrimPrefix(path+"."+f.name, ".")
-		kind := r.kind(at, t.Field(f.index).Type)
-		if f.enum != nil && t.Field(f.index).Type.Kind() == reflect.Slice {
-			kind = "list of `" + strings.Join(f.enum, "`, `") + "`"
-		} else if f.enum != nil {
-			kind = "`" + strings.Join(f.enum, "`, `") + "`"
+		at := strings.TrimPrefix(path+"."+f.Name, ".")
+		kind := r.kind(at, t.Field(f.Index).Type)
+		if f.Enum != nil && t.Field(f.Index).Type.Kind() == reflect.Slice {
+			kind = "list of `" + strings.Join(f.Enum, "`, `") + "`"
+		} else if f.Enum != nil {
+			kind = "`" + strings.Join(f.Enum, "`, `") + "`"
 		}
-		doc, byDefault := splitDefault(f.doc)
+		doc, byDefault := splitDefault(f.Doc)
 		if doc == "" {
 			r.wrong = append(r.wrong, at)
 		}
 		if byDefault == "" && r.isCluster {
 			byDefault = r.clusterDefault(at)
 		}
-		name := "`" + f.name + "`"
-		if f.required {
+		name := "`" + f.Name + "`"
+		if f.Required {
 			name, byDefault = "**"+name+"**", ""
 		}
 		fmt.Fprintf(&r.text, "| %s | %s | %s | %s |\n", name, kind, cell(byDefault), cell(doc))
@@ -138,7 +140,7 @@ func (r *referencePage) kind(path string, t reflect.Type) string {
 	case reflect.Struct:
 		return r.mapping(path, t)
 	case reflect.Slice:
-		if _, keyed := keyField(t.Elem()); keyed {
+		if _, keyed := document.KeyField(t.Elem()); keyed {
 			return "mapping of NAME to " + r.kind(path+".NAME", t.Elem())
 		}
 		return "list of " + plural(r.kind(path+"[]", t.Elem()))
@@ -173,7 +175,7 @@ func (r *referencePage) mapping(path string, t reflect.Type) string {
 	}
 	anchor := regexp.MustCompile(`[^a-z0-9_-]`).ReplaceAllString(strings.ToLower(at), "")
 	link := fmt.Sprintf("[%s](#%s)", at, anchor)
-	if _, short := reflect.New(t).Interface().(shorthand); short {
+	if _, short := reflect.New(t).Interface().(document.Shorthand); short {
 		return "string, or " + link
 	}
 	return link
@@ -213,9 +215,9 @@ func (r *referencePage) clusterDefault(path string) string {
 			return ""
 		}
 		found := false
-		for _, f := range fields(v.Type()) {
-			if f.name == name {
-				v, found = v.Field(f.index), true
+		for _, f := range document.Fields(v.Type()) {
+			if f.Name == name {
+				v, found = v.Field(f.Index), true
 				break
 			}
 		}

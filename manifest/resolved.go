@@ -5,6 +5,8 @@ import (
 	"net"
 	"strconv"
 	"strings"
+
+	"github.com/kkbundle/kkbundle/manifest/document"
 )
 
 // Host returns one host. The error lists similar names.
@@ -16,7 +18,7 @@ func (inv *Inventory) Host(name string) (Host, error) {
 		}
 		known[h.Name] = true
 	}
-	return Host{}, fmt.Errorf("%s is not a host of the inventory%s", shorten(name), nearest(name, sortedKeys(known)))
+	return Host{}, fmt.Errorf("%s is not a host of the inventory%s", document.Shorten(name), document.DidYouMean(name, sortedKeys(known)))
 }
 
 // Resolved returns an inventory of the same hosts with complete entries, without ranges. Differences from the cluster
@@ -32,7 +34,7 @@ func (inv *Inventory) Resolved() *Inventory {
 	}
 	settings := map[string]*HostSettings{}
 	for i := range inv.HostSpecs {
-		settings[key("hosts", inv.HostSpecs[i].Name)] = inv.HostSpecs[i].Cluster
+		settings[document.Key("hosts", inv.HostSpecs[i].Name)] = inv.HostSpecs[i].Cluster
 	}
 	for _, h := range inv.Hosts() {
 		r.HostSpecs = append(r.HostSpecs, h.spec(settings[h.entry]))

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"sync"
 	"unicode"
+
+	"github.com/kkbundle/kkbundle/manifest/document"
 )
 
 // RuntimeClass is a further runtime of the nodes' containerd, which pods select with runtimeClassName.
@@ -38,18 +40,18 @@ var (
 func (c clusterChecker) runtimeClasses(at string, list []RuntimeClass) {
 	var names []string
 	for i, r := range list {
-		path := index(at, i)
+		path := document.Index(at, i)
 		switch {
-		case !isName(r.Name, false):
-			c.add(join(path, "name"), "%q is not a name; use lower case letters, digits and -", shorten(r.Name))
+		case !document.IsName(r.Name, false):
+			c.Add(document.Join(path, "name"), "%q is not a name; use lower case letters, digits and -", document.Shorten(r.Name))
 		case r.Name == runcHandler:
-			c.add(join(path, "name"), "runc is the default runtime of all pods; choose another name")
+			c.Add(document.Join(path, "name"), "runc is the default runtime of all pods; choose another name")
 		case slices.Contains(names, r.Name):
-			c.add(join(path, "name"), "%s is there twice", r.Name)
+			c.Add(document.Join(path, "name"), "%s is there twice", r.Name)
 		}
 		names = append(names, r.Name)
 		if r.Type != "" && !runtimeTypePattern().MatchString(r.Type) {
-			c.add(join(path, "type"), "%q is not a runtime type; write one such as io.containerd.kata.v2", shorten(r.Type))
+			c.Add(document.Join(path, "type"), "%q is not a runtime type; write one such as io.containerd.kata.v2", document.Shorten(r.Type))
 		}
 		c.runtimeClass(path, r)
 	}
@@ -57,19 +59,19 @@ func (c clusterChecker) runtimeClasses(at string, list []RuntimeClass) {
 
 func (c clusterChecker) runtimeClass(at string, r RuntimeClass) {
 	if r.Binary != "" && (!path.IsAbs(r.Binary) || !isPlainText(r.Binary)) {
-		c.add(join(at, "binary"), "%q: write an absolute path", shorten(r.Binary))
+		c.Add(document.Join(at, "binary"), "%q: write an absolute path", document.Shorten(r.Binary))
 	}
 	for _, name := range sortedKeys(r.Options) {
 		if !optionPattern().MatchString(name) || !isPlainText(r.Options[name]) {
-			c.addKey(key(join(at, "options"), name), "is not an option; write NAME: VALUE with letters, digits and _ in the name, and one line")
+			c.AddKey(document.Key(document.Join(at, "options"), name), "is not an option; write NAME: VALUE with letters, digits and _ in the name, and one line")
 		}
 	}
 	if _, there := r.Options["BinaryName"]; there && r.Binary != "" {
-		c.addKey(key(join(at, "options"), "BinaryName"), "is the same as binary; keep one")
+		c.AddKey(document.Key(document.Join(at, "options"), "BinaryName"), "is the same as binary; keep one")
 	}
 	for _, name := range sortedKeys(r.NodeSelector) {
 		if !isQualified(name) {
-			c.addKey(key(join(at, "nodeSelector"), name), "%q is not a label name", shorten(name))
+			c.AddKey(document.Key(document.Join(at, "nodeSelector"), name), "%q is not a label name", document.Shorten(name))
 		}
 	}
 }

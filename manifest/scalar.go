@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/kkbundle/kkbundle/manifest/document"
 )
 
 // FileMode is the permissions of a file: octal in YAML (0755), 0 if not set.
@@ -17,7 +19,7 @@ func (m *FileMode) UnmarshalText(text []byte) error {
 	digits := strings.TrimPrefix(string(text), "0o")
 	n, err := strconv.ParseUint(digits, 8, 32)
 	if err != nil || n > 0o7777 || n == 0 {
-		return fmt.Errorf("want permissions in octal such as 0755, have %q", shorten(string(text)))
+		return fmt.Errorf("want permissions in octal such as 0755, have %q", document.Shorten(string(text)))
 	}
 	*m = FileMode(n)
 	return nil
@@ -69,7 +71,7 @@ func (q *Quantity) UnmarshalText(text []byte) error {
 		*q = Quantity(math.Ceil(n * u.size))
 		return nil
 	}
-	return fmt.Errorf("want a number of bytes such as 1700Mi or 2G, have %q", shorten(string(text)))
+	return fmt.Errorf("want a number of bytes such as 1700Mi or 2G, have %q", document.Shorten(string(text)))
 }
 
 // Bytes returns the number of bytes.
@@ -97,7 +99,7 @@ type Duration time.Duration
 func (d *Duration) UnmarshalText(text []byte) error {
 	t, err := time.ParseDuration(string(text))
 	if err != nil || t <= 0 {
-		return fmt.Errorf("want a duration such as 30m or 12h, have %q", shorten(string(text)))
+		return fmt.Errorf("want a duration such as 30m or 12h, have %q", document.Shorten(string(text)))
 	}
 	*d = Duration(t)
 	return nil
@@ -119,7 +121,7 @@ func (c *CIDRs) UnmarshalText(text []byte) error {
 	for _, one := range splitCIDRs(string(text)) {
 		p, err := netip.ParsePrefix(strings.TrimSpace(one))
 		if err != nil {
-			return fmt.Errorf("want a network such as 10.233.64.0/18, or two (IPv4,IPv6), have %q", shorten(string(text)))
+			return fmt.Errorf("want a network such as 10.233.64.0/18, or two (IPv4,IPv6), have %q", document.Shorten(string(text)))
 		}
 		if p != p.Masked() {
 			return fmt.Errorf("%s has bits after its first %d; did you mean %s?", p, p.Bits(), p.Masked())

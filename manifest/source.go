@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/kkbundle/kkbundle/manifest/document"
 )
 
 // Source configures the access to one upstream host, or names a directory to search first. It applies to images, charts
@@ -33,7 +35,7 @@ type Source struct {
 	PlainHTTP bool `yaml:"plainHTTP,omitempty" doc:"Use HTTP without TLS for the mirrors, or for the host if it has no mirrors."`
 }
 
-func (*Source) hint(name string) string {
+func (*Source) Hint(name string) string {
 	switch name {
 	case "username", "password", "token", "auth", "identitytoken":
 		return "secrets never live in this file; log in with `kkbundle login` or netrc"
@@ -50,12 +52,12 @@ func (*Source) hint(name string) string {
 // Mirrors are host[:port][/path] each, in the order of use. In YAML a single one is written without a list.
 type Mirrors []string
 
-func (m *Mirrors) setShort(text string) { *m = Mirrors{text} }
+func (m *Mirrors) SetShort(text string) { *m = Mirrors{text} }
 
 // UnmarshalYAML reads both forms in the catalog; manifests have their own decoder.
 func (m *Mirrors) UnmarshalYAML(n *yaml.Node) error {
 	if n.Kind == yaml.ScalarNode {
-		m.setShort(n.Value)
+		m.SetShort(n.Value)
 		return nil
 	}
 	return n.Decode((*[]string)(m))
@@ -130,60 +132,60 @@ type sourceChecker struct{ *checker }
 func (c sourceChecker) sources(at string, list []Source) {
 	first := map[string]int{}
 	for i, s := range list {
-		path := index(at, i)
+		path := document.Index(at, i)
 		if s.Directory != "" {
 			c.directorySource(path, s)
 			continue
 		}
 		c.hostSource(path, s)
 		host := strings.ToLower(s.Host)
-		if before, twice := earlier(first, host, i); twice && host != "" {
-			c.add(path, "%s is there twice, first on %s", shorten(s.Host), c.line(index(at, before)))
+		if before, twice := document.Earlier(first, host, i); twice && host != "" {
+			c.Add(path, "%s is there twice, first on %s", document.Shorten(s.Host), c.Place(document.Index(at, before)))
 		}
 	}
 }
 
 func (c sourceChecker) directorySource(path string, s Source) {
 	if s.Host != "" || len(s.Mirrors) > 0 || s.MirrorOnly || s.MaxConcurrent != 0 || s.PlainHTTP || s.CA+s.Cert+s.Key != "" {
-		c.add(path, "directory %s stands alone; write another entry for a host", shorten(s.Directory))
+		c.Add(path, "directory %s stands alone; write another entry for a host", document.Shorten(s.Directory))
 	}
 	if strings.Contains(s.Directory, "://") {
-		c.add(join(path, "directory"), "%q: want a path of this machine", shorten(s.Directory))
+		c.Add(document.Join(path, "directory"), "%q: want a path of this machine", document.Shorten(s.Directory))
 	}
 }
 
 func (c sourceChecker) hostSource(path string, s Source) {
 	if s.Host == "" {
-		c.add(path, "host is missing; write one, or directory for files that are there already")
+		c.Add(path, "host is missing; write one, or directory for files that are there already")
 	} else if domain, wild := strings.CutPrefix(s.Host, "*."); wild && strings.Contains(domain, ".") {
-		c.hostPort(join(path, "host"), domain)
+		c.hostPort(document.Join(path, "host"), domain)
 	} else if strings.Contains(s.Host, "*") {
-		c.add(join(path, "host"), "%q: a pattern is *. and a domain, such as *.example.com", shorten(s.Host))
+		c.Add(document.Join(path, "host"), "%q: a pattern is *. and a domain, such as *.example.com", document.Shorten(s.Host))
 	} else {
-		c.hostPort(join(path, "host"), s.Host)
+		c.hostPort(document.Join(path, "host"), s.Host)
 	}
 	for i, m := range s.Mirrors {
-		at := join(path, "mirror")
+		at := document.Join(path, "mirror")
 		if len(s.Mirrors) > 1 {
-			at = index(at, i)
+			at = document.Index(at, i)
 		}
 		c.mirror(at, m)
 		if slices.Index(s.Mirrors, m) < i {
-			c.add(at, "%s is there twice", shorten(m))
+			c.Add(at, "%s is there twice", document.Shorten(m))
 		}
 	}
 	if s.MirrorOnly && len(s.Mirrors) == 0 {
-		c.add(join(path, "mirrorOnly"), "there is no mirror; name one under mirror")
+		c.Add(document.Join(path, "mirrorOnly"), "there is no mirror; name one under mirror")
 	}
 	if s.MaxConcurrent < 0 || s.MaxConcurrent > maxConcurrent {
-		c.add(join(path, "maxConcurrent"), "%d is not between 1 and %d", s.MaxConcurrent, maxConcurrent)
+		c.Add(document.Join(path, "maxConcurrent"), "%d is not between 1 and %d", s.MaxConcurrent, maxConcurrent)
 	}
 	// With mirrors, ca also applies to the host itself, which still uses TLS.
 	if s.PlainHTTP && s.CA != "" && (len(s.Mirrors) == 0 || s.MirrorOnly) {
-		c.add(path, "has plainHTTP and ca; without TLS no certificate is checked, keep one")
+		c.Add(path, "has plainHTTP and ca; without TLS no certificate is checked, keep one")
 	}
 	if (s.Cert == "") != (s.Key == "") {
-		c.add(path, "cert and key belong together; write both")
+		c.Add(path, "cert and key belong together; write both")
 	}
 }
 
@@ -191,38 +193,38 @@ func (c sourceChecker) mirror(path, mirror string) {
 	host, below := cutPath(mirror)
 	c.hostPort(path, host)
 	if strings.ContainsAny(below, "?#{} \\") || strings.Contains("/"+below+"/", "/../") {
-		c.add(path, "%q: want host[:port][/path]", shorten(mirror))
+		c.Add(path, "%q: want host[:port][/path]", document.Shorten(mirror))
 	}
 }
 
 func (c sourceChecker) overrides(list []Override) {
 	for i := range list {
 		o := &list[i]
-		path := index("overrides", i)
+		path := document.Index("overrides", i)
 		switch {
 		case o.URL == "" && o.Host == "":
-			c.add(path, "has neither url nor host; write url, or host and perhaps path")
+			c.Add(path, "has neither url nor host; write url, or host and perhaps path")
 		case o.URL != "" && o.Host+o.Path != "":
-			c.add(path, "has url and host or path; keep one")
+			c.Add(path, "has url and host or path; keep one")
 		case o.URL != "":
-			c.address(join(path, "url"), o.URL, "https", "http")
+			c.address(document.Join(path, "url"), o.URL, "https", "http")
 		default:
-			c.hostPort(join(path, "host"), o.Host)
+			c.hostPort(document.Join(path, "host"), o.Host)
 			if o.Path != "" && (!strings.HasPrefix(o.Path, "/") || strings.ContainsAny(o.Path, "?#{} \\")) {
-				c.add(join(path, "path"), "%q: want the beginning of a path, such as /release", shorten(o.Path))
+				c.Add(document.Join(path, "path"), "%q: want the beginning of a path, such as /release", document.Shorten(o.Path))
 			}
 			if strings.Contains(o.With, "{") {
-				c.add(join(path, "with"), "placeholders need the whole address: write url instead of host")
+				c.Add(document.Join(path, "with"), "placeholders need the whole address: write url instead of host")
 			}
 		}
 		if o.With != "" {
-			c.address(join(path, "with"), o.With, "https", "http")
+			c.address(document.Join(path, "with"), o.With, "https", "http")
 		}
 		if o.With == "" && len(o.SHA256) == 0 {
-			c.add(path, "has no effect; write with, or sha256")
+			c.Add(path, "has no effect; write with, or sha256")
 		}
 		if o.URL == "" && len(o.SHA256) > 0 {
-			c.add(join(path, "sha256"), "needs the whole address: write url instead of host")
+			c.Add(document.Join(path, "sha256"), "needs the whole address: write url instead of host")
 			continue
 		}
 		f := File{URL: o.URL, SHA256: o.SHA256}

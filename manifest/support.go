@@ -1,5 +1,7 @@
 package manifest
 
+import "github.com/kkbundle/kkbundle/manifest/document"
+
 // A gap is a setting that the files allow and this version cannot implement. It is refused: an install that silently
 // leaves something out is worse than none. Implementing it means deleting its row.
 type gap[T any] struct {
@@ -14,23 +16,23 @@ type gap[T any] struct {
 // CheckInstall refuses, as Problems, settings that this version can put into a bundle and check on hosts, but cannot
 // install yet.
 func (k *Cluster) CheckInstall() error {
-	c := checker{src: k.src}
-	refuse(&c, k, clusterGaps())
-	return c.found.Err()
+	c := checkerOf(k.src)
+	refuse(c, k, clusterGaps())
+	return c.Found.Err()
 }
 
 // CheckInstall refuses settings that this version cannot install yet, like Cluster.CheckInstall.
 func (inv *Inventory) CheckInstall() error {
-	c := checker{src: inv.src}
-	refuse(&c, inv, inventoryGaps())
-	return c.found.Err()
+	c := checkerOf(inv.src)
+	refuse(c, inv, inventoryGaps())
+	return c.Found.Err()
 }
 
 // refuse reports every gap that a file uses.
 func refuse[T any](c *checker, file T, gaps []gap[T]) {
 	for _, g := range gaps {
 		for _, path := range g.found(file) {
-			c.addKey(path, "%s is not supported yet by this version; %s", g.what, g.use)
+			c.AddKey(path, "%s is not supported yet by this version; %s", g.what, g.use)
 		}
 	}
 }
@@ -68,13 +70,13 @@ func inventoryGaps() []gap[*Inventory] {
 
 // saying returns the paths in vars and groupVars where a field is set, and the first one in hosts.
 func (inv *Inventory) saying(field string, set func(*Vars) bool) []string {
-	paths := when(set(&inv.Vars), join("vars", field))
+	paths := when(set(&inv.Vars), document.Join("vars", field))
 	for _, g := range inv.GroupVars.all() {
-		paths = append(paths, when(set(g.Vars), join(join("groupVars", string(g.role)), field))...)
+		paths = append(paths, when(set(g.Vars), document.Join(document.Join("groupVars", string(g.role)), field))...)
 	}
 	for i := range inv.HostSpecs {
 		if h := &inv.HostSpecs[i]; set(h.vars()) {
-			return append(paths, join(key("hosts", h.Name), field))
+			return append(paths, document.Join(document.Key("hosts", h.Name), field))
 		}
 	}
 	return paths

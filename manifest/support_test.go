@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/kkbundle/kkbundle/manifest/document"
 )
 
 // Every value that the types name either works or is refused as not supported yet: nothing is passed over in silence.
@@ -47,12 +49,12 @@ func TestSupported(t *testing.T) {
 
 func enums(t reflect.Type, path string) map[string][]string {
 	found := map[string][]string{}
-	for _, f := range fields(t) {
-		at := join(path, f.name)
-		if f.enum != nil && t.Field(f.index).Type.Kind() != reflect.Slice { // lists are of things that can be combined
-			found[at] = f.enum
+	for _, f := range document.Fields(t) {
+		at := document.Join(path, f.Name)
+		if f.Enum != nil && t.Field(f.Index).Type.Kind() != reflect.Slice { // lists are of things that can be combined
+			found[at] = f.Enum
 		}
-		if kind := t.Field(f.index).Type; kind.Kind() == reflect.Struct {
+		if kind := t.Field(f.Index).Type; kind.Kind() == reflect.Struct {
 			maps.Copy(found, enums(kind, at))
 		}
 	}
@@ -93,7 +95,7 @@ func works(t *testing.T, path, value string) bool {
 	if err = c.CheckInstall(); err == nil {
 		return true
 	}
-	var problems Problems
+	var problems document.Problems
 	if !errors.As(err, &problems) || len(problems) != 1 || !strings.Contains(err.Error(), path+": "+value+" is not supported yet by this version; use ") {
 		t.Errorf("%s %s: %v", path, value, err)
 	}

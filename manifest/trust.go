@@ -24,10 +24,10 @@ func ParseTrust(file string, data []byte) (*Trust, error) {
 	t := &Trust{}
 	return decode(file, data, KindTrust, t, func(c *checker) {
 		if !t.Require && len(t.Keys)+len(t.Identities) == 0 {
-			c.add("", "has no effect; write keys, require: true, or both")
+			c.Add("", "has no effect; write keys, require: true, or both")
 		}
 		if (t.Root == "") != (len(t.Identities) == 0) {
-			c.add("", "root and identities belong together; write both")
+			c.Add("", "root and identities belong together; write both")
 		}
 	})
 }

@@ -7,55 +7,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"unicode"
 
-	"github.com/kkbundle/kkbundle/internal/plain"
+	"github.com/kkbundle/kkbundle/manifest/document"
 )
-
-// or joins choices as in a sentence.
-func or(words []string) string {
-	if len(words) < 2 {
-		return strings.Join(words, "")
-	}
-	last := len(words) - 1
-	return strings.Join(words[:last], ", ") + " or " + words[last]
-}
-
-// nearest is suggest without the list of all known names, for messages that list them anyway.
-func nearest(name string, known []string) string {
-	if best := plain.Nearest(name, known); best != "" {
-		return "; did you mean " + best + "?"
-	}
-	return ""
-}
-
-// isControl reports whether r would break a terminal, a log line or a configuration file.
-func isControl(r rune) bool { return unicode.IsControl(r) || r == '\u2028' || r == '\u2029' }
-
-// isName reports whether s is a DNS label or, with dots, a DNS subdomain: lower case letters, digits and hyphens.
-func isName(s string, dots bool) bool {
-	if s == "" || len(s) > 253 {
-		return false
-	}
-	labels := []string{s}
-	if dots {
-		labels = strings.Split(s, ".")
-	}
-	return !slices.ContainsFunc(labels, func(l string) bool {
-		return l == "" || len(l) > 63 || l[0] == '-' || l[len(l)-1] == '-' || !only(l, "-")
-	})
-}
-
-// only reports whether s has only lower case letters, digits and the given characters.
-func only(s, others string) bool {
-	for i := range len(s) {
-		c := s[i]
-		if (c < 'a' || c > 'z') && (c < '0' || c > '9') && !strings.Contains(others, s[i:i+1]) {
-			return false
-		}
-	}
-	return true
-}
 
 // isHex reports whether s is n lower case hexadecimal digits.
 func isHex(s string, n int) bool {
@@ -70,13 +24,13 @@ func isHost(s string) bool {
 	if strings.Trim(s, "0123456789.") == "" {
 		return false // intended as an IP address
 	}
-	return isName(strings.ToLower(strings.TrimSuffix(s, ".")), true)
+	return document.IsName(strings.ToLower(strings.TrimSuffix(s, ".")), true)
 }
 
 func parsePort(s string) (int, error) {
 	port, err := strconv.Atoi(s)
 	if err != nil || !isPort(port) {
-		return 0, fmt.Errorf("port %q is not between 1 and 65535", shorten(s))
+		return 0, fmt.Errorf("port %q is not between 1 and 65535", document.Shorten(s))
 	}
 	return port, nil
 }

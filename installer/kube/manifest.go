@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/yaml"
 
-	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/document"
 )
 
 // maxObjects limits the objects of one manifest.
@@ -28,7 +28,7 @@ type Manifest []*unstructured.Unstructured
 func ParseManifest(data []byte) (Manifest, error) {
 	var list Manifest
 	i := 0
-	for doc := range manifest.SplitObjects(data) {
+	for doc := range document.SplitObjects(data) {
 		i++
 		object, err := decode(doc)
 		if err == nil {
@@ -42,7 +42,7 @@ func ParseManifest(data []byte) (Manifest, error) {
 	return list, nil
 }
 
-func decode(doc manifest.ObjectText) (object map[string]any, err error) {
+func decode(doc document.ObjectText) (object map[string]any, err error) {
 	switch {
 	case doc.Err != nil:
 		return nil, fmt.Errorf("line %d: %w", doc.Line, doc.Err)

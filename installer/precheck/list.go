@@ -1,8 +1,8 @@
 package precheck
 
 import (
+	"encoding/json"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 
@@ -11,13 +11,13 @@ import (
 	"github.com/kkbundle/kkbundle/internal/plain"
 )
 
-// reachableID is the check that replaces all others on an unreachable host.
-const reachableID = "reachable"
+// ReachableID is the check that replaces all others on an unreachable host.
+const ReachableID = "reachable"
 
 // List returns all possible results of a report: the checks, and findings without a check.
 func List() []Check {
 	checks := Checks()
-	if !slices.ContainsFunc(checks, func(c Check) bool { return c.ID == reachableID }) {
+	if !slices.ContainsFunc(checks, func(c Check) bool { return c.ID == ReachableID }) {
 		one := unreachable(Host{})
 		checks = slices.Insert(checks, 0, Check{
 			ID: one.ID, Level: one.Level, Groups: one.Groups, Title: one.Title, Why: one.Why, Fix: one.Fix, Source: "kkbundle",
@@ -104,7 +104,7 @@ func (e *UnknownCheckError) Hint() string {
 // stay, because nothing is known about them.
 func (r Report) Select(s Selection) Report {
 	r.Results = slices.DeleteFunc(slices.Clone(r.Results), func(one Result) bool {
-		return one.ID != reachableID && !s.has(one.ID, one.Groups)
+		return one.ID != ReachableID && !s.has(one.ID, one.Groups)
 	})
 	for _, part := range []struct {
 		what  string
@@ -126,31 +126,20 @@ func (c Check) Means() string {
 	return string(c.Level) + " (" + c.Varies + ")"
 }
 
-// WriteListMarkdown describes checks for people, with a heading for each.
-func WriteListMarkdown(w io.Writer, checks []Check) error {
-	var b strings.Builder
-	for i, c := range checks {
-		if i > 0 {
-			b.WriteByte('\n')
-		}
-		fmt.Fprintf(&b, "### %s\n\n%s\n\n", c.ID, plainMarkdown(sentence("wanted: "+c.Title)))
-		fmt.Fprintf(&b, "- Otherwise: %s\n- Fix: %s\n", plainMarkdown(c.Why), plainMarkdown(c.Fix))
-		fmt.Fprintf(&b, "- Level: %s. Groups: %s", plainMarkdown(c.Means()), strings.Join(c.Groups, ", "))
-		if len(c.Roles) > 0 {
-			b.WriteString(". Hosts: ")
-			for i, role := range c.Roles {
-				if i > 0 {
-					b.WriteString(", ")
-				}
-				b.WriteString(plainMarkdown(string(role)))
-			}
-		}
-		b.WriteString("\n")
-		if len(c.Kubeadm) > 0 {
-			fmt.Fprintf(&b, "- In kubeadm: %s\n", strings.Join(c.Kubeadm, ", "))
-		}
-		fmt.Fprintf(&b, "- Source: %s\n", plainMarkdown(c.Source))
-	}
-	_, err := io.WriteString(w, b.String())
-	return err
+// A CheckDocument is a check as JSON.
+type CheckDocument struct {
+	ID      string   `json:"id"`
+	Title   string   `json:"title"`
+	Level   Level    `json:"level" enum:"block,warn" doc:"Level of a failure, unless a result has another."`
+	Groups  []string `json:"groups"`
+	Why     string   `json:"why" doc:"Consequence of a failure."`
+	Fix     string   `json:"fix" doc:"What to do."`
+	Source  string   `json:"source" doc:"Where the rule or its number comes from."`
+	Kubeadm []string `json:"kubeadm,omitempty" doc:"kubeadm's names for it."`
+	Varies  string   `json:"varies,omitempty" doc:"Condition of the level; level is the worst."`
+}
+
+// MarshalJSON writes the check's description.
+func (c Check) MarshalJSON() ([]byte, error) {
+	return json.Marshal(CheckDocument{ID: c.ID, Title: c.Title, Level: c.Level, Groups: append([]string{}, c.Groups...), Why: c.Why, Fix: c.Fix, Source: c.Source, Kubeadm: c.Kubeadm, Varies: c.Varies})
 }

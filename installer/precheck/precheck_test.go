@@ -13,6 +13,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/installer/node"
 	"github.com/kkbundle/kkbundle/installer/precheck"
+	"github.com/kkbundle/kkbundle/installer/precheck/render"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -93,7 +94,7 @@ func TestReport(t *testing.T) {
 	r := precheck.Evaluate(in)
 
 	var table bytes.Buffer
-	if err := r.WriteTable(&table); err != nil {
+	if err := render.Write(&table, r, "table"); err != nil {
 		t.Fatal(err)
 	}
 	text := table.String()
@@ -116,7 +117,7 @@ func TestReport(t *testing.T) {
 		t.Errorf("error: %v", err)
 	}
 	var out bytes.Buffer
-	if err := r.WriteJSON(&out); err != nil {
+	if err := render.Write(&out, r, "json"); err != nil {
 		t.Fatal(err)
 	}
 	if !json.Valid(out.Bytes()) {

@@ -1,6 +1,7 @@
 package precheck
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -74,15 +75,18 @@ func writeRecord(path string, v any, ours func([]byte) bool) (err error) {
 	case !ours(old):
 		return fmt.Errorf("%s exists and is not what --record writes: name another directory", path)
 	}
-	data, err := marshal(v, "  ")
-	if err != nil {
+	var data bytes.Buffer
+	e := json.NewEncoder(&data)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", "  ")
+	if err := e.Encode(v); err != nil {
 		return err
 	}
 	f, err := os.CreateTemp(filepath.Dir(path), ".record-*")
 	if err != nil {
 		return err
 	}
-	_, err = f.Write(data)
+	_, err = f.Write(data.Bytes())
 	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
 		err = os.Rename(f.Name(), path)
 	}

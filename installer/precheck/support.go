@@ -6,8 +6,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
+	"github.com/kkbundle/kkbundle/manifest/document"
 )
 
 // supportChecks check the limits of this version of kkbundle.
@@ -85,7 +85,7 @@ func fitTogether(s *Subject) Finding {
 		return skip() // the version is unknown, or the catalog does not know compatible ones
 	}
 	_, err := catalog.Check(s.Input.Cluster)
-	var problems manifest.Problems
+	var problems document.Problems
 	if err != nil && !errors.As(err, &problems) {
 		return unknown(err.Error())
 	}
@@ -102,7 +102,7 @@ func fitTogether(s *Subject) Finding {
 }
 
 // saidElsewhere reports whether a check of containerd or etcd alone already reports a problem.
-func (s *Subject) saidElsewhere(p manifest.Problem) bool {
+func (s *Subject) saidElsewhere(p document.Problem) bool {
 	_, text, _ := strings.Cut(p.Message, ": ")
 	switch name, _, _ := strings.Cut(text, " "); name {
 	case "containerd":

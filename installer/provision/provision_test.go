@@ -11,7 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/document"
 )
 
 // capi is of the shape that Cluster API's kubeadm provider writes, with everything that its KubeadmConfig can ask for.
@@ -230,7 +230,7 @@ func TestProblems(t *testing.T) {
 		ign + `"systemd": {"units": [{"name": "../x.service"}]}}`:                                                                 "invalid unit name",
 	} {
 		_, err := Parse("f", []byte(doc), "h")
-		var problems manifest.Problems
+		var problems document.Problems
 		if !errors.As(err, &problems) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: want %q, got %v", doc, want, err)
 		}

@@ -17,16 +17,16 @@ import (
 	"github.com/klauspost/compress/gzip"
 	"go.yaml.in/yaml/v3"
 
-	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/document"
 )
 
 const (
 	// maxSize bounds a program, maxContent an unpacked file in it.
-	maxSize    = manifest.MaxFileSize
+	maxSize    = document.MaxFileSize
 	maxContent = 64 << 20
 )
 
-// Parse reads a program for the named host. The error is manifest.Problems.
+// Parse reads a program for the named host. The error is document.Problems.
 func Parse(file string, data []byte, hostname string) (*Program, error) {
 	r := &reader{filename: file}
 	if len(data) > maxSize {
@@ -52,11 +52,11 @@ func Parse(file string, data []byte, hostname string) (*Program, error) {
 // reader reads values of a file, and collects all problems. Each format has a reader of its own on top of it.
 type reader struct {
 	filename string
-	problems manifest.Problems
+	problems document.Problems
 }
 
 func (r *reader) fail(n *yaml.Node, format string, args ...any) {
-	p := manifest.Problem{File: r.filename, Message: fmt.Sprintf(format, args...)}
+	p := document.Problem{File: r.filename, Message: fmt.Sprintf(format, args...)}
 	if n != nil {
 		p.Line, p.Column = n.Line, n.Column
 	}

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kkbundle/kkbundle/installer/precheck"
+	"github.com/kkbundle/kkbundle/installer/precheck/render"
 	"github.com/kkbundle/kkbundle/internal/plain"
 )
 
@@ -43,7 +43,7 @@ type page struct {
 }
 
 // Hash returns a style's hash for the page's content security policy.
-func (page) Hash(style template.CSS) string { return precheck.PolicyHash([]byte(style)) }
+func (page) Hash(style template.CSS) string { return render.PolicyHash([]byte(style)) }
 
 type pagePhase struct {
 	Name, Took, Bar string
@@ -79,7 +79,7 @@ func (r Run) WriteHTML(w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	style := append(precheck.PageStyle(), own...)
+	style := append(render.PageStyle(), own...)
 	p, bars := r.page()
 	p.Style, p.Bars = template.CSS(style), template.CSS(bars) //nolint:gosec // our own files
 	out := bufio.NewWriter(w)

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/document"
 )
 
 // cluster parses a cluster file of one version of Kubernetes, with more behind it.
@@ -257,7 +258,7 @@ func TestErrors(t *testing.T) {
 			}
 		}
 	}
-	var problems manifest.Problems
+	var problems document.Problems
 	_, err := Resolve(cluster(t, "v1.34.3", "components: {x: {version: v1}}\n"), nil, Options{})
 	if !errors.As(err, &problems) {
 		t.Errorf("an unknown override is a %T, want Problems", err)

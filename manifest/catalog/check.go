@@ -10,6 +10,7 @@ import (
 	"github.com/Masterminds/semver/v3"
 
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/document"
 )
 
 // Check finds incompatible versions before anything is fetched or a host is changed: of Kubernetes, the runtime, the
@@ -50,11 +51,11 @@ func (r resolver) check(demands []manifest.Demand) (notes []string, err error) {
 type checker struct {
 	resolver
 	notes []string
-	found manifest.Problems
+	found document.Problems
 }
 
 func (k *checker) problem(path, format string, args ...any) {
-	var one manifest.Problems
+	var one document.Problems
 	errors.As(k.cluster.Problem(path, fmt.Sprintf(format, args...)), &one)
 	k.found = append(k.found, one...)
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/document"
 )
 
 // What does not go together is said with where the file says it, why, and what fits.
@@ -72,7 +73,7 @@ func TestCheck(t *testing.T) {
 					t.Errorf("got %v\nwant %s", err, want)
 				}
 			}
-			var problems manifest.Problems
+			var problems document.Problems
 			if err != nil && !errors.As(err, &problems) {
 				t.Errorf("got a %T", err)
 			}

@@ -18,6 +18,7 @@ import (
 	"strings"
 
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/document"
 )
 
 const (
@@ -30,9 +31,9 @@ const (
 )
 
 // Notes are settings that were changed or ignored, and those that should not be in such a file, each with its place.
-type Notes []manifest.Problem
+type Notes []document.Problem
 
-// ReadInventory reads an inventory: one of kkbundle's own, or of KubeKey. The error is manifest.Problems.
+// ReadInventory reads an inventory: one of kkbundle's own, or of KubeKey. The error is document.Problems.
 func ReadInventory(file string, data []byte) (*manifest.Inventory, Notes, error) {
 	r, err := open(file, data)
 	if err != nil {
@@ -61,7 +62,7 @@ func ReadInventory(file string, data []byte) (*manifest.Inventory, Notes, error)
 }
 
 // ReadCluster reads a cluster file: one of kkbundle's own, or of KubeKey, with settings as in manifest.ParseCluster.
-// The error is manifest.Problems.
+// The error is document.Problems.
 func ReadCluster(file string, data []byte, settings ...string) (*manifest.Cluster, Notes, error) {
 	r, err := open(file, data)
 	if err != nil {
@@ -189,7 +190,7 @@ func (r *documents) refuse(why string) error {
 
 // join adds the problems of the converted file. A missing value may be missing only because the original was wrong.
 func (r *reader) join(err error) error {
-	var more manifest.Problems
+	var more document.Problems
 	errors.As(err, &more)
 	translated := len(r.problems) == 0
 	for _, p := range more {
@@ -218,7 +219,7 @@ func (r *reader) said() Notes {
 	return slices.Compact(r.notes)
 }
 
-func byPlace(a, b manifest.Problem) int {
+func byPlace(a, b document.Problem) int {
 	if a.Line != b.Line {
 		return a.Line - b.Line
 	}

@@ -12,6 +12,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/document"
 	"github.com/kkbundle/kkbundle/manifest/kubekey"
 )
 
@@ -181,7 +182,7 @@ func checkRead[T any](t *testing.T, v *T, notes kubekey.Notes, err error, again 
 		t.Fatalf("%d notes", len(notes))
 	}
 	if err != nil {
-		var problems manifest.Problems
+		var problems document.Problems
 		if !errors.As(err, &problems) || len(problems) == 0 {
 			t.Fatalf("error %T: %v", err, err)
 		}

@@ -9,6 +9,8 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/document"
+	"github.com/kkbundle/kkbundle/manifest/programs"
 )
 
 const (
@@ -22,7 +24,7 @@ const (
 type reader struct {
 	file     string
 	notes    Notes
-	problems manifest.Problems
+	problems document.Problems
 	secrets  int
 	secret   *yaml.Node // the first one
 	nodes    int
@@ -30,13 +32,13 @@ type reader struct {
 
 func (r *reader) note(n *yaml.Node, format string, args ...any) {
 	if len(r.notes) < maxNotes {
-		r.notes = append(r.notes, manifest.Problem{File: r.file, Line: n.Line, Column: n.Column, Message: fmt.Sprintf(format, args...)})
+		r.notes = append(r.notes, document.Problem{File: r.file, Line: n.Line, Column: n.Column, Message: fmt.Sprintf(format, args...)})
 	}
 }
 
 func (r *reader) problem(n *yaml.Node, format string, args ...any) {
 	if len(r.problems) < maxNotes {
-		r.problems = append(r.problems, manifest.Problem{File: r.file, Line: n.Line, Column: n.Column, Message: fmt.Sprintf(format, args...)})
+		r.problems = append(r.problems, document.Problem{File: r.file, Line: n.Line, Column: n.Column, Message: fmt.Sprintf(format, args...)})
 	}
 }
 
@@ -376,7 +378,7 @@ func (r *reader) settings(t tree, section string, n *yaml.Node, places map[strin
 	kept.Content = nil
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		key, value := n.Content[i], n.Content[i+1]
-		instead := manifest.Reserved(section, key.Value, value.Value)
+		instead := programs.Reserved(programs.Section(section), key.Value, value.Value)
 		switch place := places[key.Value]; {
 		case instead == "":
 			kept.Content = append(kept.Content, key, value)

@@ -8,7 +8,7 @@ import (
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/cmd/internal/site"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
-	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/document"
 )
 
 func newConfigCmd(g *globals) *cobra.Command {
@@ -87,7 +87,7 @@ type configResult struct {
 	Version int              `json:"version"` // 1
 	File    string           `json:"file"`
 	Host    string           `json:"host,omitempty"`
-	Values  []manifest.Value `json:"values"`
+	Values  []document.Value `json:"values"`
 }
 
 func runConfigShow(g *globals, file string, o configShowOptions) error {
@@ -124,7 +124,7 @@ func runConfigShow(g *globals, file string, o configShowOptions) error {
 	return printValues(g, c.Values())
 }
 
-func printValues(g *globals, values []manifest.Value) error {
+func printValues(g *globals, values []document.Value) error {
 	var rows [][]string
 	for _, v := range values {
 		text, ok := v.Value.(string)

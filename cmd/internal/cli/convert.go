@@ -22,6 +22,7 @@ import (
 	"github.com/kkbundle/kkbundle/internal/plain"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
+	"github.com/kkbundle/kkbundle/manifest/document"
 )
 
 type convertOptions struct {
@@ -267,7 +268,7 @@ func defaultRegistry(r *convert.Result, file string) {
 // noteRefused notes settings of the converted clusters that install refuses, such as kube-vip with k3s.
 func noteRefused(r *convert.Result, file string) {
 	for i, c := range r.Clusters {
-		gaps, _ := errors.AsType[manifest.Problems](c.CheckInstall())
+		gaps, _ := errors.AsType[document.Problems](c.CheckInstall())
 		for _, gap := range gaps {
 			name := "cluster.yaml"
 			if i > 0 {

@@ -28,6 +28,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/internal/plain"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/document"
 	"github.com/kkbundle/kkbundle/registry/dirlock"
 )
 
@@ -98,7 +99,7 @@ func exitClasses() []exitClass {
 			return asError[*signatureError](err) || asError[*rollbackError](err)
 		}},
 		{10, "manifest, cluster, inventory or lock missing or invalid", func(err error) bool {
-			return asError[manifest.Problems](err) || asError[*builder.InputError](err) || asError[*manifest.StaleError](err)
+			return asError[document.Problems](err) || asError[*builder.InputError](err) || asError[*manifest.StaleError](err)
 		}},
 		{11, "bundle damaged or not readable by this version", func(err error) bool {
 			return errors.Is(err, bundle.ErrDamaged) || errors.Is(err, bundle.ErrUnsupported)

@@ -17,6 +17,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/precheck"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/document"
 	"github.com/kkbundle/kkbundle/registry/dirlock"
 )
 
@@ -31,7 +32,7 @@ func TestExitCodes(t *testing.T) {
 		{nil, 0},
 		{some, 1},
 		{&usage.Error{Err: some}, 64},
-		{manifest.Problems{{File: "a", Message: "b"}}, 10},
+		{document.Problems{{File: "a", Message: "b"}}, 10},
 		{&manifest.StaleError{}, 10},
 		{&builder.InputError{Err: some}, 10},
 		{&bundle.DamageError{}, 11},

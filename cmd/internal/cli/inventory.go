@@ -13,6 +13,7 @@ import (
 	"github.com/kkbundle/kkbundle/cmd/internal/site"
 	"github.com/kkbundle/kkbundle/internal/plain"
 	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/document"
 )
 
 func newInventoryCmd(g *globals) *cobra.Command {
@@ -65,17 +66,17 @@ func newInventoryCheckCmd(g *globals) *cobra.Command {
 
 // fit checks hosts, with the inventory's settings for each, against a cluster. The error joins all problems.
 func fit(inv *manifest.Inventory, c *manifest.Cluster) error {
-	var all manifest.Problems
+	var all document.Problems
 	for _, h := range inv.Hosts() {
 		_, err := c.ForHost(inv, h)
-		list, ok := errors.AsType[manifest.Problems](err)
+		list, ok := errors.AsType[document.Problems](err)
 		if err != nil && !ok {
 			return err
 		}
 		all = append(all, list...)
 	}
 	err := inv.Check(c)
-	list, ok := errors.AsType[manifest.Problems](err)
+	list, ok := errors.AsType[document.Problems](err)
 	if err != nil && !ok {
 		return err
 	}

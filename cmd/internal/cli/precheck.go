@@ -16,6 +16,7 @@ import (
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/installer"
 	"github.com/kkbundle/kkbundle/installer/precheck"
+	"github.com/kkbundle/kkbundle/installer/precheck/render"
 	"github.com/kkbundle/kkbundle/internal/disk"
 	"github.com/kkbundle/kkbundle/internal/plain"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -168,7 +169,7 @@ func runPrecheckList(g *globals, format string, names []string) error {
 	case "json":
 		return g.PrintJSON(checks)
 	case "markdown":
-		return precheck.WriteListMarkdown(g.Out, checks)
+		return render.List(g.Out, checks)
 	case "table":
 	default:
 		return usage.Errorf("-o takes table, json or markdown, not %q", format)
@@ -222,8 +223,8 @@ func parseReportOutputs(g *globals, list []string) (reportOutputs, error) {
 	for _, one := range list {
 		format, path, isFile := strings.Cut(one, "=")
 		switch {
-		case !slices.Contains(precheck.Formats(), format):
-			return o, usage.Errorf("-o takes %s, each with =FILE or without, not %q", strings.Join(precheck.Formats(), ", "), one)
+		case !slices.Contains(render.Formats(), format):
+			return o, usage.Errorf("-o takes %s, each with =FILE or without, not %q", strings.Join(render.Formats(), ", "), one)
 		case isFile && path == "":
 			return o, usage.Errorf("-o %s names no file behind =", one)
 		case isFile:
@@ -251,7 +252,7 @@ func checkReportOutput(path string) error {
 	if err := disk.CheckOutput(path); err != nil || !occupied(path) {
 		return err
 	}
-	ours, err := precheck.IsReport(path)
+	ours, err := render.IsReport(path)
 	if err == nil && !ours {
 		err = usage.Errorf("-o: %s exists and is not a report of kkbundle precheck: name another file", plain.Line(path))
 	}
@@ -263,10 +264,10 @@ func (o reportOutputs) write(r precheck.Report) error {
 	const mode = 0o644
 	var errs []error
 	for _, f := range o.files {
-		errs = append(errs, disk.WriteFileWith(f.path, mode, func(w io.Writer) error { return r.Write(w, f.format) }))
+		errs = append(errs, disk.WriteFileWith(f.path, mode, func(w io.Writer) error { return render.Write(w, r, f.format) }))
 	}
 	if o.format != "" {
-		errs = append(errs, r.Write(o.out, o.format))
+		errs = append(errs, render.Write(o.out, r, o.format))
 	}
 	return errors.Join(errs...)
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/kkbundle/kkbundle/cmd/internal/site"
 	"github.com/kkbundle/kkbundle/installer"
 	"github.com/kkbundle/kkbundle/installer/provision"
-	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/document"
 )
 
 type provisionOptions struct {
@@ -86,7 +86,7 @@ func readProgram(g *globals, file, hostname string) (*provision.Program, error) 
 	var err error
 	if file == "-" {
 		file = "standard input"
-		data, err = io.ReadAll(io.LimitReader(g.In, manifest.MaxFileSize+1))
+		data, err = io.ReadAll(io.LimitReader(g.In, document.MaxFileSize+1))
 	} else {
 		data, err = builder.ReadFile(file)
 	}

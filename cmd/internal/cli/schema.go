@@ -10,12 +10,12 @@ import (
 
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/installer/node"
-	"github.com/kkbundle/kkbundle/installer/precheck"
+	"github.com/kkbundle/kkbundle/installer/precheck/render"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
 func newSchemaCmd(g *globals) *cobra.Command {
-	documents := map[string]func() []byte{"facts": node.FactsSchema, "precheck-report": precheck.ReportSchema}
+	documents := map[string]func() []byte{"facts": node.FactsSchema, "precheck-report": render.Schema}
 	kinds := append(manifest.Kinds(), slices.Sorted(maps.Keys(documents))...)
 	return &cobra.Command{
 		Use:       "schema " + strings.Join(kinds, "|"),

@@ -7,7 +7,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
-	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/document"
 )
 
 // Formats of show.
@@ -44,7 +44,7 @@ type checkResult struct {
 
 // noteGaps prints features that install does not support yet.
 func (g *globals) noteGaps(err error) {
-	if gaps, ok := errors.AsType[manifest.Problems](err); ok {
+	if gaps, ok := errors.AsType[document.Problems](err); ok {
 		g.NoteProblems(gaps)
 	}
 }

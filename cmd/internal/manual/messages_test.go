@@ -225,7 +225,7 @@ func placeholder(e ast.Expr) string {
 	case *ast.CallExpr:
 		name = nameOf(e.Fun)
 		name = name[strings.LastIndexByte(name, '.')+1:]
-		arguments := []string{"Join", "Size", "Line", "Lines", "Clip", "Base", "Quote", "string", "clean", "shorten", "len", "list", "TrimSpace", "Round", "Itoa", "Keys", "Sorted"}
+		arguments := []string{"Join", "Size", "Line", "Lines", "Clip", "Base", "Quote", "string", "clean", "shorten", "Shorten", "len", "list", "TrimSpace", "Round", "Itoa", "Keys", "Sorted"}
 		if sel, ok := e.Fun.(*ast.SelectorExpr); ok && len(e.Args) == 0 && slices.Contains([]string{"String", "Error", "Digest", "Name", "Load"}, sel.Sel.Name) {
 			return placeholder(sel.X)
 		}
@@ -301,6 +301,9 @@ func (s *source) messages() []message {
 func (s *source) formatters(dir string) map[string]int {
 	own := map[string]int{}
 	for _, f := range s.files[dir] {
+		if slices.ContainsFunc(f.Imports, func(i *ast.ImportSpec) bool { return strings.HasSuffix(i.Path.Value, `/manifest/document"`) }) {
+			own["Add"] = 1 // document.Checker's
+		}
 		for _, d := range f.Decls {
 			fn, ok := d.(*ast.FuncDecl)
 			if !ok {
@@ -315,7 +318,7 @@ func (s *source) formatters(dir string) map[string]int {
 			if at = slices.Index(names, "format"); at < 0 || fn.Name.Name == "Errorf" && dir == "cmd/internal/usage" {
 				continue
 			}
-			makes := fn.Name.Name == "add" || fn.Name.Name == "problem"
+			makes := strings.EqualFold(fn.Name.Name, "add") || fn.Name.Name == "problem"
 			if fn.Type.Results != nil {
 				for _, r := range fn.Type.Results.List {
 					makes = makes || strings.HasSuffix(strings.ToLower(nameOf(r.Type)), "error")

@@ -20,7 +20,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/fetch"
 	"github.com/kkbundle/kkbundle/internal/plain"
-	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/document"
 )
 
 // Streams are a command's standard streams. Results go to Out; progress, warnings and errors to Err.
@@ -140,7 +140,7 @@ func (c *Console) NoteAll(lines []string) {
 }
 
 // NoteProblems prints remarks about files.
-func (c *Console) NoteProblems(list []manifest.Problem) {
+func (c *Console) NoteProblems(list []document.Problem) {
 	for _, p := range list {
 		c.Note("warning: %s", plain.Line(p.String()))
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/precheck"
+	"github.com/kkbundle/kkbundle/installer/precheck/render"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/internal/plain"
 )
@@ -77,7 +78,7 @@ func (p *TaskPrinter) Event(e task.Event) {
 func (p *TaskPrinter) Judged(r precheck.Report) {
 	if !p.JSON && !p.Quiet || r.Err() != nil && !p.JSON {
 		p.stop()
-		_ = r.WriteTable(p.Err)
+		_ = render.Write(p.Err, r, "table")
 	}
 }
 

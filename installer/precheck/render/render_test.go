@@ -1,4 +1,4 @@
-package precheck_test
+package render_test
 
 import (
 	"bytes"
@@ -19,6 +19,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/kkbundle/kkbundle/installer/precheck"
+	"github.com/kkbundle/kkbundle/installer/precheck/render"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -117,7 +118,7 @@ func day(s string) (d manifest.Date) {
 func write(t *testing.T, r precheck.Report, format string) string {
 	t.Helper()
 	var b bytes.Buffer
-	if err := r.Write(&b, format); err != nil {
+	if err := render.Write(&b, r, format); err != nil {
 		t.Fatal(err)
 	}
 	return b.String()
@@ -142,7 +143,7 @@ func golden(t *testing.T, name, got string) {
 
 func TestReportFormats(t *testing.T) {
 	t.Parallel()
-	for _, format := range precheck.Formats() {
+	for _, format := range render.Formats() {
 		t.Run(format, func(t *testing.T) {
 			t.Parallel()
 			got := write(t, example(), format)
@@ -154,7 +155,7 @@ func TestReportFormats(t *testing.T) {
 			}
 		})
 	}
-	if err := (precheck.Report{}).Write(io.Discard, "yaml"); err == nil {
+	if err := render.Write(io.Discard, precheck.Report{}, "yaml"); err == nil {
 		t.Error("a format that is not known: no error")
 	}
 }
@@ -413,7 +414,7 @@ func TestReportOfMany(t *testing.T) {
 func TestReportSchema(t *testing.T) {
 	t.Parallel()
 	var schema map[string]any
-	if err := json.Unmarshal(precheck.ReportSchema(), &schema); err != nil {
+	if err := json.Unmarshal(render.Schema(), &schema); err != nil {
 		t.Fatal(err)
 	}
 	for _, r := range []precheck.Report{example(), {}} {

@@ -1,16 +1,18 @@
-package manifest
+package document
 
 import (
 	"encoding"
 	"fmt"
+	"maps"
 	"reflect"
+	"slices"
 
 	"go.yaml.in/yaml/v3"
 )
 
-// A Value is one setting of a cluster with its origin.
+// A Value is one setting of a file with its origin.
 type Value struct {
-	// Path is as in ParseCluster's settings.
+	// Path is written as in messages.
 	Path string `json:"path"`
 	// Value has the types of JSON. Secrets are excluded.
 	Value  any    `json:"value"`
@@ -19,7 +21,7 @@ type Value struct {
 
 // Origin is the place where a value was set.
 type Origin struct {
-	// Layer is default, file (the cluster file), vars, group NAME, host NAME or --set; later ones override earlier
+	// Layer is default, file, vars, group NAME, host NAME or --set; later ones override earlier
 	// ones.
 	Layer string `json:"layer"`
 	// File, Line and Column are as in Problem; they are unset for a default.
@@ -45,16 +47,16 @@ const (
 	defaultLayer = "default"
 )
 
-// Values lists every setting with a value, defaults included, in the order of the schema.
-func (c *Cluster) Values() []Value {
-	l := lister{src: c.src}
-	l.value("", reflect.ValueOf(c.WithDefaults()).Elem())
+// Values lists every setting with a value of file, a pointer to what was read from t, in the order of the type.
+func Values(t *Tree, file any) []Value {
+	l := lister{src: t}
+	l.value("", reflect.ValueOf(file).Elem())
 	return l.values
 }
 
-// lister walks a cluster down to its single values.
+// lister walks a file down to its single values.
 type lister struct {
-	src    *source
+	src    *Tree
 	values []Value
 }
 
@@ -71,12 +73,12 @@ func (l *lister) value(path string, v reflect.Value) {
 			l.add(path, nil)
 		}
 	case reflect.Struct:
-		for _, f := range fields(v.Type()) {
-			l.value(join(path, f.name), v.Field(f.index))
+		for _, f := range Fields(v.Type()) {
+			l.value(Join(path, f.Name), v.Field(f.Index))
 		}
 	case reflect.Map:
 		for _, name := range sortedNames(v) {
-			l.value(key(path, name), v.MapIndex(reflect.ValueOf(name)))
+			l.value(Key(path, name), v.MapIndex(reflect.ValueOf(name)))
 		}
 	case reflect.Slice:
 		l.list(path, v)
@@ -96,7 +98,7 @@ func sortedNames(v reflect.Value) []string {
 	for _, k := range v.MapKeys() {
 		names[k.String()] = true
 	}
-	return sortedKeys(names)
+	return slices.Sorted(maps.Keys(names))
 }
 
 // list returns a list of scalars as one value.
@@ -109,7 +111,7 @@ func (l *lister) list(path string, v reflect.Value) {
 		}
 		switch one.Kind() {
 		case reflect.Struct, reflect.Map, reflect.Slice:
-			l.value(index(path, i), one)
+			l.value(Index(path, i), one)
 		default:
 			scalars = append(scalars, one.Interface())
 		}
@@ -135,12 +137,12 @@ func (l *lister) add(path string, value any) {
 }
 
 func (l *lister) origin(path string) Origin {
-	n := l.src.node(path)
+	n := l.src.Node(path)
 	if n == nil || n.Kind == yaml.ScalarNode && n.Value == "" { // an empty value has its default
 		return Origin{Layer: defaultLayer}
 	}
 	if from, ok := l.src.layers[n]; ok {
-		return Origin{from.name, from.file, n.Line, n.Column}
+		return Origin{from.Name, from.File, n.Line, n.Column}
 	}
-	return Origin{fileLayer, l.src.file, n.Line, n.Column}
+	return Origin{fileLayer, l.src.File, n.Line, n.Column}
 }

@@ -1,4 +1,4 @@
-package precheck
+package render
 
 import (
 	"bufio"
@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kkbundle/kkbundle/installer/precheck"
 	"github.com/kkbundle/kkbundle/internal/plain"
 )
 
@@ -30,7 +31,7 @@ type page struct {
 	Style                 template.CSS
 	Script                template.JS
 	Cluster, Bundle, Time string
-	Verdict               Verdict
+	Verdict               precheck.Verdict
 	Class                 string
 	Summary               string
 	Notes, Groups         []string
@@ -42,7 +43,7 @@ type page struct {
 
 type pageProblem struct {
 	Anchor, ID, Title, Why, Fix string
-	Level                       Level
+	Level                       precheck.Level
 	Mark, Word, Groups, Where   string
 	Findings                    []pageFinding
 	More                        string
@@ -61,9 +62,9 @@ type pageRow struct {
 // A pageCell without Mark is a check that does not apply to the host; one without Anchor has passed.
 type pageCell struct{ Class, Mark, Anchor, Found string }
 
-// WriteHTML writes the report as one self-contained page: a list of problems, and a matrix of hosts and checks, with a
+// writeHTML writes the report as one self-contained page: a list of problems, and a matrix of hosts and checks, with a
 // filter if scripts run. Its policy allows only its own style and script: hosts' output is always text.
-func (r Report) WriteHTML(w io.Writer) error {
+func (r report) writeHTML(w io.Writer) error {
 	t, err := template.ParseFS(assets, "assets/report.html")
 	if err != nil {
 		return err
@@ -92,10 +93,10 @@ func PolicyHash(text []byte) string {
 	return "sha256-" + base64.StdEncoding.EncodeToString(sum[:])
 }
 
-func (r Report) page() page {
+func (r report) page() page {
 	p := page{
 		Cluster: plain.Line(r.Cluster), Bundle: plain.Line(r.Bundle), Verdict: r.Verdict(), Summary: r.summary(), Groups: r.groups(),
-		Class: map[Verdict]string{Ready: "p", ReadyWithWarn: "warn", NotReady: "block", NotReached: "block"}[r.Verdict()],
+		Class: map[precheck.Verdict]string{precheck.Ready: "p", precheck.ReadyWithWarn: "warn", precheck.NotReady: "block", precheck.NotReached: "block"}[r.Verdict()],
 	}
 	if !r.Time.IsZero() {
 		p.Time = r.Time.UTC().Format(time.RFC3339)
@@ -116,29 +117,29 @@ func (r Report) page() page {
 // An anchorKey identifies the problem of a result.
 type anchorKey struct {
 	id, fix string
-	level   Level
+	level   precheck.Level
 }
 
 // groups returns the groups with results, in the order of Groups.
-func (r Report) groups() []string {
+func (r report) groups() []string {
 	seen := map[string]bool{}
 	for _, one := range r.Results {
 		for _, g := range one.Groups {
 			seen[g] = true
 		}
 	}
-	return slices.DeleteFunc(Groups(), func(g string) bool { return !seen[g] })
+	return slices.DeleteFunc(precheck.Groups(), func(g string) bool { return !seen[g] })
 }
 
 func newPageProblem(anchor string, one problem) pageProblem {
 	p := pageProblem{
-		Anchor: anchor, ID: one.ID, Title: plain.Line(one.Title), Level: one.Level, Word: one.Level.word(), Mark: one.Level.mark(),
+		Anchor: anchor, ID: one.ID, Title: plain.Line(one.Title), Level: one.Level, Word: word(one.Level), Mark: mark(one.Level),
 		Groups: strings.Join(one.Groups, " "), Where: plain.Count(one.Hosts, "host"),
 	}
 	if one.Hosts == 1 {
 		p.Where = "" // the finding names it
 	}
-	if one.Level != Off {
+	if one.Level != precheck.Off {
 		p.Why, p.Fix = sentence(one.Why), plain.Line(one.Fix) // a command stays as it is
 	}
 	shown := one.Findings[:min(pageFindings, len(one.Findings))]
@@ -155,21 +156,23 @@ func newPageProblem(anchor string, one problem) pageProblem {
 		p.Findings = append(p.Findings, view)
 	}
 	if rest := restOf(one.Findings, len(shown)); len(rest) > 0 {
-		p.More = fmt.Sprintf("and similarly on %s: %s", plain.Count(len(rest), "more host"), Ranges(rest))
+		p.More = fmt.Sprintf("and similarly on %s: %s", plain.Count(len(rest), "more host"), precheck.Ranges(rest))
 	}
 	return p
 }
 
-func (l Level) mark() string { return map[Level]string{Block: "✕", Warn: "!", Off: "○"}[l] }
+func mark(l precheck.Level) string {
+	return map[precheck.Level]string{precheck.Block: "✕", precheck.Warn: "!", precheck.Off: "○"}[l]
+}
 
 // matrix fills in a row for the cluster and for each host, those with problems first, and a column for each check.
-func (r Report) matrix(p *page, anchors map[anchorKey]string) {
+func (r report) matrix(p *page, anchors map[anchorKey]string) {
 	column := map[string]int{}
 	for _, c := range r.checks() {
 		column[c.ID] = len(p.Columns)
 		p.Columns = append(p.Columns, pageColumn{ID: c.ID, Title: plain.Line(c.Title), Groups: strings.Join(c.Groups, " "), Level: "ok"})
 	}
-	by := map[string][]Result{}
+	by := map[string][]precheck.Result{}
 	worst := map[string]int{} // by host
 	const passed = 3
 	for _, h := range append([]string{""}, r.Hosts...) {
@@ -179,9 +182,9 @@ func (r Report) matrix(p *page, anchors map[anchorKey]string) {
 		by[one.Host] = append(by[one.Host], one)
 		rank := passed
 		if !one.OK {
-			rank = one.Level.rank()
+			rank = severity(one.Level)
 			c := &p.Columns[column[one.ID]]
-			if c.Level == "ok" || Level(c.Level).rank() > rank {
+			if c.Level == "ok" || severity(precheck.Level(c.Level)) > rank {
 				c.Level, c.Anchor = string(one.Level), anchors[anchorKey{one.ID, one.Fix, one.Level}]
 			}
 		}
@@ -197,7 +200,7 @@ func (r Report) matrix(p *page, anchors map[anchorKey]string) {
 		hosts = append([]string{""}, hosts...)
 	}
 	for _, h := range hosts {
-		row := pageRow{Host: plain.Line(h), Level: []string{string(Block), string(Warn), string(Off), "ok"}[worst[h]], Cells: make([]pageCell, len(p.Columns))}
+		row := pageRow{Host: plain.Line(h), Level: []string{string(precheck.Block), string(precheck.Warn), string(precheck.Off), "ok"}[worst[h]], Cells: make([]pageCell, len(p.Columns))}
 		if h == "" {
 			row.Host = "the cluster"
 		}
@@ -208,15 +211,15 @@ func (r Report) matrix(p *page, anchors map[anchorKey]string) {
 	}
 }
 
-func newPageCell(one Result, anchors map[anchorKey]string) pageCell {
+func newPageCell(one precheck.Result, anchors map[anchorKey]string) pageCell {
 	if one.OK {
 		return pageCell{Mark: "✓"}
 	}
 	c := pageCell{
-		Class: string(one.Level), Mark: one.Level.mark(), Found: one.ID + ": " + clean(one.Found),
+		Class: string(one.Level), Mark: mark(one.Level), Found: one.ID + ": " + clean(one.Found),
 		Anchor: anchors[anchorKey{one.ID, one.Fix, one.Level}],
 	}
-	if one.Unknown && one.Level == Warn {
+	if one.Unknown && one.Level == precheck.Warn {
 		c.Class, c.Mark = "unknown", "?"
 	}
 	return c

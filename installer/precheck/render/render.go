@@ -1,4 +1,4 @@
-package precheck
+package render
 
 import (
 	"errors"
@@ -11,53 +11,17 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/kkbundle/kkbundle/installer/precheck"
 	"github.com/kkbundle/kkbundle/internal/plain"
 )
 
-// A Verdict is the overall result of a report.
-type Verdict string
-
-// The verdicts.
-const (
-	Ready         Verdict = "ready"
-	ReadyWithWarn Verdict = "warnings"    // some results are warnings
-	NotReached    Verdict = "unreachable" // hosts were unreachable, and nothing else blocks
-	NotReady      Verdict = "blocked"     // a finding blocks
-)
-
-// Verdict returns the overall result.
-func (r Report) Verdict() Verdict {
-	unreached := len(r.unreached(Block))
-	switch {
-	case r.Blocked > unreached:
-		return NotReady
-	case unreached > 0:
-		return NotReached
-	case r.Warned > 0:
-		return ReadyWithWarn
-	default:
-		return Ready
-	}
-}
-
-// unreached returns the unreachable hosts whose result has one of the levels.
-func (r Report) unreached(levels ...Level) []string {
-	var hosts []string
-	for _, one := range r.Results {
-		if one.ID == reachableID && !one.OK && slices.Contains(levels, one.Level) {
-			hosts = append(hosts, one.Host)
-		}
-	}
-	return hosts
-}
-
-// Unreached returns the unreachable hosts, in the order of the report.
-func (r Report) Unreached() []string { return r.unreached(Block, Warn, Off) }
+// A report is a report of prechecks that is written.
+type report struct{ precheck.Report }
 
 // summary returns the report in one line.
-func (r Report) summary() string {
-	verdict := map[Verdict]string{
-		Ready: "ready", ReadyWithWarn: "ready, with warnings", NotReady: "NOT ready", NotReached: "NOT ready",
+func (r report) summary() string {
+	verdict := map[precheck.Verdict]string{
+		precheck.Ready: "ready", precheck.ReadyWithWarn: "ready, with warnings", precheck.NotReady: "NOT ready", precheck.NotReached: "NOT ready",
 	}[r.Verdict()]
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s, %s: %d passed, %s, %d blocking", plain.Count(len(r.Hosts), "host"), plain.Count(len(r.Results), "check"),
@@ -71,12 +35,12 @@ func (r Report) summary() string {
 	return b.String() + ": " + verdict
 }
 
-func (r Report) passed() int { return len(r.Results) - r.Blocked - r.Warned - r.Ignored }
+func (r report) passed() int { return len(r.Results) - r.Blocked - r.Warned - r.Ignored }
 
 // A problem is a failed check with one level and one remedy.
 type problem struct {
-	Result // one of them
-	Hosts  int
+	precheck.Result // one of them
+	Hosts           int
 	// Findings are the different findings, those of most hosts first.
 	Findings []finding
 }
@@ -85,17 +49,17 @@ type problem struct {
 type finding struct {
 	Found     string
 	Unknown   bool
-	Exception *Exception
+	Exception *precheck.Exception
 	Hosts     []string // none if about the cluster
 }
 
 // problems returns the failures: blocking ones first, then warnings, then excepted ones, each in the order of List.
-func (r Report) problems() []problem {
+func (r report) problems() []problem {
 	type key struct {
 		id, fix string
-		level   Level
+		level   precheck.Level
 	}
-	groups := map[key][]Result{}
+	groups := map[key][]precheck.Result{}
 	var order []key
 	for _, one := range r.Results {
 		if one.OK {
@@ -109,7 +73,7 @@ func (r Report) problems() []problem {
 	}
 	rank := ranks()
 	slices.SortStableFunc(order, func(a, b key) int {
-		if d := a.level.rank() - b.level.rank(); d != 0 {
+		if d := severity(a.level) - severity(b.level); d != 0 {
 			return d
 		}
 		return rank[a.id] - rank[b.id]
@@ -124,31 +88,33 @@ func (r Report) problems() []problem {
 // ranks returns the positions of checks in List.
 func ranks() map[string]int {
 	rank := map[string]int{}
-	for i, id := range IDs() {
+	for i, id := range precheck.IDs() {
 		rank[id] = i
 	}
 	return rank
 }
 
-func (l Level) rank() int { return slices.Index([]Level{Block, Warn, Off}, l) }
+func severity(l precheck.Level) int {
+	return slices.Index([]precheck.Level{precheck.Block, precheck.Warn, precheck.Off}, l)
+}
 
 // word returns the displayed name.
-func (l Level) word() string {
+func word(l precheck.Level) string {
 	switch l {
-	case Block:
+	case precheck.Block:
 		return "blocks"
-	case Off:
+	case precheck.Off:
 		return "ignored"
 	default:
 		return "warning"
 	}
 }
 
-func findings(results []Result) []finding {
+func findings(results []precheck.Result) []finding {
 	type key struct {
 		found     string
 		unknown   bool
-		exception Exception
+		exception precheck.Exception
 	}
 	at := map[key]int{}
 	var list []finding
@@ -188,7 +154,7 @@ func (f finding) where() string {
 	if len(f.Hosts) == 0 {
 		return "the cluster"
 	}
-	return Ranges(f.Hosts)
+	return precheck.Ranges(f.Hosts)
 }
 
 // sentence turns a check's text, which begins in lower case without a full stop, into a sentence.
@@ -214,8 +180,8 @@ func clean(s string) string {
 // Formats lists the formats of Write.
 func Formats() []string { return []string{"table", "json", "junit", "html", "markdown"} }
 
-// report matches the first or last lines of a report in any of the Formats.
-var report = regexp.MustCompile(`\A## Precheck\n` + "|<title>Precheck|<testsuite [^>]*package=\"precheck\"|" +
+// ends matches the first or last lines of a report in any of the Formats.
+var ends = regexp.MustCompile(`\A## Precheck\n` + "|<title>Precheck|<testsuite [^>]*package=\"precheck\"|" +
 	`\A\{\s*"version": 1,[^{]*"verdict": "|(\A|\n)[0-9]+ hosts?, [0-9]+ checks?: [0-9]+ passed, .*\n\z`)
 
 // IsReport reports whether the file at path is a report in one of the Formats. It reads the ends of the file only.
@@ -235,24 +201,25 @@ func IsReport(path string) (is bool, err error) {
 		if err != nil {
 			return false, err
 		}
-		is = is || report.Match(data)
+		is = is || ends.Match(data)
 	}
 	return is, nil
 }
 
-// Write writes the report in one of the Formats.
-func (r Report) Write(w io.Writer, format string) error {
+// Write writes a report in one of the Formats.
+func Write(w io.Writer, r precheck.Report, format string) error {
+	one := report{r}
 	switch format {
 	case "table":
-		return r.WriteTable(w)
+		return one.writeTable(w)
 	case "json":
-		return r.WriteJSON(w)
+		return one.writeJSON(w)
 	case "junit":
-		return r.WriteJUnit(w)
+		return one.writeJUnit(w)
 	case "html":
-		return r.WriteHTML(w)
+		return one.writeHTML(w)
 	case "markdown":
-		return r.WriteMarkdown(w)
+		return one.writeMarkdown(w)
 	default:
 		return fmt.Errorf("no format %q; there are %s", format, strings.Join(Formats(), ", "))
 	}

@@ -1,16 +1,17 @@
-package precheck
+package render
 
 import (
 	"fmt"
 	"io"
 	"strings"
 
+	"github.com/kkbundle/kkbundle/installer/precheck"
 	"github.com/kkbundle/kkbundle/internal/plain"
 )
 
-// WriteMarkdown writes the report in GitHub's Markdown, for tickets. Hosts' output and names are in code spans, where
+// writeMarkdown writes the report in GitHub's Markdown, for tickets. Hosts' output and names are in code spans, where
 // they are neither markup nor mentions.
-func (r Report) WriteMarkdown(w io.Writer) error {
+func (r report) writeMarkdown(w io.Writer) error {
 	var b strings.Builder
 	b.WriteString("## Precheck\n\n**" + r.summary() + "**\n")
 	for _, part := range [][2]string{{"Cluster", r.Cluster}, {"Bundle", r.Bundle}} {
@@ -32,8 +33,8 @@ func (r Report) WriteMarkdown(w io.Writer) error {
 }
 
 func (p problem) writeMarkdown(b *strings.Builder) {
-	fmt.Fprintf(b, "\n### %s: %s, wanted: %s\n\n", strings.ToUpper(p.Level.word()[:1])+p.Level.word()[1:], codeSpan(p.ID), plainMarkdown(p.Title))
-	if p.Level != Off {
+	fmt.Fprintf(b, "\n### %s: %s, wanted: %s\n\n", strings.ToUpper(word(p.Level)[:1])+word(p.Level)[1:], codeSpan(p.ID), plainMarkdown(p.Title))
+	if p.Level != precheck.Off {
 		fmt.Fprintf(b, "%s **Fix:** %s\n\n", plainMarkdown(sentence(p.Why)), plainMarkdown(p.Fix))
 	}
 	shown := p.Findings[:min(mostFindings, len(p.Findings))]
@@ -45,7 +46,7 @@ func (p problem) writeMarkdown(b *strings.Builder) {
 		fmt.Fprintf(b, "- %s: %s\n", codeSpan(f.where()), found)
 	}
 	if rest := restOf(p.Findings, len(shown)); len(rest) > 0 {
-		fmt.Fprintf(b, "- and similarly on %s: %s\n", plain.Count(len(rest), "more host"), codeSpan(Ranges(rest)))
+		fmt.Fprintf(b, "- and similarly on %s: %s\n", plain.Count(len(rest), "more host"), codeSpan(precheck.Ranges(rest)))
 	}
 }
 

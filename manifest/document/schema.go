@@ -1,4 +1,4 @@
-package manifest
+package document
 
 import (
 	"encoding"
@@ -8,43 +8,18 @@ import (
 	"slices"
 )
 
-// Schema returns the JSON Schema (draft 2020-12) of a kind of file, generated from the decoder's type and tags. It
-// covers the shape only; parsing checks the rest (names, networks, hosts in groups).
-func Schema(kind string) ([]byte, error) {
-	var t reflect.Type
-	switch kind {
-	case KindBundle:
-		t = reflect.TypeFor[Bundle]()
-	case KindCluster:
-		t = reflect.TypeFor[Cluster]()
-	case KindInventory:
-		t = reflect.TypeFor[Inventory]()
-	case KindLock:
-		t = reflect.TypeFor[Lock]()
-	case KindPrecheckRules:
-		t = reflect.TypeFor[PrecheckRules]()
-	case KindTrust:
-		t = reflect.TypeFor[Trust]()
-	case KindCatalog:
-		t = reflect.TypeFor[Catalog]()
-	default:
-		return nil, fmt.Errorf("no schema for kind %q; known: %s", kind, or(Kinds()))
-	}
+// Schema returns the JSON Schema (draft 2020-12) of a kind of file, generated from the decoder's type and tags.
+func (f Format) Schema(t reflect.Type) ([]byte, error) {
 	s := schemaOf(t)
 	s.Draft = "https://json-schema.org/draft/2020-12/schema"
-	s.Title = "kkbundle " + kind
-	s.Properties["apiVersion"].Const = APIVersion
-	s.Properties["kind"].Const = kind
+	s.Title = "kkbundle " + f.Kind
+	s.Properties["apiVersion"].Const = f.APIVersion
+	s.Properties["kind"].Const = f.Kind
 	text, err := json.MarshalIndent(s, "", "  ")
 	if err != nil {
-		return nil, fmt.Errorf("write the schema of %s: %w", kind, err)
+		return nil, fmt.Errorf("write the schema of %s: %w", f.Kind, err)
 	}
 	return append(text, '\n'), nil
-}
-
-// Kinds lists the kinds for Schema.
-func Kinds() []string {
-	return []string{KindBundle, KindCluster, KindInventory, KindLock, KindPrecheckRules, KindTrust, KindCatalog}
 }
 
 // schema is the part of JSON Schema in use.
@@ -74,7 +49,7 @@ func schemaOf(t reflect.Type) *schema {
 	case t.Kind() == reflect.Struct:
 		s = structSchema(t)
 	case t.Kind() == reflect.Slice:
-		if _, keyed := keyField(t.Elem()); keyed {
+		if _, keyed := KeyField(t.Elem()); keyed {
 			// The entries have the same schema, and may be empty.
 			s = &schema{Type: "object", Additional: nullable(schemaOf(t.Elem()))}
 		} else {
@@ -91,7 +66,7 @@ func schemaOf(t reflect.Type) *schema {
 	default:
 		return &schema{Type: "integer"}
 	}
-	if p.Implements(reflect.TypeFor[shorthand]()) {
+	if p.Implements(reflect.TypeFor[Shorthand]()) {
 		return &schema{AnyOf: []*schema{{Type: []string{"string", "number"}}, s}}
 	}
 	return s
@@ -99,22 +74,22 @@ func schemaOf(t reflect.Type) *schema {
 
 func structSchema(t reflect.Type) *schema {
 	s := &schema{Type: "object", Properties: map[string]*schema{}, Additional: false}
-	for _, f := range fields(t) {
-		if f.foreign {
+	for _, f := range Fields(t) {
+		if f.Foreign {
 			continue
 		}
-		fieldType := t.Field(f.index).Type
+		fieldType := t.Field(f.Index).Type
 		one := schemaOf(fieldType)
-		one.Description = f.doc
-		if f.enum != nil {
-			one.Type, one.Enum = "string", slices.Clone(f.enum)
+		one.Description = f.Doc
+		if f.Enum != nil {
+			one.Type, one.Enum = "string", slices.Clone(f.Enum)
 		}
-		if f.required {
-			s.Required = append(s.Required, f.name)
+		if f.Required {
+			s.Required = append(s.Required, f.Name)
 		} else if one.Enum == nil {
 			one = nullableContainer(one, fieldType)
 		}
-		s.Properties[f.name] = one
+		s.Properties[f.Name] = one
 	}
 	return s
 }

@@ -1,7 +1,8 @@
-package manifest
+package programs
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"path"
 	"regexp"
@@ -9,6 +10,8 @@ import (
 	"strings"
 
 	"github.com/Masterminds/semver/v3"
+
+	"github.com/kkbundle/kkbundle/manifest/document"
 )
 
 // shape lists the keys of a mapping in ClusterConfiguration with their own shapes; nil for unchecked content.
@@ -55,32 +58,29 @@ func clusterConfiguration(beta4 bool) shape {
 
 // kubeadmChecker finds settings that kubeadm would refuse or ignore only after the cluster is half installed.
 type kubeadmChecker struct {
-	*checker
+	*document.Checker
 	beta4 bool // ClusterConfiguration is v1beta4; v1beta3 otherwise
 }
 
-func (c *kubeadmChecker) check(k *Kubernetes) {
-	v, err := semver.NewVersion(k.Version)
-	if err != nil {
-		return // already reported
+// Check checks the configurations of a release's programs, by section, and the patch files for kubeadm.
+func Check(c *document.Checker, release *semver.Version, configs map[Section]map[string]any, patches []string) {
+	k := kubeadmChecker{c, !release.LessThan(semver.New(1, 31, 0, "", ""))}
+	k.shaped("kubernetes.kubeadm", configs[Kubeadm], clusterConfiguration(k.beta4))
+	for section, config := range configs {
+		CheckReserved(c, document.Join("kubernetes", string(section)), section, config)
 	}
-	c.beta4 = !v.LessThan(semver.New(1, 31, 0, "", ""))
-	c.shaped("kubernetes.kubeadm", k.Kubeadm, clusterConfiguration(c.beta4))
-	for section, config := range k.sections() {
-		c.reserved(join("kubernetes", section), section, config)
-	}
-	c.patches(k.Patches, v)
+	k.patches(patches, release)
 }
 
 // shaped checks the keys of a mapping, and lists merged by name.
 func (c *kubeadmChecker) shaped(at string, m map[string]any, s shape) {
-	for _, name := range sortedKeys(m) {
+	for _, name := range slices.Sorted(maps.Keys(m)) {
 		below, known := s[name]
-		here := join(at, name)
+		here := document.Join(at, name)
 		inner, isMap := m[name].(map[string]any)
 		switch {
 		case !known:
-			c.addKey(here, "kubeadm has no such key here%s", nearest(name, sortedKeys(s)))
+			c.AddKey(here, "kubeadm has no such key here%s", document.DidYouMean(name, slices.Sorted(maps.Keys(s))))
 		case name == "extraArgs":
 			c.extraArgs(here, m[name])
 		case name == "extraEnvs", name == "extraVolumes":
@@ -90,7 +90,7 @@ func (c *kubeadmChecker) shaped(at string, m map[string]any, s shape) {
 		case below != nil && isMap:
 			c.shaped(here, inner, below)
 		case below != nil && m[name] != nil:
-			c.add(here, "want a mapping")
+			c.Add(here, "want a mapping")
 		}
 	}
 }
@@ -99,8 +99,8 @@ func (c *kubeadmChecker) shaped(at string, m map[string]any, s shape) {
 func (c *kubeadmChecker) extraArgs(at string, v any) {
 	switch v := v.(type) {
 	case map[string]any:
-		for _, name := range sortedKeys(v) {
-			c.argument(join(at, name), name, v[name])
+		for _, name := range slices.Sorted(maps.Keys(v)) {
+			c.argument(document.Join(at, name), name, v[name])
 		}
 	case []any:
 		seen := map[string]bool{}
@@ -108,28 +108,28 @@ func (c *kubeadmChecker) extraArgs(at string, v any) {
 			m, _ := one.(map[string]any)
 			name, _ := m["name"].(string)
 			if name == "" || len(m) != 2 {
-				c.add(index(at, i), "want name and value")
+				c.Add(document.Index(at, i), "want name and value")
 				continue
 			}
-			c.argument(index(at, i), name, m["value"])
+			c.argument(document.Index(at, i), name, m["value"])
 			if seen[name] && !c.beta4 {
-				c.add(index(at, i), "%s is there twice, which kubeadm before 1.31 cannot pass on", shorten(name))
+				c.Add(document.Index(at, i), "%s is there twice, which kubeadm before 1.31 cannot pass on", document.Shorten(name))
 			}
 			seen[name] = true
 		}
 	case nil:
 	default:
-		c.add(at, "want arguments as NAME: VALUE, or a list of name and value")
+		c.Add(at, "want arguments as NAME: VALUE, or a list of name and value")
 	}
 }
 
 func (c *kubeadmChecker) argument(at, name string, value any) {
 	if strings.HasPrefix(name, "-") {
-		c.add(at, "write the argument's name without dashes")
+		c.Add(at, "write the argument's name without dashes")
 	}
 	switch value.(type) {
 	case map[string]any, []any:
-		c.add(at, "want one value; write a list as text with commas")
+		c.Add(at, "want one value; write a list as text with commas")
 	}
 }
 
@@ -137,7 +137,7 @@ func (c *kubeadmChecker) argument(at, name string, value any) {
 func (c *kubeadmChecker) named(at string, v any) {
 	list, ok := v.([]any)
 	if !ok && v != nil {
-		c.add(at, "want a list")
+		c.Add(at, "want a list")
 	}
 	var seen []string
 	for i, one := range list {
@@ -145,9 +145,9 @@ func (c *kubeadmChecker) named(at string, v any) {
 		name, _ := m["name"].(string)
 		switch {
 		case name == "":
-			c.add(index(at, i), "name is missing")
+			c.Add(document.Index(at, i), "name is missing")
 		case slices.Contains(seen, name):
-			c.add(index(at, i), "%s is there twice", shorten(name))
+			c.Add(document.Index(at, i), "%s is there twice", document.Shorten(name))
 		}
 		seen = append(seen, name)
 	}
@@ -157,16 +157,16 @@ func (c *kubeadmChecker) named(at string, v any) {
 func (c *kubeadmChecker) subjects(at string, v any) {
 	list, ok := v.([]any)
 	if !ok && v != nil {
-		c.add(at, "want a list")
+		c.Add(at, "want a list")
 	}
 	for i, one := range list {
 		s, ok := one.(string)
 		_, err := netip.ParseAddr(s)
 		switch {
 		case !ok:
-			c.add(index(at, i), "want text")
-		case err != nil && !isName(strings.TrimPrefix(s, "*."), true):
-			c.add(index(at, i), "%q is neither an address nor a DNS name in lower case; kubeadm refuses it", shorten(s))
+			c.Add(document.Index(at, i), "want text")
+		case err != nil && !document.IsName(strings.TrimPrefix(s, "*."), true):
+			c.Add(document.Index(at, i), "%q is neither an address nor a DNS name in lower case; kubeadm refuses it", document.Shorten(s))
 		}
 	}
 }
@@ -180,15 +180,15 @@ func (c *kubeadmChecker) patches(list []string, v *semver.Version) {
 	named := regexp.MustCompile(patchName)
 	first := map[string]int{}
 	for i, file := range list {
-		at, name := index("kubernetes.patches", i), path.Base(file)
+		at, name := document.Index("kubernetes.patches", i), path.Base(file)
 		target := named.FindStringSubmatch(name)
-		switch at1, twice := earlier(first, name, i); {
+		switch at1, twice := document.Earlier(first, name, i); {
 		case target == nil:
-			c.add(at, "%q is not a patch name; write TARGET[SUFFIX][+TYPE].yaml, such as kube-apiserver0+merge.yaml or kubeletconfiguration+strategic.yaml", shorten(name))
+			c.Add(at, "%q is not a patch name; write TARGET[SUFFIX][+TYPE].yaml, such as kube-apiserver0+merge.yaml or kubeletconfiguration+strategic.yaml", document.Shorten(name))
 		case twice:
-			c.add(at, "%s is there twice, first on %s; give it a suffix, such as %s1", shorten(name), c.line(index("kubernetes.patches", at1)), target[1])
+			c.Add(at, "%s is there twice, first on %s; give it a suffix, such as %s1", document.Shorten(name), c.Place(document.Index("kubernetes.patches", at1)), target[1])
 		case target[1] == "corednsdeployment" && v.LessThan(semver.New(1, 32, 0, "", "")):
-			c.add(at, "kubeadm patches CoreDNS since 1.32, and this is %s", fmt.Sprint(v))
+			c.Add(at, "kubeadm patches CoreDNS since 1.32, and this is %s", fmt.Sprint(v))
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package precheck
+package render
 
 import (
 	"bufio"
@@ -6,6 +6,7 @@ import (
 	"io"
 	"time"
 
+	"github.com/kkbundle/kkbundle/installer/precheck"
 	"github.com/kkbundle/kkbundle/internal/plain"
 )
 
@@ -44,13 +45,13 @@ type junitVerdict struct {
 	Text    string `xml:",cdata"`
 }
 
-// WriteJUnit writes the report as JUnit XML: a suite for each host and one for the cluster, a case for each check.
+// writeJUnit writes the report as JUnit XML: a suite for each host and one for the cluster, a case for each check.
 // Blocking results are failures, unreachable hosts errors. JUnit knows no warnings: they are skipped cases, like
 // excepted failures, and the message tells them apart.
-func (r Report) WriteJUnit(w io.Writer) error {
+func (r report) writeJUnit(w io.Writer) error {
 	out := bufio.NewWriter(w)
 	_, _ = out.WriteString(xml.Header + "<testsuites>\n") // Flush returns the error
-	by := map[string][]Result{}
+	by := map[string][]precheck.Result{}
 	for _, one := range r.Results {
 		by[one.Host] = append(by[one.Host], one)
 	}
@@ -69,7 +70,7 @@ func (r Report) WriteJUnit(w io.Writer) error {
 	return out.Flush()
 }
 
-func newJUnitSuite(id int, host string, at time.Time, results []Result) junitSuite {
+func newJUnitSuite(id int, host string, at time.Time, results []precheck.Result) junitSuite {
 	const unknownHost = "localhost" // the schema's value without a host
 	s := junitSuite{ID: id, Name: plain.Line(host), Package: "precheck", Hostname: plain.Line(host), Timestamp: at.UTC().Format("2006-01-02T15:04:05")}
 	if host == "" {
@@ -83,14 +84,14 @@ func newJUnitSuite(id int, host string, at time.Time, results []Result) junitSui
 		verdict := &junitVerdict{Message: clean(one.Found), Text: "\nwhy: " + plain.Line(one.Why) + "\nfix: " + plain.Line(one.Fix) + "\n"}
 		switch {
 		case one.OK:
-		case one.Level != Block:
-			verdict.Message = one.Level.word() + ": " + verdict.Message
+		case one.Level != precheck.Block:
+			verdict.Message = word(one.Level) + ": " + verdict.Message
 			if one.Exception != nil {
 				verdict.Message += " (" + plain.Line(one.Exception.String()) + ")"
 			}
 			c.Skipped = verdict
 			s.Skipped++
-		case one.ID == reachableID:
+		case one.ID == precheck.ReachableID:
 			verdict.Type = one.ID
 			c.Error = verdict
 			s.Errors++

@@ -1,4 +1,4 @@
-package precheck
+package render
 
 import (
 	"fmt"
@@ -6,6 +6,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/kkbundle/kkbundle/installer/precheck"
 	"github.com/kkbundle/kkbundle/internal/plain"
 )
 
@@ -16,10 +17,10 @@ const (
 	widest = 24
 )
 
-// WriteTable writes the report for people: blocking problems first, then warnings, then excepted ones, each problem
+// writeTable writes the report for people: blocking problems first, then warnings, then excepted ones, each problem
 // once with its findings and hosts, and a last line with the number of checks. Hosts' output is printed without control
 // characters.
-func (r Report) WriteTable(w io.Writer) error {
+func (r report) writeTable(w io.Writer) error {
 	var b strings.Builder
 	for _, p := range r.problems() {
 		p.writeText(&b)
@@ -33,8 +34,8 @@ func (r Report) WriteTable(w io.Writer) error {
 }
 
 func (p problem) writeText(b *strings.Builder) {
-	label := p.Level.word()
-	if p.Level == Block {
+	label := word(p.Level)
+	if p.Level == precheck.Block {
 		label = strings.ToUpper(label)
 	}
 	fmt.Fprintf(b, "%s  %s: %s\n", label, p.ID, plain.Line(p.Title))
@@ -51,9 +52,9 @@ func (p problem) writeText(b *strings.Builder) {
 		b.WriteByte('\n')
 	}
 	if rest := restOf(p.Findings, len(shown)); len(rest) > 0 {
-		fmt.Fprintf(b, "    and similarly on %s: %s\n", plain.Count(len(rest), "more host"), Ranges(rest))
+		fmt.Fprintf(b, "    and similarly on %s: %s\n", plain.Count(len(rest), "more host"), precheck.Ranges(rest))
 	}
-	if p.Level != Off {
+	if p.Level != precheck.Off {
 		fmt.Fprintf(b, "    why: %s\n    fix: %s\n", plain.Line(p.Why), plain.Line(p.Fix))
 	}
 	b.WriteByte('\n')

@@ -1,53 +1,52 @@
-package manifest
+package document
 
 import (
 	"fmt"
 	"maps"
 	"strings"
-	"sync"
 
 	"go.yaml.in/yaml/v3"
 )
 
-// layer is the origin of a value outside of the cluster file.
-type layer struct {
-	// name is the origin's display name: group kube_worker, host node1, --set.
-	name string
-	// file is as in Problem.
-	file string
+// Layer is the origin of a value outside of the cluster file.
+type Layer struct {
+	// Name is the origin's display name: group kube_worker, host node1, --set.
+	Name string
+	// File is as in Problem.
+	File string
 }
 
 const setLayer = "--set"
 
 // stack merges trees without changing any of them.
 type stack struct {
-	src *source
+	src *Tree
 	// budget bounds the visited nodes: aliases can repeat them.
 	budget int
 }
 
-// over returns src overridden by more nodes: mappings key by key, everything else as a whole.
-func (s *source) over(more *yaml.Node, from layer) (*source, error) {
-	merged := &source{file: s.file, foreign: s.foreign, layers: maps.Clone(s.layers)}
+// Over returns src overridden by more nodes: mappings key by key, everything else as a whole.
+func (s *Tree) Over(more *yaml.Node, from Layer) (*Tree, error) {
+	merged := &Tree{File: s.File, Foreign: s.Foreign, layers: maps.Clone(s.layers)}
 	if merged.layers == nil {
-		merged.layers = map[*yaml.Node]layer{}
+		merged.layers = map[*yaml.Node]Layer{}
 	}
-	st := stack{src: merged, budget: fileLimits().values}
+	st := stack{src: merged, budget: FileLimits().Values}
 	st.mark(more, from)
-	merged.root = st.merge(s.root, more)
+	merged.Root = st.merge(s.Root, more)
 	if st.budget <= 0 {
-		return nil, Problems{{File: from.file, Line: more.Line, Column: more.Column, Message: fmt.Sprintf("more than %d values", fileLimits().values)}}
+		return nil, Problems{{File: from.File, Line: more.Line, Column: more.Column, Message: fmt.Sprintf("more than %d values", FileLimits().Values)}}
 	}
 	return merged, nil
 }
 
 // mark records the origin of a tree's nodes. Entries of a list that a setting leaves unchanged keep their line in the
 // file.
-func (st *stack) mark(n *yaml.Node, from layer) {
+func (st *stack) mark(n *yaml.Node, from Layer) {
 	if st.budget--; st.budget <= 0 {
 		return
 	}
-	if from.name != setLayer || n.Line == 0 {
+	if from.Name != setLayer || n.Line == 0 {
 		st.src.layers[n] = from
 	}
 	if n.Kind == yaml.AliasNode {
@@ -96,8 +95,8 @@ func keyIndex(n *yaml.Node, name string) int {
 // maxSettings bounds --set: a command line has no more.
 const maxSettings = 1000
 
-// with applies each setting over the file.
-func (s *source) with(settings []string) (*source, error) {
+// With applies each setting over the file.
+func (s *Tree) With(settings []string) (*Tree, error) {
 	if len(settings) > maxSettings {
 		return nil, Problems{{Message: fmt.Sprintf("more than %d settings; write a cluster file", maxSettings)}}
 	}
@@ -111,7 +110,7 @@ func (s *source) with(settings []string) (*source, error) {
 		if err != nil {
 			return nil, Problems{{File: name, Message: err.Error()}}
 		}
-		if s, err = s.over(more, layer{setLayer, name}); err != nil {
+		if s, err = s.Over(more, Layer{setLayer, name}); err != nil {
 			return nil, err
 		}
 	}
@@ -121,11 +120,11 @@ func (s *source) with(settings []string) (*source, error) {
 // setName returns a setting's name for messages; its value may be a secret.
 func setName(setting string) string {
 	path, _, _ := strings.Cut(setting, "=")
-	return setLayer + " " + shorten(path)
+	return setLayer + " " + Shorten(path)
 }
 
 // setting builds the tree of one setting: mappings from the top of the file down to the value.
-func (s *source) setting(path, text string) (*yaml.Node, error) {
+func (s *Tree) setting(path, text string) (*yaml.Node, error) {
 	steps, err := pathSteps(path)
 	if err != nil {
 		return nil, err
@@ -136,7 +135,7 @@ func (s *source) setting(path, text string) (*yaml.Node, error) {
 	}
 	for i := len(steps) - 1; i >= 0; i-- {
 		at := strings.Join(steps[:i], "")
-		here := s.node(strings.TrimPrefix(at, "."))
+		here := s.Node(strings.TrimPrefix(at, "."))
 		name := strings.Trim(steps[i], ".[]")
 		if here != nil && resolved(here).Kind == yaml.SequenceNode {
 			if value, err = replaced(resolved(here), steps[i], value); err != nil {
@@ -153,16 +152,16 @@ func (s *source) setting(path, text string) (*yaml.Node, error) {
 // replaced returns a list with one entry replaced.
 func replaced(list *yaml.Node, step string, value *yaml.Node) (*yaml.Node, error) {
 	for i, entry := range list.Content {
-		if step != index("", i) {
+		if step != Index("", i) {
 			continue
 		}
 		n := *list
 		n.Content = append([]*yaml.Node(nil), list.Content...)
-		st := stack{src: &source{layers: map[*yaml.Node]layer{}}, budget: fileLimits().values}
+		st := stack{src: &Tree{layers: map[*yaml.Node]Layer{}}, budget: FileLimits().Values}
 		n.Content[i] = st.merge(entry, value)
 		return &n, nil
 	}
-	return nil, fmt.Errorf("the list has %d entries, from [0] on, and none is %s", len(list.Content), shorten(step))
+	return nil, fmt.Errorf("the list has %d entries, from [0] on, and none is %s", len(list.Content), Shorten(step))
 }
 
 // pathSteps splits a path: .kubernetes .maxPods, .components [odd.name] .version.
@@ -181,7 +180,7 @@ func pathSteps(path string) ([]string, error) {
 			end = len(path)
 		}
 		if end < 2 || path[0] != '.' && path[0] != '[' || strings.Trim(path[:end], ".[]") == "" {
-			return nil, fmt.Errorf("%q is not a path; write one as in kubernetes.maxPods or addons[0].namespace", shorten(given))
+			return nil, fmt.Errorf("%q is not a path; write one as in kubernetes.maxPods or addons[0].namespace", Shorten(given))
 		}
 		steps = append(steps, path[:end])
 		path = path[end:]
@@ -198,7 +197,7 @@ func settingValue(text string) (*yaml.Node, error) {
 	if text == "" {
 		return plain, nil
 	}
-	n, problems := parse("", []byte(text), fileLimits())
+	n, problems := parse("", []byte(text), FileLimits())
 	switch bracket := text[0] == '[' || text[0] == '{'; {
 	case bracket && problems != nil:
 		return nil, fmt.Errorf("the value is %s", problems[0].Message)
@@ -224,63 +223,4 @@ func unplaced(n *yaml.Node, depth int) error {
 		}
 	}
 	return nil
-}
-
-// ForHost returns the cluster as configured on one host of an inventory: the cluster settings in the inventory's vars,
-// groupVars and the host's own entry override the cluster file, and the command line's settings override both. It
-// returns c itself for a host without settings. The error is Problems.
-func (c *Cluster) ForHost(inv *Inventory, h Host) (*Cluster, error) {
-	if len(h.settings) == 0 || c.file == nil {
-		return c, nil
-	}
-	src := c.file
-	for _, one := range h.settings {
-		n := inv.src.node(one.path)
-		if n == nil {
-			continue
-		}
-		laid, err := src.over(n, layer{one.name, inv.src.file})
-		if err != nil {
-			return nil, err
-		}
-		src = laid
-	}
-	own, err := parseCluster(src, c.sets)
-	if err != nil {
-		return nil, err
-	}
-	own.Catalogs, own.Base = c.Catalogs, c.Base // read from separate files
-	return own, nil
-}
-
-// ForHosts returns ForHost for many hosts of one inventory, with defaults filled in; equal results are computed once.
-// Hosts without settings of their own share one cluster, as do all hosts without an inventory. The function is safe for
-// concurrent use.
-func (c *Cluster) ForHosts(inv *Inventory) func(Host) (*Cluster, error) {
-	type answer struct {
-		cluster *Cluster
-		err     error
-	}
-	var mu sync.Mutex
-	known := map[string]answer{}
-	shared := c.WithDefaults()
-	return func(h Host) (*Cluster, error) {
-		if inv == nil || len(h.settings) == 0 || c.file == nil {
-			return shared, nil
-		}
-		var paths strings.Builder
-		for _, one := range h.settings {
-			paths.WriteString(one.path + "\n")
-		}
-		mu.Lock()
-		defer mu.Unlock()
-		a, ok := known[paths.String()]
-		if !ok {
-			if a.cluster, a.err = c.ForHost(inv, h); a.err == nil {
-				a.cluster = a.cluster.WithDefaults()
-			}
-			known[paths.String()] = a
-		}
-		return a.cluster, a.err
-	}
 }

@@ -1,4 +1,4 @@
-package manifest
+package document
 
 import (
 	"bytes"
@@ -15,41 +15,50 @@ import (
 )
 
 const (
-	// APIVersion is the apiVersion of every file this package reads.
-	APIVersion = "kkbundle.io/v1"
-
-	// MaxFileSize is the maximal size of a Bundle, Cluster or Inventory: far above real files (20,000 image names are 2
-	// MiB).
+	// MaxFileSize is the maximal size of a file, except for a Lock: far above real files (20,000 image names are 2 MiB).
 	MaxFileSize = 4 << 20
-	// MaxLockSize is the maximal size of a Lock; 100,000 pins are about 45 MiB.
-	MaxLockSize = 64 << 20
 
 	// maxDepth is the deepest nesting. Typed parts need six levels; the rest is for kubeadm's free-form parts.
 	maxDepth = 48
 )
 
-// limits bounds one file before and while it is parsed.
-type limits struct {
-	// size is the most bytes.
-	size int
-	// values is the most values, including repeats through aliases.
-	values int
+// Limits bound one file before and while it is parsed.
+type Limits struct {
+	// Size is the most bytes.
+	Size int
+	// Values is the most values, including repeats through aliases.
+	Values int
 }
 
-func fileLimits() limits { return limits{size: MaxFileSize, values: 300_000} }
+// FileLimits returns the limits of a file that people write.
+func FileLimits() Limits { return Limits{Size: MaxFileSize, Values: 300_000} }
 
-func limitsOf(kind string) limits {
-	if kind == KindLock {
-		return lockLimits()
+// Parse reads the one YAML document of a file. The error is Problems.
+func Parse(file string, data []byte, l Limits) (*Tree, error) {
+	root, problems := parse(file, data, l)
+	if problems != nil {
+		return nil, problems
 	}
-	return fileLimits()
+	return &Tree{File: file, Root: root}, nil
 }
 
-// lockLimits allows for 20 values in each of 100,000 pins.
-func lockLimits() limits { return limits{size: MaxLockSize, values: 2_000_000} }
+// ParseAll reads the YAML documents of a file, without empty ones. The error is Problems.
+func ParseAll(file string, data []byte, l Limits) ([]*yaml.Node, error) {
+	documents, problems := parseAll(file, data, l)
+	if problems != nil {
+		return nil, problems
+	}
+	var roots []*yaml.Node
+	for _, document := range documents {
+		if root := document.Content[0]; root.Tag != "!!null" {
+			roots = append(roots, root)
+		}
+	}
+	return roots, nil
+}
 
 // parse reads the one YAML document of a file.
-func parse(file string, data []byte, l limits) (*yaml.Node, Problems) {
+func parse(file string, data []byte, l Limits) (*yaml.Node, Problems) {
 	documents, problems := parseAll(file, data, l)
 	if problems != nil {
 		return nil, problems
@@ -62,15 +71,15 @@ func parse(file string, data []byte, l limits) (*yaml.Node, Problems) {
 }
 
 // parseAll reads the YAML documents of a file, at least one.
-func parseAll(file string, data []byte, l limits) ([]*yaml.Node, Problems) {
-	one := func(at position, format string, args ...any) Problems {
-		return Problems{{File: file, Line: at.line, Column: at.column, Message: fmt.Sprintf(format, args...)}}
+func parseAll(file string, data []byte, l Limits) ([]*yaml.Node, Problems) {
+	one := func(at Position, format string, args ...any) Problems {
+		return Problems{{File: file, Line: at.Line, Column: at.Column, Message: fmt.Sprintf(format, args...)}}
 	}
-	if len(data) > l.size {
-		return nil, one(position{}, "the file has %d bytes; at most %d are read", len(data), l.size)
+	if len(data) > l.Size {
+		return nil, one(Position{}, "the file has %d bytes; at most %d are read", len(data), l.Size)
 	}
-	if n := capped.Values(data); n > l.values {
-		return nil, one(position{}, "the file has about %d values; at most %d are read", n, l.values)
+	if n := capped.Values(data); n > l.Values {
+		return nil, one(Position{}, "the file has about %d values; at most %d are read", n, l.Values)
 	}
 	decoder := yaml.NewDecoder(bytes.NewReader(data))
 	var documents []*yaml.Node
@@ -78,55 +87,55 @@ func parseAll(file string, data []byte, l limits) ([]*yaml.Node, Problems) {
 		var document yaml.Node
 		switch err := decoder.Decode(&document); {
 		case errors.Is(err, io.EOF) && len(documents) == 0:
-			return nil, one(position{line: 1, column: 1}, "the file is empty")
+			return nil, one(Position{Line: 1, Column: 1}, "the file is empty")
 		case errors.Is(err, io.EOF):
 			return documents, nil
 		case err != nil:
 			at, message := yamlError(err, data)
 			return nil, one(at, "%s", message)
 		case document.Kind != yaml.DocumentNode || len(document.Content) != 1:
-			return nil, one(position{line: 1, column: 1}, "the file is empty")
+			return nil, one(Position{Line: 1, Column: 1}, "the file is empty")
 		}
 		documents = append(documents, &document)
 	}
 }
 
 // yamlError extracts the line from the text of a YAML library error.
-func yamlError(err error, data []byte) (position, string) {
+func yamlError(err error, data []byte) (Position, string) {
 	message := strings.TrimPrefix(err.Error(), "yaml: ")
-	at := position{line: 1, column: 1}
+	at := Position{Line: 1, Column: 1}
 	if rest, ok := strings.CutPrefix(message, "line "); ok {
 		number, text, found := strings.Cut(rest, ": ")
 		if line, convErr := strconv.Atoi(number); found && convErr == nil {
-			at, message = position{line: line, column: 1}, text
+			at, message = Position{Line: line, Column: 1}, text
 		}
 		// The library counts lines from 0 in errors of its parser, but not of its scanner.
 		if slices.Contains(parserErrors(), message) {
-			at.line++
+			at.Line++
 		}
 	}
 	if name, ok := strings.CutPrefix(message, "unknown anchor '"); ok {
 		name = "*" + strings.TrimSuffix(name, "' referenced")
 		if i := bytes.Index(data, []byte(name)); i >= 0 {
 			before := data[:i]
-			at = position{line: bytes.Count(before, []byte("\n")) + 1, column: i - bytes.LastIndexByte(before, '\n')}
+			at = Position{Line: bytes.Count(before, []byte("\n")) + 1, Column: i - bytes.LastIndexByte(before, '\n')}
 		}
 	}
 	at, message = indentation(at, message, data)
-	return at, "not valid YAML: " + shorten(message)
+	return at, "not valid YAML: " + Shorten(message)
 }
 
 // indentation says it if a wrong indentation of the line is the likely cause of the YAML library's message.
-func indentation(at position, message string, data []byte) (position, string) {
+func indentation(at Position, message string, data []byte) (Position, string) {
 	switch message {
 	case "found character that cannot start any token":
 		lines := bytes.Split(data, []byte("\n"))
-		if at.line > len(lines) {
+		if at.Line > len(lines) {
 			return at, message
 		}
-		line := lines[at.line-1]
+		line := lines[at.Line-1]
 		if i := bytes.IndexByte(line, '\t'); i >= 0 && len(bytes.TrimLeft(line[:i], " ")) == 0 {
-			return position{line: at.line, column: i + 1}, "the line is indented with a tab: indent it with blanks"
+			return Position{Line: at.Line, Column: i + 1}, "the line is indented with a tab: indent it with blanks"
 		}
 	case "did not find expected '-' indicator", "did not find expected key":
 		return at, message + ": check that the line is indented as its neighbours are"

@@ -1,4 +1,4 @@
-package manifest_test
+package document_test
 
 import (
 	"fmt"
@@ -7,7 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/document"
 )
 
 func TestSplitObjects(t *testing.T) {
@@ -30,7 +30,7 @@ func TestSplitObjects(t *testing.T) {
 		"JSON, then braces":       {"{\"a\": 1}\n{b: 2}\n{c: 3}\n", `1 json {"a": 1}|2 yaml {b: 2}` + "\n{c: 3} (another object follows without a separator"},
 	} {
 		var got []string
-		for o := range manifest.SplitObjects([]byte(c.in)) {
+		for o := range document.SplitObjects([]byte(c.in)) {
 			text := fmt.Sprintf("%d yaml %s", o.Line, strings.TrimSpace(string(o.Text)))
 			if o.JSON {
 				text = strings.Replace(text, "yaml", "json", 1)

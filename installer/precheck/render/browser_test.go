@@ -1,4 +1,4 @@
-package precheck_test
+package render_test
 
 import (
 	"encoding/json"

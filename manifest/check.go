@@ -1,0 +1,60 @@
+package manifest
+
+import "github.com/kkbundle/kkbundle/manifest/document"
+
+// Problem returns an error about the value at a path of the cluster file, with its position, for checks that need more
+// than the file. Paths are written as in messages, such as components[runc].
+func (c *Cluster) Problem(path, message string) error { return problemAt(c.src, path, message) }
+
+// Problem returns an error about the value at a path of the manifest, like Cluster.Problem.
+func (b *Bundle) Problem(path, message string) error { return problemAt(b.src, path, message) }
+
+// Problem returns an error about the value at a path of the inventory, like Cluster.Problem.
+func (inv *Inventory) Problem(path, message string) error { return problemAt(inv.src, path, message) }
+
+func problemAt(src *document.Tree, path, message string) error {
+	c := checkerOf(src)
+	c.Add(path, "%s", message)
+	return c.Found
+}
+
+// checker checks values that files of several kinds have. Each kind of file has a checker of its own on top of it.
+type checker struct{ *document.Checker }
+
+// checkerOf returns a checker for what was read from a tree.
+func checkerOf(src *document.Tree) *checker { return &checker{&document.Checker{Tree: src}} }
+
+const (
+	// APIVersion is the apiVersion of every file this package reads.
+	APIVersion = "kkbundle.io/v1"
+	// MaxLockSize is the maximal size of a Lock; 100,000 pins are about 45 MiB.
+	MaxLockSize = 64 << 20
+)
+
+func formatOf(kind string) document.Format {
+	f := document.Format{APIVersion: APIVersion, Kind: kind, Limits: document.FileLimits(), Foreign: foreign}
+	if kind == KindLock {
+		f.Limits = lockLimits()
+	}
+	return f
+}
+
+// lockLimits allows for 20 values in each of 100,000 pins.
+func lockLimits() document.Limits { return document.Limits{Size: MaxLockSize, Values: 2_000_000} }
+
+// decode reads a file of one kind into out and makes its checks beyond the types. The error is Problems.
+func decode[T any](file string, data []byte, kind string, out *T, check func(*checker)) (*T, error) {
+	src, err := document.Parse(file, data, formatOf(kind).Limits)
+	if err != nil {
+		return nil, err
+	}
+	return decodeTree(src, kind, out, check)
+}
+
+// decodeTree is decode for a parsed file.
+func decodeTree[T any](src *document.Tree, kind string, out *T, check func(*checker)) (*T, error) {
+	if err := document.Decode(src, formatOf(kind), out, func(c *document.Checker) { check(&checker{c}) }); err != nil {
+		return nil, err
+	}
+	return out, nil
+}
