@@ -99,8 +99,8 @@ func encryptedBuilder(t testing.TB) *bundletest.Builder {
 	b := bundletest.NewBuilder(t)
 	b.Index.Name = "secret-site"
 	for i, n := range []int{0, 5, 60_000, 64 << 10, 70_000, 300_000} {
-		b.File(fmt.Sprintf("https://files.example/secret/%d", n), "secret-name", nil, randomBytes(int64(i), n))
-		b.File(fmt.Sprintf("https://files.example/secret/text/%d", n), "secret-text", nil, text(int64(i), n))
+		b.File(fmt.Sprintf("https://files.example/secret/%d", n), "secret-name", nil, bundletest.Random(int64(i), n))
+		b.File(fmt.Sprintf("https://files.example/secret/text/%d", n), "secret-text", nil, bundletest.Text(int64(i), n))
 	}
 	return b
 }

@@ -10,12 +10,14 @@ import (
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/kkbundle/kkbundle/bundle/cache"
 )
 
 // manyFiles returns a bundle of n small files.
 func manyFiles(t *testing.T, n int) *Reader {
 	t.Helper()
-	c, err := OpenCache(t.TempDir(), LevelFast)
+	c, err := cache.Open(t.TempDir(), LevelFast)
 	if err != nil {
 		t.Fatal(err)
 	}

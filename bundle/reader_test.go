@@ -86,7 +86,7 @@ func TestOpenRefusesOtherFiles(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	other := filepath.Join(dir, "other")
-	if err := os.WriteFile(other, text(1, 5000), 0o600); err != nil {
+	if err := os.WriteFile(other, bundletest.Text(1, 5000), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for _, path := range []string{dir, other, filepath.Join(dir, "absent"), os.DevNull} {
@@ -131,7 +131,7 @@ func TestReadHonoursTheContext(t *testing.T) {
 	t.Parallel()
 	r := large(t).Bundle().Reader
 	ctx, cancel := context.WithCancel(t.Context())
-	rc, err := r.Blob(ctx, digest.FromBytes(randomBytes(12, 2*frameSize+77)), 0)
+	rc, err := r.Blob(ctx, digest.FromBytes(bundletest.Random(12, 2*frameSize+77)), 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -158,7 +158,7 @@ func TestVerifyNamesAllDamage(t *testing.T) {
 	}
 	want := map[digest.Digest]string{}
 	for i, n := range []int{frameSize, 2*frameSize + 77, 100_000} { // stored, so their bytes are in the file
-		content := randomBytes(map[int]int64{frameSize: 10, 2*frameSize + 77: 12, 100_000: 8}[n], n)
+		content := bundletest.Random(map[int]int64{frameSize: 10, 2*frameSize + 77: 12, 100_000: 8}[n], n)
 		at := bytes.Index(data, content[1000:1500])
 		if at < 0 {
 			t.Fatalf("blob %d is not there as it is", i)

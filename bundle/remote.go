@@ -92,7 +92,7 @@ func (r *Remote) lookup(ctx context.Context, s format.Sum) (int64, bool, error) 
 	if size, ok := r.sizes[s]; ok {
 		return size, true, nil
 	}
-	return r.local.lookup(ctx, s)
+	return r.local.Stat(ctx, s.Digest())
 }
 
 func (r *Remote) read(ctx context.Context, s format.Sum, most int64) ([]byte, error) {
@@ -100,7 +100,7 @@ func (r *Remote) read(ctx context.Context, s format.Sum, most int64) ([]byte, er
 	if ok && size > most {
 		return nil, fmt.Errorf("blob %s has %d bytes; at most %d were expected", s.Digest(), size, most)
 	}
-	_, there, err := r.local.lookup(ctx, s)
+	_, there, err := r.local.Stat(ctx, s.Digest())
 	if err != nil {
 		return nil, err
 	}
@@ -109,7 +109,7 @@ func (r *Remote) read(ctx context.Context, s format.Sum, most int64) ([]byte, er
 			return nil, err
 		}
 	}
-	return r.local.read(ctx, s, most)
+	return r.local.ReadBlob(ctx, s.Digest(), most)
 }
 
 // Survey returns the Contents of every item, in the order of Index().Items.

@@ -63,10 +63,6 @@ type blobSource interface {
 	read(ctx context.Context, s format.Sum, max int64) ([]byte, error)
 }
 
-func (c *Cache) lookup(ctx context.Context, s format.Sum) (int64, bool, error) {
-	return c.Stat(ctx, s.Digest())
-}
-
 // A child is a reference inside an index or manifest.
 type child struct {
 	sum       format.Sum

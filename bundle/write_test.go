@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -28,29 +27,8 @@ import (
 
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/bundle/bundletest"
+	"github.com/kkbundle/kkbundle/bundle/cache"
 )
-
-// randomBytes returns n bytes that do not compress; text does.
-func randomBytes(seed int64, n int) []byte {
-	b := make([]byte, n)
-	rand.New(rand.NewSource(seed)).Read(b)
-	return b
-}
-
-func text(seed int64, n int) []byte {
-	r := rand.New(rand.NewSource(seed))
-	words := []string{"alpha", "beta", "gamma", "delta", "kubelet", "etcd", "registry", "\n", "0x1f", "containerd"}
-	var b bytes.Buffer
-	for b.Len() < min(n, 32<<10) {
-		b.WriteString(words[r.Intn(len(words))])
-		b.WriteByte(' ')
-	}
-	page := bytes.Clone(b.Bytes())
-	for i := 0; b.Len() < n; i++ {
-		fmt.Fprintf(&b, "page %d\n%s", i, page)
-	}
-	return b.Bytes()[:n]
-}
 
 // shared is the cache that tests with the large bundle read from.
 var shared struct {
@@ -75,7 +53,7 @@ func TestMain(m *testing.M) {
 func large(t testing.TB) *bundletest.Builder {
 	t.Helper()
 	b := bundletest.NewBuilder(t)
-	b.Cache = openCache(t, shared.dir)
+	b.Cache = bundletest.OpenCache(t, shared.dir)
 	shared.once.Do(func() {
 		fill(t, b)
 		shared.index = b.Index
@@ -88,11 +66,11 @@ func fill(t testing.TB, b *bundletest.Builder) {
 	t.Helper()
 	const frame = 4 << 20
 	for i, n := range []int{0, 1, 511, 512, 513, 64<<10 - 1, 64 << 10, 64<<10 + 1, 100_000, frame - 1, frame, frame + 1, 2*frame + 77} {
-		b.File(fmt.Sprintf("https://files.example/random/%d", n), "r", nil, randomBytes(int64(i), n))
-		b.File(fmt.Sprintf("https://files.example/text/%d", n), "t", nil, text(int64(i), n))
+		b.File(fmt.Sprintf("https://files.example/random/%d", n), "r", nil, bundletest.Random(int64(i), n))
+		b.File(fmt.Sprintf("https://files.example/text/%d", n), "t", nil, bundletest.Text(int64(i), n))
 	}
 	for i := range 30 {
-		b.File(fmt.Sprintf("https://files.example/small/%d", i), "s", nil, randomBytes(int64(100+i), 9000*(i%7)+i))
+		b.File(fmt.Sprintf("https://files.example/small/%d", i), "s", nil, bundletest.Random(int64(100+i), 9000*(i%7)+i))
 	}
 	b.Image(bundletest.ImageRef, bundletest.RandomImage(t, 7, 2, 300_000))
 	b.ImageIndex(bundletest.MultiRef, bundletest.MultiImage(t, 9), func(d v1.Descriptor) bool { return d.Platform.Architecture == "arm64" })
@@ -195,7 +173,7 @@ func TestSameBytes(t *testing.T) {
 			var sums [2][32]byte
 			for i := range sums {
 				b := bundletest.NewBuilder(t)
-				c, err := bundle.OpenCache(t.TempDir(), level)
+				c, err := cache.Open(t.TempDir(), level)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -203,11 +181,11 @@ func TestSameBytes(t *testing.T) {
 				order := []int64{1, 2, 3, 4}
 				if i == 1 {
 					slices.Reverse(order)
-					b.Bytes(text(99, 5<<20)) // what a shared cache holds beside
+					b.Bytes(bundletest.Text(99, 5<<20)) // what a shared cache holds beside
 				}
 				for _, n := range order {
-					b.File(fmt.Sprintf("https://files.example/%d", n), "f", nil, text(n, int(n)*700_000))
-					b.File(fmt.Sprintf("https://files.example/r%d", n), "f", nil, randomBytes(n, int(n)*50_000))
+					b.File(fmt.Sprintf("https://files.example/%d", n), "f", nil, bundletest.Text(n, int(n)*700_000))
+					b.File(fmt.Sprintf("https://files.example/r%d", n), "f", nil, bundletest.Random(n, int(n)*50_000))
 				}
 				data, err := os.ReadFile(b.Bundle().Path)
 				if err != nil {

@@ -6,7 +6,9 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand"
@@ -22,6 +24,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/cache"
 )
 
 // References of the items that New puts into a bundle.
@@ -39,7 +42,7 @@ const FileContent = "#!/bin/sh\necho it\n"
 type Bundle struct {
 	Path   string
 	Reader *bundle.Reader // closed when the test ends
-	Cache  *bundle.Cache  // the source of its blobs
+	Cache  *cache.Cache   // the source of its blobs
 }
 
 // New returns a bundle with one image, one image for two platforms, one file and one chart.
@@ -55,7 +58,7 @@ func New(t testing.TB) *Bundle {
 
 // A Builder collects items. A problem ends the test.
 type Builder struct {
-	Cache *bundle.Cache
+	Cache *cache.Cache
 	Index bundle.Index
 	t     testing.TB
 	blobs int // makes keys for the cache
@@ -64,10 +67,7 @@ type Builder struct {
 // NewBuilder returns a builder with an empty cache of its own at the fast level.
 func NewBuilder(t testing.TB) *Builder {
 	t.Helper()
-	c, err := bundle.OpenCache(t.TempDir(), bundle.LevelFast)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := OpenCache(t, t.TempDir())
 	return &Builder{Cache: c, Index: bundle.Index{Name: "test", Version: "1.0.0", Platforms: []string{"linux/amd64", "linux/arm64"}}, t: t}
 }
 
@@ -295,4 +295,51 @@ func ChartArchive(t testing.TB, name, version string) []byte {
 		t.Fatal(err)
 	}
 	return b.Bytes()
+}
+
+// OpenCache opens a cache at the fast level.
+func OpenCache(t testing.TB, dir string) *cache.Cache {
+	t.Helper()
+	c, err := cache.Open(dir, bundle.LevelFast)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// Put puts a blob into a cache.
+func Put(ctx context.Context, c *cache.Cache, data []byte) error {
+	d := digest.FromBytes(data)
+	w, _, err := c.Begin(ctx, d.String())
+	if err != nil {
+		return err
+	}
+	if _, err := w.Write(data); err != nil {
+		return errors.Join(err, w.Close())
+	}
+	_, err = w.Commit(ctx, int64(len(data)), d)
+	return errors.Join(err, w.Close())
+}
+
+// Random returns n bytes that do not compress.
+func Random(seed int64, n int) []byte {
+	b := make([]byte, n)
+	rand.New(rand.NewSource(seed)).Read(b)
+	return b
+}
+
+// Text returns n bytes that compress.
+func Text(seed int64, n int) []byte {
+	r := rand.New(rand.NewSource(seed))
+	words := []string{"alpha", "beta", "gamma", "delta", "kubelet", "etcd", "registry", "\n", "0x1f", "containerd"}
+	var b bytes.Buffer
+	for b.Len() < min(n, 32<<10) {
+		b.WriteString(words[r.Intn(len(words))])
+		b.WriteByte(' ')
+	}
+	page := bytes.Clone(b.Bytes())
+	for i := 0; b.Len() < n; i++ {
+		fmt.Fprintf(&b, "page %d\n%s", i, page)
+	}
+	return b.Bytes()[:n]
 }

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/cache"
 	"github.com/kkbundle/kkbundle/bundle/encoders"
 	"github.com/kkbundle/kkbundle/bundle/format"
 	"github.com/kkbundle/kkbundle/bundle/regzip"
@@ -178,7 +179,7 @@ func (f *file) rebuild(ctx context.Context, o Options, level bundle.Level) (_ *a
 			err = errors.Join(err, a.Close())
 		}
 	}()
-	if a.scratch, err = bundle.OpenScratch(o.dir(), level); err != nil {
+	if a.scratch, err = cache.OpenScratch(o.dir(), level); err != nil {
 		return nil, err
 	}
 	if a.store, err = newSpool(o.dir()); err != nil {
@@ -204,7 +205,7 @@ type applier struct {
 	*file
 	o         Options
 	store     *spool // nil when the blobs are made
-	scratch   *bundle.Scratch
+	scratch   *cache.Scratch
 	indexJSON []byte // NEW's
 	index     bundle.Index
 }

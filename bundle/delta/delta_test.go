@@ -18,6 +18,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/bundle/bundletest"
+	"github.com/kkbundle/kkbundle/bundle/cache"
 	"github.com/kkbundle/kkbundle/bundle/delta"
 )
 
@@ -193,7 +194,7 @@ func TestUnpackMakesTheSameBytes(t *testing.T) {
 // atLevel returns the bundle with all blobs compressed again.
 func atLevel(t testing.TB, b *bundletest.Bundle, level bundle.Level) *bundletest.Bundle {
 	t.Helper()
-	c, err := bundle.OpenCache(t.TempDir(), level)
+	c, err := cache.Open(t.TempDir(), level)
 	check(t, err)
 	for _, d := range b.Reader.Blobs() {
 		rc, err := b.Reader.Blob(t.Context(), d.Digest, 0)

@@ -13,6 +13,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/cache"
 	"github.com/kkbundle/kkbundle/bundle/delta"
 	"github.com/kkbundle/kkbundle/fetch"
 	"github.com/kkbundle/kkbundle/internal/plain"
@@ -59,7 +60,7 @@ func (p *pulling) useDeltas(ctx context.Context, missing int64) error {
 
 // fatal reports whether an error about a delta ends the pull: it was interrupted, or a damaged copy in the cache is dropped first.
 func fatal(ctx context.Context, err error) bool {
-	return ctx.Err() != nil || len(bundle.CacheErrors(err)) > 0
+	return ctx.Err() != nil || len(cache.EntryErrors(err)) > 0
 }
 
 // offers returns the deltas attached to the bundle, with their files.

@@ -25,6 +25,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/bundle/bundletest"
+	"github.com/kkbundle/kkbundle/bundle/cache"
 	"github.com/kkbundle/kkbundle/bundle/delta"
 	"github.com/kkbundle/kkbundle/bundle/pull"
 	"github.com/kkbundle/kkbundle/fetch"
@@ -130,12 +131,12 @@ func options(t *testing.T, s *registrytest.Server, have ...*bundletest.Bundle) (
 			Keychain: authn.NewMultiKeychain(),
 			Retry:    fetch.Retry{Attempts: 2, Wait: time.Millisecond, MaxWait: time.Millisecond},
 		},
-		OpenCache: func(level string) (*bundle.Cache, string, error) {
+		OpenCache: func(level string) (*cache.Cache, string, error) {
 			l, err := bundle.ParseLevel(level)
 			if err != nil {
 				return nil, "", err
 			}
-			c, err := bundle.OpenCache(filepath.Join(dir, "cache"), l)
+			c, err := cache.Open(filepath.Join(dir, "cache"), l)
 			return c, dir, err
 		},
 		Check:  func(bundle.Index, []string, func(string) ([]byte, error)) error { return nil },
@@ -207,7 +208,7 @@ func TestPullTakesTheDelta(t *testing.T) {
 		}
 		t.Run(listing+", a bundle of another encoder", func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "best.kkb")
-			c, err := bundle.OpenCache(t.TempDir(), bundle.LevelBest)
+			c, err := cache.Open(t.TempDir(), bundle.LevelBest)
 			check(t, err)
 			for _, b := range middle.Reader.Blobs() {
 				w, _, err := c.Begin(t.Context(), b.Digest.String())

@@ -21,6 +21,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/cache"
 	"github.com/kkbundle/kkbundle/bundle/delta"
 	"github.com/kkbundle/kkbundle/bundle/transfer"
 	"github.com/kkbundle/kkbundle/fetch"
@@ -67,7 +68,7 @@ type Options struct {
 	Want digest.Digest
 
 	// OpenCache returns the cache for a level, and its directory.
-	OpenCache func(level string) (*bundle.Cache, string, error)
+	OpenCache func(level string) (*cache.Cache, string, error)
 	// Check verifies the signatures by name before any content is downloaded.
 	Check func(x bundle.Index, signatures []string, read func(name string) ([]byte, error)) error
 	// Output returns the path of the file to write.
@@ -93,7 +94,7 @@ type puller struct {
 }
 
 // A lateStore is replaced when the compression of the bundle is known.
-type lateStore struct{ *bundle.Cache }
+type lateStore struct{ *cache.Cache }
 
 // Pull downloads a bundle and writes it to a file, with its signatures beside it.
 func Pull(ctx context.Context, o Options) (Result, error) {
@@ -103,7 +104,7 @@ func Pull(ctx context.Context, o Options) (Result, error) {
 		return Result{}, err
 	}
 	defer one.artifact.Close()
-	r, err := bundle.Mend(one.cache, one.dropped, func() (Result, error) {
+	r, err := cache.Mend(one.cache, one.dropped, func() (Result, error) {
 		again := *one
 		return again.run(ctx)
 	})
@@ -133,7 +134,7 @@ func OpenWhole(ctx context.Context, o Options, scratch string) (*bundle.Reader, 
 		return nil, err
 	}
 	defer one.artifact.Close()
-	return bundle.Mend(one.cache, one.dropped, func() (*bundle.Reader, error) {
+	return cache.Mend(one.cache, one.dropped, func() (*bundle.Reader, error) {
 		again := *one
 		return again.compose(ctx, scratch)
 	})
@@ -149,7 +150,7 @@ func look(ctx context.Context, o Options) (*pulling, error) {
 	store := &lateStore{c}
 	p.Fetch.Store, p.Fetch.Progress = store, p.progress
 	var published bundle.Published
-	a, err := bundle.Mend(c, p.dropped, func() (a *fetch.Artifact, err error) {
+	a, err := cache.Mend(c, p.dropped, func() (a *fetch.Artifact, err error) {
 		if a, err = fetch.OpenArtifact(ctx, p.Repository, p.Reference, p.Fetch); err != nil {
 			return nil, err
 		}
@@ -173,7 +174,7 @@ func look(ctx context.Context, o Options) (*pulling, error) {
 }
 
 // dropped reports a damaged blob of the cache.
-func (p *puller) dropped(damaged *bundle.CacheError) {
+func (p *puller) dropped(damaged *cache.EntryError) {
 	p.View.Note("the cache's copy of blob %s is damaged (%s); downloading it again", damaged.Digest, damaged.Reason)
 }
 
@@ -223,7 +224,7 @@ type pulling struct {
 	*puller
 	artifact  *fetch.Artifact
 	published bundle.Published
-	cache     *bundle.Cache
+	cache     *cache.Cache
 	cacheDir  string
 	made      *bundle.From // the bundle that deltas make; nil without
 	deltas    []digest.Digest
@@ -375,7 +376,7 @@ func (p *pulling) bringAll(ctx context.Context, x bundle.Index) error {
 	needs, err := p.needs(ctx, x.Items)
 	if err != nil {
 		var (
-			damaged *bundle.CacheError
+			damaged *cache.EntryError
 			failed  *fetch.Errors
 		)
 		if errors.As(err, &damaged) || errors.As(err, &failed) || ctx.Err() != nil {

@@ -32,6 +32,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/bundle/bundletest"
+	"github.com/kkbundle/kkbundle/bundle/cache"
 	"github.com/kkbundle/kkbundle/fetch"
 	"github.com/kkbundle/kkbundle/manifest"
 )
@@ -418,7 +419,7 @@ func download(t *testing.T, mirror string, part int) (err error) {
 		t.Fatal(err)
 	}
 	defer os.RemoveAll(dir)
-	store, err := bundle.OpenCache(dir, bundle.LevelFast)
+	store, err := cache.Open(dir, bundle.LevelFast)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package bundle
+package cache
 
 import (
 	"context"
@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+
+	"github.com/opencontainers/go-digest"
 
 	"github.com/kkbundle/kkbundle/bundle/format"
 )
@@ -25,43 +27,67 @@ func (c *Cache) otherDirs() ([]string, error) {
 	return dirs, nil
 }
 
-// convertedFrames are the frames of a blob that another encoder compressed. copyTo compresses the blob with this cache's
+// convertedFrames are the frames of a blob that another encoder compressed. CopyTo compresses the blob with this cache's
 // encoder first. The new entry stays, and so does the other one.
 type convertedFrames struct {
 	c     *Cache
-	other *cacheEntry
-	entry *cacheEntry // of this cache's encoder; nil before copyTo
+	other *entry
+	entry *entry // of this cache's encoder; nil before CopyTo
 }
 
-func (f *convertedFrames) blobSize() int64 { return f.other.size }
+// BlobSize implements format.Frames.
+func (f *convertedFrames) BlobSize() int64 { return f.other.size }
 
-func (f *convertedFrames) length() int64 {
+// Len implements format.Frames.
+func (f *convertedFrames) Len() int64 {
 	if f.entry == nil {
-		return framesMost(f.other.size, f.c.enc.FrameSize)
+		return format.Blob{Size: f.other.size}.MaxFramesLen(f.c.enc.FrameSize)
 	}
 	return f.entry.data
 }
 
-func (f *convertedFrames) seekEntries() []byte { return f.entry.table }
+// SeekEntries implements format.Frames.
+func (f *convertedFrames) SeekEntries() []byte { return f.entry.table }
 
-func (f *convertedFrames) copyTo(ctx context.Context, w io.Writer, buf []byte) (err error) {
+// CopyTo implements format.Frames.
+func (f *convertedFrames) CopyTo(ctx context.Context, w io.Writer, buf []byte) (err error) {
 	if f.entry, err = f.c.convert(ctx, f.other); err != nil {
 		return err
 	}
-	return f.entry.copyTo(ctx, w, buf)
+	return f.entry.CopyTo(ctx, w, buf)
 }
 
-func (f *convertedFrames) close() error {
-	err := f.other.close()
+// Close implements format.Frames.
+func (f *convertedFrames) Close() error {
+	err := f.other.Close()
 	if f.entry != nil {
-		err = errors.Join(err, f.entry.close())
+		err = errors.Join(err, f.entry.Close())
 	}
 	return err
 }
 
+// Encoding returns the encoder of new entries.
+func (c *Cache) Encoding() *format.Encoder { return c.enc }
+
+// Frames returns the frames of a large blob. Those of another encoder are compressed again when they are copied.
+func (c *Cache) Frames(_ context.Context, d digest.Digest) (format.Frames, error) {
+	s, err := format.ParseDigest(d)
+	if err != nil {
+		return nil, err
+	}
+	e, err := c.entry(s)
+	if err != nil {
+		return nil, err
+	}
+	if !c.isOwn(e) {
+		return &convertedFrames{c: c, other: e}, nil
+	}
+	return e, nil
+}
+
 // convert compresses a blob of another encoder with the cache's own and returns its entry. A digest that differs is
 // damage of the other entry, unless the blob was continued after an earlier part: then it is compressed from its start.
-func (c *Cache) convert(ctx context.Context, other *cacheEntry) (*cacheEntry, error) {
+func (c *Cache) convert(ctx context.Context, other *entry) (*entry, error) {
 	resumed, err := c.recompress(ctx, other)
 	if _, wrong := errors.AsType[*MismatchError](err); wrong && resumed {
 		resumed, err = c.recompress(ctx, other)
@@ -76,7 +102,7 @@ func (c *Cache) convert(ctx context.Context, other *cacheEntry) (*cacheEntry, er
 }
 
 // recompress writes the blob of another encoder's entry, and reports whether it continued an earlier part.
-func (c *Cache) recompress(ctx context.Context, other *cacheEntry) (resumed bool, err error) {
+func (c *Cache) recompress(ctx context.Context, other *entry) (resumed bool, err error) {
 	r := other.content(ctx, c.dec)
 	d := other.sum.Digest()
 	w, offset, err := c.Begin(ctx, d.String())
@@ -95,16 +121,16 @@ func (c *Cache) recompress(ctx context.Context, other *cacheEntry) (resumed bool
 }
 
 // readable reports whether a file is a whole entry, of whichever encoder.
-func (d CacheDir) readable(f CacheFile) bool {
-	e, err := openEntry(cacheSite{d.root, f.Path}, f.sum, f.frameSize)
+func (d Dir) readable(f File) bool {
+	e, err := openEntry(site{d.root, f.Path}, f.sum, f.frameSize)
 	if err != nil {
 		return false
 	}
-	return e.close() == nil
+	return e.Close() == nil
 }
 
 // frameSizeOf returns the frame size of an entry, as its first frame shows it.
-func (e *cacheEntry) frameSizeOf() int64 {
+func (e *entry) frameSizeOf() int64 {
 	if e.frames() < 2 {
 		return format.MaxFrameSize
 	}

@@ -1,4 +1,4 @@
-package bundle_test
+package cache_test
 
 import (
 	"bytes"
@@ -16,11 +16,12 @@ import (
 
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/bundle/bundletest"
+	"github.com/kkbundle/kkbundle/bundle/cache"
 )
 
-func openLevelIn(t testing.TB, dir string, level bundle.Level) *bundle.Cache {
+func openLevelIn(t testing.TB, dir string, level bundle.Level) *cache.Cache {
 	t.Helper()
-	c, err := bundle.OpenCache(dir, level)
+	c, err := cache.Open(dir, level)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,19 +34,19 @@ func openLevelIn(t testing.TB, dir string, level bundle.Level) *bundle.Cache {
 }
 
 // textFiles puts compressible files into a cache: a small one, one of one frame, and some of several.
-func textFiles(t testing.TB, c *bundle.Cache) bundle.Index {
+func textFiles(t testing.TB, c *cache.Cache) bundle.Index {
 	t.Helper()
 	b := bundletest.NewBuilder(t)
 	b.Cache = c
 	for i, n := range textSizes() {
-		b.File(fmt.Sprint("local/", i), fmt.Sprint(i), nil, text(int64(i), n))
+		b.File(fmt.Sprint("local/", i), fmt.Sprint(i), nil, bundletest.Text(int64(i), n))
 	}
 	return b.Index
 }
 
 func textSizes() []int { return []int{1000, 100_000, frameSize + 17, 2*frameSize + 5} }
 
-func bundleOf(t testing.TB, c *bundle.Cache, x bundle.Index) []byte {
+func bundleOf(t testing.TB, c *cache.Cache, x bundle.Index) []byte {
 	t.Helper()
 	var out bytes.Buffer
 	if _, err := bundle.Write(context.WithoutCancel(t.Context()), &out, c, x, bundle.WriteOptions{}); err != nil {
@@ -83,7 +84,7 @@ func TestCacheOfAnotherLevelIsUsed(t *testing.T) {
 func TestCacheOfAnotherVersionIsUsed(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	c, err := bundle.OpenCache(dir, bundle.LevelFast)
+	c, err := cache.Open(dir, bundle.LevelFast)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,10 +95,10 @@ func TestCacheOfAnotherVersionIsUsed(t *testing.T) {
 	}
 	id := sha256.Sum256([]byte("another version"))
 	other := filepath.Join(dir, hex.EncodeToString(id[:8]))
-	if err := os.Rename(bundle.DirOf(c), other); err != nil {
+	if err := os.Rename(cache.DirOf(c), other); err != nil {
 		t.Fatal(err)
 	}
-	if r := gc(t, dir, bundle.GCOptions{}); r.Removed > 0 {
+	if r := gc(t, dir, cache.GCOptions{}); r.Removed > 0 {
 		t.Errorf("gc removed %d usable blobs", r.Removed)
 	}
 	if got := bundleOf(t, openLevelIn(t, dir, bundle.LevelFast), x); !bytes.Equal(got, want) {
@@ -112,12 +113,12 @@ func TestDamageInAnotherLevelIsNamed(t *testing.T) {
 	dir := t.TempDir()
 	old := openLevelIn(t, dir, bundle.LevelFast)
 	x := textFiles(t, old)
-	large := digest.FromBytes(text(3, textSizes()[3]))
+	large := digest.FromBytes(bundletest.Text(3, textSizes()[3]))
 	damageEntry(t, old, large)
 	c := openLevelIn(t, dir, bundle.LevelDefault)
 	_, err := bundle.Write(t.Context(), new(bytes.Buffer), c, x, bundle.WriteOptions{})
-	damaged := bundle.CacheErrors(err)
-	if len(damaged) != 1 || damaged[0].Digest != large || filepath.Dir(filepath.Dir(filepath.Dir(damaged[0].Path))) != bundle.DirOf(old) {
+	damaged := cache.EntryErrors(err)
+	if len(damaged) != 1 || damaged[0].Digest != large || filepath.Dir(filepath.Dir(filepath.Dir(damaged[0].Path))) != cache.DirOf(old) {
 		t.Fatalf("%v", err)
 	}
 	if err := c.DropDamaged(damaged[0]); err != nil {

@@ -1,4 +1,4 @@
-package bundle
+package cache
 
 import (
 	"errors"
@@ -7,10 +7,10 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kkbundle/kkbundle/bundle/format"
 	"github.com/kkbundle/kkbundle/internal/disk"
 )
 
@@ -27,11 +27,11 @@ const (
 )
 
 // OpenScratch creates a scratch directory in parent, for blobs compressed at level.
-func OpenScratch(parent string, level Level) (*Scratch, error) {
+func OpenScratch(parent string, level format.Level) (*Scratch, error) {
 	if err := SweepScratch(parent); err != nil {
 		return nil, err
 	}
-	lock, err := createLocked(func() (*os.File, error) { return os.CreateTemp(parent, scratchPrefix+"*"+scratchLock) })
+	lock, err := disk.CreateLocked(func() (*os.File, error) { return os.CreateTemp(parent, scratchPrefix+"*"+scratchLock) })
 	if err != nil {
 		return nil, fmt.Errorf("make scratch space: %w", err)
 	}
@@ -48,6 +48,9 @@ func OpenScratch(parent string, level Level) (*Scratch, error) {
 	}
 	return s, nil
 }
+
+// Temporary reports whether the cache is a Scratch, for one build.
+func (c *Cache) Temporary() bool { return c.volatile }
 
 // Close removes the scratch space.
 func (s *Scratch) Close() error {
@@ -103,34 +106,32 @@ func SweepScratch(parent string) error {
 // A FullError means the disk of the scratch space is full, or that of a bundle whose blobs come ahead of the writer.
 type FullError struct {
 	Dir     string
-	what    string // on the disk: "the scratch space DIR"
-	options string // of the command, with which another disk is chosen
-	err     error
+	What    string // on the disk: "the scratch space DIR"
+	Options string // of the command, with which another disk is chosen
+	Err     error
 }
 
 // Error names the remedy.
 func (e *FullError) Error() string {
-	return fmt.Sprintf("the disk of %s is full: make room there, or choose another disk with %s, and run again: %v", e.what, e.options, e.err)
+	return fmt.Sprintf("the disk of %s is full: make room there, or choose another disk with %s, and run again: %v", e.What, e.Options, e.Err)
 }
 
 // FullDisk is Error, for callers that would otherwise advise on a cache.
 func (e *FullError) FullDisk() string { return e.Error() }
 
 // Unwrap returns the system's error.
-func (e *FullError) Unwrap() error { return e.err }
-
-func isFull(err error) bool { return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) }
+func (e *FullError) Unwrap() error { return e.Err }
 
 // NewFullError returns an error if err says that the disk of temporary files in dir is full, and otherwise nil.
 func NewFullError(dir string, err error) error {
-	if isFull(err) {
-		return &FullError{Dir: dir, what: "the scratch space " + dir, options: "-o or $TMPDIR", err: err}
+	if disk.IsFull(err) {
+		return &FullError{Dir: dir, What: "the scratch space " + dir, Options: "-o or $TMPDIR", Err: err}
 	}
 	return nil
 }
 
 // failed wraps err with the failed action, and names a full disk.
-func (u *cacheUse) failed(what string, err error) error {
+func (u *usage) failed(what string, err error) error {
 	if full := NewFullError(filepath.Dir(u.root), err); u.volatile && full != nil {
 		return full
 	}

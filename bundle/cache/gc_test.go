@@ -1,4 +1,4 @@
-package bundle_test
+package cache_test
 
 import (
 	"bytes"
@@ -19,6 +19,8 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/bundletest"
+	"github.com/kkbundle/kkbundle/bundle/cache"
 )
 
 // ago makes every file in a cache as old as that.
@@ -33,27 +35,27 @@ func ago(t testing.TB, dir string, age time.Duration) {
 	}
 }
 
-func blob(t testing.TB, c *bundle.Cache, seed int64, n int) digest.Digest {
+func blob(t testing.TB, c *cache.Cache, seed int64, n int) digest.Digest {
 	t.Helper()
-	data := randomBytes(seed, n)
-	if err := put(t.Context(), c, data); err != nil {
+	data := bundletest.Random(seed, n)
+	if err := bundletest.Put(t.Context(), c, data); err != nil {
 		t.Fatal(err)
 	}
 	return digest.FromBytes(data)
 }
 
-func gc(t testing.TB, dir string, o bundle.GCOptions) bundle.GCResult {
+func gc(t testing.TB, dir string, o cache.GCOptions) cache.GCResult {
 	t.Helper()
-	r, err := bundle.NewCacheDir(dir).GC(t.Context(), o)
+	r, err := cache.At(dir).GC(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return r
 }
 
-func there(t testing.TB, c *bundle.Cache, d digest.Digest) bool {
+func there(t testing.TB, c *cache.Cache, d digest.Digest) bool {
 	t.Helper()
-	_, err := os.Stat(filepath.Join(bundle.DirOf(c), "sha256", d.Encoded()[:2], d.Encoded()))
+	_, err := os.Stat(filepath.Join(cache.DirOf(c), "sha256", d.Encoded()[:2], d.Encoded()))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		t.Fatal(err)
 	}
@@ -64,24 +66,24 @@ func there(t testing.TB, c *bundle.Cache, d digest.Digest) bool {
 func TestGCSparesWhatRuns(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	before := openCache(t, dir)
+	before := bundletest.OpenCache(t, dir)
 	asked, idle := blob(t, before, 1, 1000), blob(t, before, 2, 1000)
 	if err := before.Close(); err != nil {
 		t.Fatal(err)
 	}
 	ago(t, dir, time.Hour)
-	run := openCache(t, dir)
+	run := bundletest.OpenCache(t, dir)
 	if _, ok, err := run.Stat(t.Context(), asked); !ok || err != nil {
 		t.Fatal(ok, err)
 	}
 	fresh := blob(t, run, 3, 1000)
 	w, _ := begin(t, run, digest.FromString("unfinished").String())
-	write(t, w, randomBytes(4, frameSize+1))
+	write(t, w, bundletest.Random(4, frameSize+1))
 	nothing := int64(0)
-	if r := gc(t, dir, bundle.GCOptions{MaxSize: &nothing, DryRun: true}); r.Removed != 1 || !there(t, run, idle) {
+	if r := gc(t, dir, cache.GCOptions{MaxSize: &nothing, DryRun: true}); r.Removed != 1 || !there(t, run, idle) {
 		t.Errorf("a dry run: %+v", r)
 	}
-	if r := gc(t, dir, bundle.GCOptions{MaxSize: &nothing}); r.Removed != 1 || r.InUse < 2 {
+	if r := gc(t, dir, cache.GCOptions{MaxSize: &nothing}); r.Removed != 1 || r.InUse < 2 {
 		t.Errorf("got %+v, want one removed", r)
 	}
 	if there(t, run, idle) || !there(t, run, asked) || !there(t, run, fresh) {
@@ -94,7 +96,7 @@ func TestGCSparesWhatRuns(t *testing.T) {
 		t.Fatal(err)
 	}
 	ago(t, dir, time.Second)
-	if r := gc(t, dir, bundle.GCOptions{MaxSize: &nothing}); r.Left != 0 || r.Removed != 3 {
+	if r := gc(t, dir, cache.GCOptions{MaxSize: &nothing}); r.Left != 0 || r.Removed != 3 {
 		t.Errorf("after the run: %+v", r)
 	}
 }
@@ -103,14 +105,14 @@ func TestGCSparesWhatRuns(t *testing.T) {
 func TestGCOrder(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	c := openCache(t, dir)
+	c := bundletest.OpenCache(t, dir)
 	var all []digest.Digest
 	for i := range 6 {
 		all = append(all, blob(t, c, int64(i), 8000)) // two blocks each
 	}
 	for i, d := range all {
 		then := time.Now().Add(-time.Duration(10-i) * 24 * time.Hour)
-		if err := os.Chtimes(filepath.Join(bundle.DirOf(c), "sha256", d.Encoded()[:2], d.Encoded()), then, then); err != nil {
+		if err := os.Chtimes(filepath.Join(cache.DirOf(c), "sha256", d.Encoded()[:2], d.Encoded()), then, then); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -119,14 +121,14 @@ func TestGCOrder(t *testing.T) {
 	}
 	age := 9*24*time.Hour + time.Hour
 	var gone []digest.Digest
-	removed := func(f bundle.CacheFile) { gone = append(gone, f.Digest) }
-	gc(t, dir, bundle.GCOptions{OlderThan: &age, Removed: removed})
+	removed := func(f cache.File) { gone = append(gone, f.Digest) }
+	gc(t, dir, cache.GCOptions{OlderThan: &age, Removed: removed})
 	if len(gone) != 1 || gone[0] != all[0] {
 		t.Errorf("by age: %v", gone)
 	}
 	gone = nil
 	most := int64(2 * 8192)
-	r := gc(t, dir, bundle.GCOptions{MaxSize: &most, Removed: removed, Keep: func(d digest.Digest) bool { return d == all[2] }})
+	r := gc(t, dir, cache.GCOptions{MaxSize: &most, Removed: removed, Keep: func(d digest.Digest) bool { return d == all[2] }})
 	if len(gone) != 3 || gone[0] != all[1] || gone[1] != all[3] || gone[2] != all[4] || r.Kept != 2 {
 		t.Errorf("by size: %v, %+v", gone, r)
 	}
@@ -139,7 +141,7 @@ func TestGCBesideBuilds(t *testing.T) {
 	dir := t.TempDir()
 	contents := make([][]byte, 20)
 	for i := range contents {
-		contents[i] = randomBytes(int64(i), 100+i*9000)
+		contents[i] = bundletest.Random(int64(i), 100+i*9000)
 	}
 	nothing := int64(0)
 	for range 8 {
@@ -155,7 +157,7 @@ func TestGCBesideBuilds(t *testing.T) {
 		for range 2 {
 			gcs.Go(func() {
 				for !built.Load() {
-					if _, err := bundle.NewCacheDir(dir).GC(t.Context(), bundle.GCOptions{MaxSize: &nothing}); err != nil {
+					if _, err := cache.At(dir).GC(t.Context(), cache.GCOptions{MaxSize: &nothing}); err != nil {
 						t.Error(err)
 						return
 					}
@@ -166,7 +168,7 @@ func TestGCBesideBuilds(t *testing.T) {
 		built.Store(true)
 		gcs.Wait()
 		ago(t, dir, time.Second)
-		if r := gc(t, dir, bundle.GCOptions{MaxSize: &nothing}); r.Left != 0 || r.InUse != 0 {
+		if r := gc(t, dir, cache.GCOptions{MaxSize: &nothing}); r.Left != 0 || r.InUse != 0 {
 			t.Fatalf("after the builds: %+v", r)
 		}
 	}
@@ -174,14 +176,14 @@ func TestGCBesideBuilds(t *testing.T) {
 
 // pretendBuild asks for blobs, brings those that are not there, and reads all of them afterwards.
 func pretendBuild(ctx context.Context, dir string, contents [][]byte) error {
-	c, err := bundle.OpenCache(dir, bundle.LevelFast)
+	c, err := cache.Open(dir, bundle.LevelFast)
 	if err != nil {
 		return err
 	}
 	for _, data := range contents {
 		_, ok, err := c.Stat(ctx, digest.FromBytes(data))
 		if err == nil && !ok {
-			err = put(ctx, c, data)
+			err = bundletest.Put(ctx, c, data)
 		}
 		if err != nil {
 			return errors.Join(err, c.Close())
@@ -225,8 +227,8 @@ func untilKilled(t *testing.T) {
 // TestGCAfterKill takes what a killed process says that it uses for what it is.
 func TestGCAfterKill(t *testing.T) {
 	if dir := os.Getenv("KKBUNDLE_TEST_RUNNING"); dir != "" {
-		c := openCache(t, dir)
-		if err := put(t.Context(), c, text(1, 1000)); err != nil {
+		c := bundletest.OpenCache(t, dir)
+		if err := bundletest.Put(t.Context(), c, bundletest.Text(1, 1000)); err != nil {
 			t.Fatal(err)
 		}
 		untilKilled(t)
@@ -243,7 +245,7 @@ func TestGCAfterKill(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 	nothing := int64(0)
-	if r := gc(t, dir, bundle.GCOptions{MaxSize: &nothing}); r.Removed != 0 || r.InUse != 1 {
+	if r := gc(t, dir, cache.GCOptions{MaxSize: &nothing}); r.Removed != 0 || r.InUse != 1 {
 		t.Errorf("while it runs: %+v", r)
 	}
 	if err := cmd.Process.Kill(); err != nil {
@@ -253,7 +255,7 @@ func TestGCAfterKill(t *testing.T) {
 		t.Fatal("it ended by itself")
 	}
 	ago(t, dir, time.Second)
-	if r := gc(t, dir, bundle.GCOptions{MaxSize: &nothing}); r.Removed != 1 || r.Left != 0 {
+	if r := gc(t, dir, cache.GCOptions{MaxSize: &nothing}); r.Removed != 1 || r.Left != 0 {
 		t.Errorf("after it was killed: %+v", r)
 	}
 }
@@ -262,11 +264,11 @@ func TestGCAfterKill(t *testing.T) {
 func TestDropDamaged(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	c := openCache(t, dir)
+	c := bundletest.OpenCache(t, dir)
 	d := blob(t, c, 1, 1000)
 	path := damageEntry(t, c, d)
 	_, err := cached(t, c, d)
-	var damaged *bundle.CacheError
+	var damaged *cache.EntryError
 	if !errors.As(err, &damaged) {
 		t.Fatalf("got %v", err)
 	}
@@ -295,16 +297,16 @@ func TestCacheStrangeThings(t *testing.T) {
 		"loop":      func(p string) error { return os.Symlink(p, p) },
 	} {
 		dir := t.TempDir()
-		c := openCache(t, dir)
+		c := bundletest.OpenCache(t, dir)
 		d := blob(t, c, 1, 1000)
-		path := filepath.Join(bundle.DirOf(c), "sha256", d.Encoded()[:2], d.Encoded())
+		path := filepath.Join(cache.DirOf(c), "sha256", d.Encoded()[:2], d.Encoded())
 		if err := errors.Join(os.Remove(path), make(path)); err != nil {
 			t.Fatal(err)
 		}
 		if _, ok, err := c.Stat(t.Context(), d); ok || err != nil {
 			t.Errorf("%s: stat says %v, %v", name, ok, err)
 		}
-		var damaged *bundle.CacheError
+		var damaged *cache.EntryError
 		if _, err := c.Open(t.Context(), d); !errors.As(err, &damaged) {
 			t.Errorf("%s: open says %v", name, err)
 		}
@@ -319,14 +321,14 @@ func TestCacheStrangeThings(t *testing.T) {
 func TestVerifyCache(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	c := openCache(t, dir)
+	c := bundletest.OpenCache(t, dir)
 	good, flipped, cut := blob(t, c, 1, 200_000), blob(t, c, 2, 200_000), blob(t, c, 3, 1000)
 	damageEntry(t, c, flipped)
-	if err := os.Truncate(filepath.Join(bundle.DirOf(c), "sha256", cut.Encoded()[:2], cut.Encoded()), 9); err != nil {
+	if err := os.Truncate(filepath.Join(cache.DirOf(c), "sha256", cut.Encoded()[:2], cut.Encoded()), 9); err != nil {
 		t.Fatal(err)
 	}
-	for _, o := range []bundle.VerifyCacheOptions{{DryRun: true}, {DryRun: true, Deep: true}, {}} {
-		r, err := bundle.NewCacheDir(dir).Verify(t.Context(), o)
+	for _, o := range []cache.VerifyOptions{{DryRun: true}, {DryRun: true, Deep: true}, {}} {
+		r, err := cache.At(dir).Verify(t.Context(), o)
 		if err != nil || r.Checked != 3 || len(r.Damaged) != 2 {
 			t.Errorf("%+v: %+v, %v", o, r, err)
 		}
@@ -335,12 +337,12 @@ func TestVerifyCache(t *testing.T) {
 		t.Error("the wrong blobs were dropped")
 	}
 	// A blob that is whole and another one: only the digest tells.
-	path := filepath.Join(bundle.DirOf(c), "sha256", cut.Encoded()[:2])
-	if err := errors.Join(os.MkdirAll(path, 0o700), os.Link(filepath.Join(bundle.DirOf(c), "sha256", good.Encoded()[:2], good.Encoded()), filepath.Join(path, cut.Encoded()))); err != nil {
+	path := filepath.Join(cache.DirOf(c), "sha256", cut.Encoded()[:2])
+	if err := errors.Join(os.MkdirAll(path, 0o700), os.Link(filepath.Join(cache.DirOf(c), "sha256", good.Encoded()[:2], good.Encoded()), filepath.Join(path, cut.Encoded()))); err != nil {
 		t.Fatal(err)
 	}
 	for deep, want := range map[bool]int{false: 0, true: 1} {
-		r, err := bundle.NewCacheDir(dir).Verify(t.Context(), bundle.VerifyCacheOptions{DryRun: true, Deep: deep})
+		r, err := cache.At(dir).Verify(t.Context(), cache.VerifyOptions{DryRun: true, Deep: deep})
 		if err != nil || len(r.Damaged) != want {
 			t.Errorf("deep %v: %+v, %v", deep, r, err)
 		}
@@ -354,33 +356,33 @@ func TestGCRemovesEntriesOfTheFuture(t *testing.T) {
 	const year = 365 * 24 * time.Hour
 	nothing, half := int64(0), year/2
 	dir := t.TempDir()
-	c := openCache(t, dir)
+	c := bundletest.OpenCache(t, dir)
 	asked, idle := blob(t, c, 1, 1000), blob(t, c, 2, 1000)
 	if err := c.Close(); err != nil {
 		t.Fatal(err)
 	}
 	ago(t, dir, -year)
-	run := openCache(t, dir)
+	run := bundletest.OpenCache(t, dir)
 	if _, ok, err := run.Stat(t.Context(), asked); !ok || err != nil {
 		t.Fatal(ok, err)
 	}
-	if r := gc(t, dir, bundle.GCOptions{MaxSize: &nothing}); r.Removed != 1 || there(t, run, idle) || !there(t, run, asked) {
+	if r := gc(t, dir, cache.GCOptions{MaxSize: &nothing}); r.Removed != 1 || there(t, run, idle) || !there(t, run, asked) {
 		t.Errorf("beside a build: %+v", r)
 	}
 	if err := run.Close(); err != nil {
 		t.Fatal(err)
 	}
 	ago(t, dir, -year)
-	if r := gc(t, dir, bundle.GCOptions{OlderThan: &half, DryRun: true}); r.Removed != 0 || r.Kept != 1 {
+	if r := gc(t, dir, cache.GCOptions{OlderThan: &half, DryRun: true}); r.Removed != 0 || r.Kept != 1 {
 		t.Errorf("a dry run: %+v", r)
 	}
 	large := int64(1 << 30)
-	for name, o := range map[string]bundle.GCOptions{"by age": {OlderThan: &half}, "by size": {MaxSize: &large}} {
+	for name, o := range map[string]cache.GCOptions{"by age": {OlderThan: &half}, "by size": {MaxSize: &large}} {
 		ago(t, dir, -year)
 		if r := gc(t, dir, o); r.Removed != 0 || r.Kept != 1 {
 			t.Errorf("%s: %+v", name, r)
 		}
-		for f, err := range bundle.NewCacheDir(dir).Files(t.Context()) {
+		for f, err := range cache.At(dir).Files(t.Context()) {
 			if err != nil || time.Until(f.Used) > time.Minute {
 				t.Errorf("%s: the last use is still %v, %v", name, f.Used, err)
 			}
@@ -392,7 +394,7 @@ func TestGCRemovesEntriesOfTheFuture(t *testing.T) {
 func TestGCBesideABuildOfTheFuture(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	run := openCache(t, dir)
+	run := bundletest.OpenCache(t, dir)
 	d := blob(t, run, 1, 1000)
 	runs, err := filepath.Glob(filepath.Join(dir, "run", "*"))
 	if err != nil || len(runs) != 1 {
@@ -404,13 +406,13 @@ func TestGCBesideABuildOfTheFuture(t *testing.T) {
 	}
 	ago(t, dir, time.Hour)
 	nothing := int64(0)
-	if r := gc(t, dir, bundle.GCOptions{MaxSize: &nothing}); r.Removed != 0 || !there(t, run, d) {
+	if r := gc(t, dir, cache.GCOptions{MaxSize: &nothing}); r.Removed != 0 || !there(t, run, d) {
 		t.Errorf("beside the build: %+v", r)
 	}
 	if err := run.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if r := gc(t, dir, bundle.GCOptions{MaxSize: &nothing}); r.Removed != 1 {
+	if r := gc(t, dir, cache.GCOptions{MaxSize: &nothing}); r.Removed != 1 {
 		t.Errorf("after the build: %+v", r)
 	}
 }
@@ -419,7 +421,7 @@ func TestGCBesideABuildOfTheFuture(t *testing.T) {
 func TestGCCountsWhatItRemoves(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	c := openCache(t, dir)
+	c := bundletest.OpenCache(t, dir)
 	blob(t, c, 1, 1000)
 	blob(t, c, 2, 1000)
 	if err := c.Close(); err != nil {
@@ -427,7 +429,7 @@ func TestGCCountsWhatItRemoves(t *testing.T) {
 	}
 	ago(t, dir, time.Hour)
 	nothing, freed := int64(0), int64(0)
-	r := gc(t, dir, bundle.GCOptions{MaxSize: &nothing, Removed: func(f bundle.CacheFile) {
+	r := gc(t, dir, cache.GCOptions{MaxSize: &nothing, Removed: func(f cache.File) {
 		freed += f.Disk
 		blobs, _ := entries(t, dir)
 		for _, path := range blobs {

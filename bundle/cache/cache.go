@@ -1,4 +1,6 @@
-package bundle
+// Package cache keeps blobs in a directory by digest, in the frames of bundles, so that each is downloaded and compressed once.
+// use.go describes the directory.
+package cache
 
 import (
 	"context"
@@ -20,17 +22,18 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kkbundle/kkbundle/bundle/format"
+	"github.com/kkbundle/kkbundle/internal/disk"
 )
 
-// cacheVersion changes with the file format, so that an older cache is never misread.
-const cacheVersion = "kkbundle cache 1\n"
+// version changes with the file format, so that an older cache is never misread.
+const version = "kkbundle cache 1\n"
 
 // A Cache keeps blobs in a directory by digest, compressed in the same frames as in bundles. A blob is whole or absent.
 // Several processes may use one directory at a time, and a Cache is safe for concurrent use. A blob that only another
 // level has, or another version, is compressed again when a bundle takes it; then both entries take space. While a Cache
 // is open, no GC removes a blob it was asked for.
 type Cache struct {
-	cacheUse
+	usage
 	dir    string   // of this encoder
 	others []string // directories of other encoders when the cache was opened
 	parts  string   // of unfinished blobs
@@ -39,15 +42,15 @@ type Cache struct {
 	slots  chan struct{}          // one per full piece that is not on disk yet: bounds memory over all writers
 	pieces sync.Pool              // *[]byte with room for one piece
 	frames sync.Pool              // *[]byte with room for one frame
-	places atomic.Pointer[places] // while a bundle is written to which blobs come
+	places atomic.Pointer[Places] // set by PlaceIn
 }
 
-// OpenCache opens the cache in dir for blobs compressed at level and creates the directory if needed. It uses one
+// Open opens the cache in dir for blobs compressed at level and creates the directory if needed. It uses one
 // compressor per processor, but fewer if memory would exceed its bound (level.jobs). Besides one piece per writer, at
 // most 2 pieces more than that are in memory.
 //
 // Close ends the use of the cache. A process that exits without Close does no harm.
-func OpenCache(dir string, level Level) (*Cache, error) {
+func Open(dir string, level format.Level) (*Cache, error) {
 	c, err := newCache(dir, level)
 	if err != nil {
 		return nil, err
@@ -58,7 +61,7 @@ func OpenCache(dir string, level Level) (*Cache, error) {
 	return c, nil
 }
 
-func newCache(dir string, level Level) (*Cache, error) {
+func newCache(dir string, level format.Level) (*Cache, error) {
 	jobs := level.Jobs()
 	enc, err := format.NewEncoder(level, jobs)
 	if err != nil {
@@ -77,7 +80,7 @@ func newCache(dir string, level Level) (*Cache, error) {
 
 // encoderDir returns the directory name for the entries of an encoder.
 func encoderDir(id string) string {
-	sum := sha256.Sum256([]byte(cacheVersion + id))
+	sum := sha256.Sum256([]byte(version + id))
 	return hex.EncodeToString(sum[:8])
 }
 
@@ -89,7 +92,7 @@ func (c *Cache) prepare() error {
 	if err := c.locked(unix.LOCK_SH, c.makeDirs); err != nil { // GC removes directories without users
 		return err
 	}
-	if err := errors.Join(c.nameEncoder(), sweep(c.parts, c.abandoned)); err != nil {
+	if err := errors.Join(c.nameEncoder(), disk.Sweep(c.parts, c.abandoned)); err != nil {
 		return err
 	}
 	var err error
@@ -147,16 +150,16 @@ func (c *Cache) Stat(_ context.Context, d digest.Digest) (size int64, ok bool, e
 	}
 	e, err := c.entry(s)
 	if err != nil {
-		var damaged *CacheError
+		var damaged *EntryError
 		if errors.Is(err, fs.ErrNotExist) || errors.As(err, &damaged) {
 			return 0, false, nil
 		}
 		return 0, false, err
 	}
-	return e.size, true, e.close()
+	return e.size, true, e.Close()
 }
 
-// Open streams a blob. For a damaged entry a Read fails with a *CacheError, at the latest the last Read.
+// Open streams a blob. For a damaged entry a Read fails with an *EntryError, at the latest the last Read.
 func (c *Cache) Open(ctx context.Context, d digest.Digest) (io.ReadCloser, error) {
 	s, err := format.ParseDigest(d)
 	if err != nil {
@@ -169,9 +172,9 @@ func (c *Cache) Open(ctx context.Context, d digest.Digest) (io.ReadCloser, error
 	return e.stream(ctx, c.dec), nil
 }
 
-// read returns a whole blob of at most max bytes.
-func (c *Cache) read(ctx context.Context, s format.Sum, max int64) ([]byte, error) {
-	r, err := c.Open(ctx, s.Digest())
+// ReadBlob returns a whole blob of at most max bytes.
+func (c *Cache) ReadBlob(ctx context.Context, d digest.Digest, max int64) ([]byte, error) {
+	r, err := c.Open(ctx, d)
 	if err != nil {
 		return nil, err
 	}
@@ -180,7 +183,7 @@ func (c *Cache) read(ctx context.Context, s format.Sum, max int64) ([]byte, erro
 		return nil, err
 	}
 	if int64(len(b)) > max {
-		return nil, fmt.Errorf("blob %s has more than %d bytes", s.Digest(), max)
+		return nil, fmt.Errorf("blob %s has more than %d bytes", d, max)
 	}
 	return b, nil
 }
@@ -195,65 +198,13 @@ func (c *Cache) Drop(d digest.Digest) error {
 }
 
 // DropDamaged removes the damaged file, unless another writer replaced it meanwhile.
-func (*Cache) DropDamaged(damaged *CacheError) error { return damaged.drop() }
+func (*Cache) DropDamaged(damaged *EntryError) error { return damaged.drop() }
 
 // ownSuffix marks parts that nobody resumes: those of a second writer under a key in use.
 const ownSuffix = ".own"
 
 // partLife is how long an incomplete blob is kept so that a later run can resume it.
 const partLife = 30 * 24 * time.Hour
-
-// sweep removes the abandoned files in dir that no running process has locked.
-func sweep(dir string, abandoned func(fs.FileInfo) bool) error {
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return err
-	}
-	for _, entry := range entries {
-		info, err := entry.Info()
-		if err != nil || !info.Mode().IsRegular() || !abandoned(info) {
-			continue // already removed
-		}
-		f, err := os.OpenFile(filepath.Join(dir, info.Name()), os.O_RDWR|unix.O_NOFOLLOW, 0)
-		if err != nil {
-			continue // another process removed it first, or its owner is not us
-		}
-		if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
-			err = os.Remove(f.Name())
-		}
-		if err := errors.Join(err, f.Close()); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-	}
-	return nil
-}
-
-// createLocked calls create, which makes a file under a new name, until it has locked one. A sweep of another writer
-// may remove the file between creation and lock.
-func createLocked(create func() (*os.File, error)) (*os.File, error) {
-	for {
-		f, err := create()
-		if err != nil {
-			return nil, err
-		}
-		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if err != nil && !errors.Is(err, unix.EWOULDBLOCK) {
-			return nil, errors.Join(fmt.Errorf("lock %s: %w", f.Name(), err), f.Close(), os.Remove(f.Name()))
-		}
-		if err == nil {
-			there, err := isAt(f, f.Name())
-			if err != nil {
-				return nil, errors.Join(err, f.Close())
-			}
-			if there {
-				return f, nil
-			}
-		}
-		if err := f.Close(); err != nil {
-			return nil, err
-		}
-	}
-}
 
 // lockPart opens the part file of a key and locks it against other writers in any process. If the file is in use
 // already, the writer gets a file of its own.
@@ -274,7 +225,7 @@ func (c *Cache) lockPart(key string) (*os.File, error) {
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("lock %s: %w", name, err), f.Close())
 		}
-		same, err := isAt(f, name)
+		same, err := disk.IsAt(f, name)
 		if err != nil {
 			return nil, errors.Join(err, f.Close())
 		}
@@ -299,37 +250,7 @@ func partName(key string) string {
 }
 
 func (c *Cache) ownPart() (*os.File, error) {
-	return createLocked(func() (*os.File, error) { return os.CreateTemp(c.parts, "*"+ownSuffix) })
-}
-
-// isAt reports whether name still leads to f.
-func isAt(f *os.File, name string) (bool, error) {
-	mine, err := f.Stat()
-	if err != nil {
-		return false, err
-	}
-	there, err := os.Lstat(name)
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
-	}
-	if err != nil {
-		return false, err
-	}
-	return os.SameFile(mine, there), nil
+	return disk.CreateLocked(func() (*os.File, error) { return os.CreateTemp(c.parts, "*"+ownSuffix) })
 }
 
 func isOwn(name string) bool { return strings.HasSuffix(name, ownSuffix) }
-
-// ReadBlob returns a blob of at most the given number of bytes.
-func (c *Cache) ReadBlob(ctx context.Context, d digest.Digest, most int64) (data []byte, err error) {
-	r, err := c.Open(ctx, d)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, r.Close()) }()
-	data, err = io.ReadAll(io.LimitReader(r, most+1))
-	if err == nil && int64(len(data)) > most {
-		err = fmt.Errorf("blob %s has more than %d bytes", d, most)
-	}
-	return data, err
-}

@@ -1,4 +1,4 @@
-package bundle_test
+package cache_test
 
 import (
 	"bytes"
@@ -21,20 +21,12 @@ import (
 
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/bundle/bundletest"
+	"github.com/kkbundle/kkbundle/bundle/cache"
 )
 
 const frameSize = 4 << 20
 
-func openCache(t testing.TB, dir string) *bundle.Cache {
-	t.Helper()
-	c, err := bundle.OpenCache(dir, bundle.LevelFast)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c
-}
-
-func begin(t testing.TB, c *bundle.Cache, key string) (bundle.BlobWriter, int64) {
+func begin(t testing.TB, c *cache.Cache, key string) (cache.BlobWriter, int64) {
 	t.Helper()
 	w, off, err := c.Begin(t.Context(), key)
 	if err != nil {
@@ -56,7 +48,7 @@ func write(t testing.TB, w io.Writer, b []byte) {
 }
 
 // cached reads a blob back.
-func cached(t testing.TB, c *bundle.Cache, d digest.Digest) ([]byte, error) {
+func cached(t testing.TB, c *cache.Cache, d digest.Digest) ([]byte, error) {
 	t.Helper()
 	r, err := c.Open(t.Context(), d)
 	if err != nil {
@@ -90,9 +82,9 @@ func entries(t testing.TB, dir string) (blobs, parts []string) {
 func TestCacheRoundTrip(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	c := openCache(t, dir)
+	c := bundletest.OpenCache(t, dir)
 	for _, n := range []int{0, 1, 64 << 10, 64<<10 + 1, frameSize - 1, frameSize, frameSize + 1, 3*frameSize + 5} {
-		for name, content := range map[string][]byte{"random": randomBytes(int64(n), n), "text": text(int64(n), n)} {
+		for name, content := range map[string][]byte{"random": bundletest.Random(int64(n), n), "text": bundletest.Text(int64(n), n)} {
 			d := digest.FromBytes(content)
 			w, off := begin(t, c, fmt.Sprint(name, n))
 			if off != 0 {
@@ -107,7 +99,7 @@ func TestCacheRoundTrip(t *testing.T) {
 			if err != nil || got.Digest != d || got.Size != int64(n) {
 				t.Fatalf("%s %d: commit: %v, %v", name, n, got, err)
 			}
-			size, ok, err := openCache(t, dir).Stat(t.Context(), d)
+			size, ok, err := bundletest.OpenCache(t, dir).Stat(t.Context(), d)
 			if size != int64(n) || !ok || err != nil {
 				t.Errorf("%s %d: stat: %d, %v, %v", name, n, size, ok, err)
 			}
@@ -129,7 +121,7 @@ func TestCacheRoundTrip(t *testing.T) {
 
 func TestCacheCommitMismatch(t *testing.T) {
 	t.Parallel()
-	content := text(1, 2*frameSize)
+	content := bundletest.Text(1, 2*frameSize)
 	right, other := digest.FromBytes(content), digest.FromString("other")
 	for _, tt := range []struct {
 		name   string
@@ -143,11 +135,11 @@ func TestCacheCommitMismatch(t *testing.T) {
 		{"too short", 3 * frameSize, right, 2 * frameSize},
 	} {
 		dir := t.TempDir()
-		c := openCache(t, dir)
+		c := bundletest.OpenCache(t, dir)
 		w, _ := begin(t, c, "key")
 		write(t, w, content)
 		_, err := w.Commit(t.Context(), tt.size, tt.want)
-		var mismatch *bundle.MismatchError
+		var mismatch *cache.MismatchError
 		if !errors.As(err, &mismatch) || mismatch.Got != right || mismatch.GotSize != int64(len(content)) {
 			t.Errorf("%s: got %v, want a MismatchError", tt.name, err)
 		}
@@ -162,7 +154,7 @@ func TestCacheCommitMismatch(t *testing.T) {
 
 func TestCacheResume(t *testing.T) {
 	t.Parallel()
-	content := append(text(1, 3*frameSize), randomBytes(2, frameSize+100)...)
+	content := append(bundletest.Text(1, 3*frameSize), bundletest.Random(2, frameSize+100)...)
 	for _, tt := range []struct {
 		name   string
 		damage func(part []byte) []byte
@@ -178,7 +170,7 @@ func TestCacheResume(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
-			c := openCache(t, dir)
+			c := bundletest.OpenCache(t, dir)
 			w, _ := begin(t, c, "key")
 			write(t, w, content[:4*frameSize+50])
 			if err := w.Close(); err != nil {
@@ -195,7 +187,7 @@ func TestCacheResume(t *testing.T) {
 			if err := os.WriteFile(parts[0], tt.damage(part), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			w, off := begin(t, openCache(t, dir), "key")
+			w, off := begin(t, bundletest.OpenCache(t, dir), "key")
 			if off != tt.want {
 				t.Fatalf("continues at %d, want %d", off, tt.want)
 			}
@@ -212,13 +204,13 @@ func TestCacheResume(t *testing.T) {
 
 func TestCacheReset(t *testing.T) {
 	t.Parallel()
-	c := openCache(t, t.TempDir())
+	c := bundletest.OpenCache(t, t.TempDir())
 	w, _ := begin(t, c, "key")
-	write(t, w, text(1, 2*frameSize+5))
+	write(t, w, bundletest.Text(1, 2*frameSize+5))
 	if err := w.Reset(); err != nil {
 		t.Fatal(err)
 	}
-	content := text(2, frameSize+7)
+	content := bundletest.Text(2, frameSize+7)
 	write(t, w, content)
 	if _, err := w.Commit(t.Context(), -1, digest.FromBytes(content)); err != nil {
 		t.Fatal(err)
@@ -233,9 +225,9 @@ func TestCacheReset(t *testing.T) {
 
 func TestCacheCancelledCommitKeepsThePart(t *testing.T) {
 	t.Parallel()
-	c := openCache(t, t.TempDir())
+	c := bundletest.OpenCache(t, t.TempDir())
 	w, _ := begin(t, c, "key")
-	write(t, w, text(1, frameSize+5))
+	write(t, w, bundletest.Text(1, frameSize+5))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := w.Commit(ctx, -1, ""); !errors.Is(err, context.Canceled) {
@@ -249,9 +241,9 @@ func TestCacheCancelledCommitKeepsThePart(t *testing.T) {
 // TestCacheDamage flips a bit at many places of an entry: reading must fail with the entry's name or not be possible.
 func TestCacheDamage(t *testing.T) {
 	t.Parallel()
-	for name, content := range map[string][]byte{"small": text(1, 1000), "stored": randomBytes(1, 70_000), "compressed": text(2, 90_000)} {
+	for name, content := range map[string][]byte{"small": bundletest.Text(1, 1000), "stored": bundletest.Random(1, 70_000), "compressed": bundletest.Text(2, 90_000)} {
 		dir := t.TempDir()
-		c := openCache(t, dir)
+		c := bundletest.OpenCache(t, dir)
 		w, _ := begin(t, c, "key")
 		write(t, w, content)
 		d, err := w.Commit(t.Context(), -1, "")
@@ -270,9 +262,9 @@ func TestCacheDamage(t *testing.T) {
 				t.Fatal(err)
 			}
 			_, err := cached(t, c, d.Digest)
-			var damaged *bundle.CacheError
+			var damaged *cache.EntryError
 			if !errors.As(err, &damaged) || damaged.Digest != d.Digest {
-				t.Errorf("%s, byte %d from the end: got %v, want a CacheError", name, i, err)
+				t.Errorf("%s, byte %d from the end: got %v, want an EntryError", name, i, err)
 			}
 		}
 		for _, n := range []int{0, 1, len(good) / 2, len(good) - 1} {
@@ -299,14 +291,14 @@ func TestCacheDamage(t *testing.T) {
 func TestCreateFindsCacheDamage(t *testing.T) {
 	t.Parallel()
 	b := bundletest.NewBuilder(t) // the shared cache stays as it is
-	fill(t, b)
-	content := text(12, 2*frameSize+77)
+	content := bundletest.Text(12, 2*frameSize+77)
+	b.File("https://files.example/text", "t", nil, content)
 	d := digest.FromBytes(content)
 	path := damageEntry(t, b.Cache, d)
 	_, err := bundle.Create(t.Context(), filepath.Join(t.TempDir(), "x.kkb"), b.Cache, b.Index, bundle.WriteOptions{})
-	var damaged *bundle.CacheError
+	var damaged *cache.EntryError
 	if !errors.As(err, &damaged) || damaged.Digest != d {
-		t.Fatalf("got %v, want a CacheError", err)
+		t.Fatalf("got %v, want an EntryError", err)
 	}
 	if err := b.Cache.Drop(damaged.Digest); err != nil {
 		t.Fatal(err)
@@ -321,7 +313,7 @@ func TestCreateFindsCacheDamage(t *testing.T) {
 }
 
 // damageEntry flips a bit in the middle of an entry's frames and returns its path.
-func damageEntry(t *testing.T, c *bundle.Cache, d digest.Digest) string {
+func damageEntry(t *testing.T, c *cache.Cache, d digest.Digest) string {
 	t.Helper()
 	r, err := c.Open(t.Context(), d)
 	if err != nil {
@@ -329,7 +321,7 @@ func damageEntry(t *testing.T, c *bundle.Cache, d digest.Digest) string {
 	}
 	defer r.Close()
 	var path string
-	blobs, _ := entries(t, bundle.DirOf(c))
+	blobs, _ := entries(t, cache.DirOf(c))
 	for _, name := range blobs {
 		if filepath.Base(name) == d.Encoded() {
 			path = name
@@ -349,8 +341,8 @@ func damageEntry(t *testing.T, c *bundle.Cache, d digest.Digest) string {
 func TestCacheConcurrentWriters(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	caches := []*bundle.Cache{openCache(t, dir), openCache(t, dir)}
-	content := append(text(1, 2*frameSize), randomBytes(1, 1000)...)
+	caches := []*cache.Cache{bundletest.OpenCache(t, dir), bundletest.OpenCache(t, dir)}
+	content := append(bundletest.Text(1, 2*frameSize), bundletest.Random(1, 1000)...)
 	var group sync.WaitGroup
 	for i := range 6 {
 		group.Go(func() {
@@ -380,10 +372,10 @@ func TestCacheConcurrentWriters(t *testing.T) {
 func TestCacheAbandonedPart(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	c := openCache(t, dir)
+	c := bundletest.OpenCache(t, dir)
 	for _, key := range []string{"new", "old"} {
 		w, _ := begin(t, c, key)
-		write(t, w, randomBytes(1, frameSize))
+		write(t, w, bundletest.Random(1, frameSize))
 		if err := w.Close(); err != nil {
 			t.Fatal(err)
 		}
@@ -398,7 +390,7 @@ func TestCacheAbandonedPart(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	c = openCache(t, dir)
+	c = bundletest.OpenCache(t, dir)
 	if _, parts := entries(t, dir); len(parts) != 2 {
 		t.Errorf("left %v, want two", parts)
 	}
@@ -413,10 +405,10 @@ func TestCacheAbandonedPart(t *testing.T) {
 // TestCacheKilledWriter kills a real process in the middle of writing; the next one continues with what it left. Content
 // that does not compress has frames of a size that is known here: one more byte than the first frame says that it is whole.
 func TestCacheKilledWriter(t *testing.T) {
-	content := randomBytes(1, 3*frameSize+1000)
+	content := bundletest.Random(1, 3*frameSize+1000)
 	if dir := os.Getenv("KKBUNDLE_TEST_CACHE"); dir != "" {
-		w, _ := begin(t, openCache(t, dir), "key")
-		second, _ := begin(t, openCache(t, dir), "key")
+		w, _ := begin(t, bundletest.OpenCache(t, dir), "key")
+		second, _ := begin(t, bundletest.OpenCache(t, dir), "key")
 		write(t, second, content)
 		write(t, w, content)
 		untilKilled(t)
@@ -439,7 +431,7 @@ func TestCacheKilledWriter(t *testing.T) {
 	if err := cmd.Wait(); err == nil {
 		t.Fatal("the writer ended by itself")
 	}
-	w, off := begin(t, openCache(t, dir), "key")
+	w, off := begin(t, bundletest.OpenCache(t, dir), "key")
 	if off == 0 || off%frameSize != 0 {
 		t.Errorf("continues at %d", off)
 	}

@@ -1,4 +1,4 @@
-package bundle
+package cache
 
 import (
 	"cmp"
@@ -32,9 +32,9 @@ func appendTrailer(b []byte, size int64, frames int) []byte {
 	return append(b, entryMagic...)
 }
 
-// A cacheEntry is an open file of the cache whose table and trailer agree with its length.
-type cacheEntry struct {
-	cacheSite
+// A entry is an open file of the cache whose table and trailer agree with its length.
+type entry struct {
+	site
 	sum   format.Sum
 	f     *os.File
 	info  fs.FileInfo
@@ -44,21 +44,31 @@ type cacheEntry struct {
 	tail  []byte // table and trailer, as in the file
 }
 
-func (e *cacheEntry) close() error { return e.f.Close() }
+// Close implements format.Frames.
+func (e *entry) Close() error { return e.f.Close() }
 
-func (e *cacheEntry) frames() int { return len(e.table) / format.SeekEntry }
+// BlobSize implements format.Frames.
+func (e *entry) BlobSize() int64 { return e.size }
 
-func (e *cacheEntry) frame(i int) format.FrameInfo {
+// Len implements format.Frames.
+func (e *entry) Len() int64 { return e.data }
+
+// SeekEntries implements format.Frames.
+func (e *entry) SeekEntries() []byte { return e.table }
+
+func (e *entry) frames() int { return len(e.table) / format.SeekEntry }
+
+func (e *entry) frame(i int) format.FrameInfo {
 	return format.ParseEntry(e.table[i*format.SeekEntry:])
 }
 
-func (e *cacheEntry) damaged(format string, args ...any) error {
-	return &CacheError{Digest: e.sum.Digest(), Path: e.path, Reason: fmt.Sprintf(format, args...), site: e.cacheSite, file: e.info}
+func (e *entry) damaged(format string, args ...any) error {
+	return &EntryError{Digest: e.sum.Digest(), Path: e.path, Reason: fmt.Sprintf(format, args...), site: e.site, file: e.info}
 }
 
-// readAt fails with a *CacheError. The file existed and had the right length, so the disk failed or another program
+// readAt fails with a *EntryError. The file existed and had the right length, so the disk failed or another program
 // wrote to the file; the remedy is to fetch the blob again.
-func (e *cacheEntry) readAt(b []byte, off int64) error {
+func (e *entry) readAt(b []byte, off int64) error {
 	if _, err := e.f.ReadAt(b, off); err != nil {
 		return e.damaged("cannot be read: %v", withoutPath(err))
 	}
@@ -74,7 +84,7 @@ func withoutPath(err error) error {
 }
 
 // entry opens a blob's file and records the use. If this cache's encoder has none, it is that of another encoder.
-func (c *Cache) entry(s format.Sum) (*cacheEntry, error) {
+func (c *Cache) entry(s format.Sum) (*entry, error) {
 	e, err := c.entryIn(c.dir, s, c.enc.FrameSize)
 	for _, dir := range c.others {
 		if !errors.Is(err, fs.ErrNotExist) {
@@ -86,24 +96,24 @@ func (c *Cache) entry(s format.Sum) (*cacheEntry, error) {
 }
 
 // isOwn reports whether this cache's encoder made an entry. Small blobs are the same for all encoders.
-func (c *Cache) isOwn(e *cacheEntry) bool { return e.path == c.path(e.sum) || e.frames() == 0 }
+func (c *Cache) isOwn(e *entry) bool { return e.path == c.path(e.sum) || e.frames() == 0 }
 
 // entryIn opens a blob's file of one encoder and records the use.
-func (c *Cache) entryIn(dir string, s format.Sum, frameSize int) (*cacheEntry, error) {
-	e, err := openEntry(cacheSite{c.root, entryPath(dir, s)}, s, frameSize)
+func (c *Cache) entryIn(dir string, s format.Sum, frameSize int) (*entry, error) {
+	e, err := openEntry(site{c.root, entryPath(dir, s)}, s, frameSize)
 	if err != nil {
 		return nil, err
 	}
 	if err := c.use(e); err != nil {
-		return nil, errors.Join(err, e.close())
+		return nil, errors.Join(err, e.Close())
 	}
 	return e, nil
 }
 
 // openEntry opens an entry of an encoder with that frame size; 0 is unknown. Every problem except a missing file is a
-// *CacheError.
-func openEntry(site cacheSite, s format.Sum, frameSize int) (*cacheEntry, error) {
-	e := &cacheEntry{cacheSite: site, sum: s}
+// *EntryError.
+func openEntry(site site, s format.Sum, frameSize int) (*entry, error) {
+	e := &entry{site: site, sum: s}
 	var err error
 	// Without O_NONBLOCK, opening a pipe in place of the file would block for ever.
 	if e.f, err = os.OpenFile(site.path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0); err != nil {
@@ -120,7 +130,7 @@ func openEntry(site cacheSite, s format.Sum, frameSize int) (*cacheEntry, error)
 	return e, nil
 }
 
-func (e *cacheEntry) load(frameSize int) error {
+func (e *entry) load(frameSize int) error {
 	var err error
 	if e.info, err = e.f.Stat(); err != nil {
 		return err
@@ -151,7 +161,7 @@ func (e *cacheEntry) load(frameSize int) error {
 }
 
 // check compares the table with the sizes.
-func (e *cacheEntry) check(frameSize int) error {
+func (e *entry) check(frameSize int) error {
 	if frameSize == 0 {
 		frameSize = int(e.frameSizeOf())
 		if frameSize < format.MinFrameSize || frameSize > format.MaxFrameSize {
@@ -178,9 +188,9 @@ func (e *cacheEntry) check(frameSize int) error {
 	return nil
 }
 
-// copyTo copies the frames, or the small blob, to w and checks the checksum of the whole file. It writes one half of
+// CopyTo copies the frames, or the small blob, to w and checks the checksum of the whole file. It writes one half of
 // buf while it reads into the other.
-func (e *cacheEntry) copyTo(ctx context.Context, w io.Writer, buf []byte) error {
+func (e *entry) CopyTo(ctx context.Context, w io.Writer, buf []byte) error {
 	inner, stop := context.WithCancel(ctx)
 	full, empty := make(chan []byte), make(chan []byte, 2)
 	half := len(buf) / 2
@@ -203,7 +213,7 @@ func (e *cacheEntry) copyTo(ctx context.Context, w io.Writer, buf []byte) error 
 }
 
 // readTo reads the file into buffers from empty, checks it, and sends the buffers to full.
-func (e *cacheEntry) readTo(ctx context.Context, full chan<- []byte, empty <-chan []byte) error {
+func (e *entry) readTo(ctx context.Context, full chan<- []byte, empty <-chan []byte) error {
 	crc := uint32(0)
 	for at := int64(0); at < e.data; {
 		var buf []byte
@@ -228,7 +238,7 @@ func (e *cacheEntry) readTo(ctx context.Context, full chan<- []byte, empty <-cha
 }
 
 // checkSum completes the checksum of the data with table and trailer and compares it.
-func (e *cacheEntry) checkSum(crc uint32) error {
+func (e *entry) checkSum(crc uint32) error {
 	end := len(e.tail) - 4
 	crc = crc32.Update(crc, castagnoli(), e.tail[:end])
 	if crc != binary.LittleEndian.Uint32(e.tail[end:]) {
@@ -238,14 +248,14 @@ func (e *cacheEntry) checkSum(crc uint32) error {
 }
 
 // stream decodes the entry piece by piece, and closes it at the end.
-func (e *cacheEntry) stream(ctx context.Context, dec *zstd.Decoder) io.ReadCloser {
+func (e *entry) stream(ctx context.Context, dec *zstd.Decoder) io.ReadCloser {
 	r := e.content(ctx, dec)
-	r.close = e.close
+	r.End = e.Close
 	return r
 }
 
 // content decodes the entry piece by piece. The entry stays open.
-func (e *cacheEntry) content(ctx context.Context, dec *zstd.Decoder) *pieceReader {
+func (e *entry) content(ctx context.Context, dec *zstd.Decoder) *format.PieceReader {
 	var crc uint32
 	var at int64
 	i := 0
@@ -285,56 +295,23 @@ func (e *cacheEntry) content(ctx context.Context, dec *zstd.Decoder) *pieceReade
 		}
 		return out, nil
 	}
-	return &pieceReader{load: load}
+	return &format.PieceReader{Load: load}
 }
 
-// A pieceReader turns a function that returns one piece after the other, then io.EOF, into a stream.
-type pieceReader struct {
-	load  func() ([]byte, error)
-	close func() error
-	rest  []byte
-	err   error // the first error; repeated by later reads
+// Section returns the frames where they can be read at any time.
+func (e *entry) Section() *io.SectionReader {
+	return io.NewSectionReader(namedFile(e.path), 0, e.data)
 }
 
-func (r *pieceReader) Read(p []byte) (int, error) {
-	for len(r.rest) == 0 && r.err == nil {
-		r.rest, r.err = r.load()
-	}
-	if len(r.rest) == 0 {
-		return 0, r.err
-	}
-	n := copy(p, r.rest)
-	r.rest = r.rest[n:]
-	return n, nil
-}
+// A namedFile is opened for each read, so that thousands of them need no descriptors.
+type namedFile string
 
-// WriteTo implements io.WriterTo, so that io.Copy needs no buffer of its own.
-func (r *pieceReader) WriteTo(w io.Writer) (total int64, err error) {
-	for {
-		for len(r.rest) == 0 && r.err == nil {
-			r.rest, r.err = r.load()
-		}
-		if len(r.rest) == 0 {
-			if errors.Is(r.err, io.EOF) {
-				return total, nil
-			}
-			return total, r.err
-		}
-		n, err := w.Write(r.rest)
-		r.rest, total = r.rest[n:], total+int64(n)
-		if err != nil {
-			return total, err
-		}
+// ReadAt reads from the file of that name.
+func (n namedFile) ReadAt(b []byte, off int64) (int, error) {
+	f, err := os.Open(string(n))
+	if err != nil {
+		return 0, err
 	}
-}
-
-// Close ends the stream; a second call does nothing.
-func (r *pieceReader) Close() error {
-	r.rest, r.err = nil, os.ErrClosed
-	if r.close == nil {
-		return nil
-	}
-	end := r.close
-	r.close = nil
-	return end()
+	defer f.Close()
+	return f.ReadAt(b, off)
 }

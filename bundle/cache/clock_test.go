@@ -1,11 +1,12 @@
-package bundle_test
+package cache_test
 
 import (
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/bundletest"
+	"github.com/kkbundle/kkbundle/bundle/cache"
 )
 
 // TestCacheWithAClockBehindItsFileSystem checks that a use that begins now protects an entry although the machine's
@@ -13,7 +14,7 @@ import (
 func TestCacheWithAClockBehindItsFileSystem(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	old := openCache(t, dir)
+	old := bundletest.OpenCache(t, dir)
 	asked, idle := blob(t, old, 1, 1000), blob(t, old, 2, 1000)
 	if err := old.Close(); err != nil {
 		t.Fatal(err)
@@ -23,12 +24,12 @@ func TestCacheWithAClockBehindItsFileSystem(t *testing.T) {
 		if time.Now().Year() != 2000 {
 			t.Fatal("the bubble's clock is not behind")
 		}
-		run := openCache(t, dir)
+		run := bundletest.OpenCache(t, dir)
 		if _, ok, err := run.Stat(t.Context(), asked); !ok || err != nil {
 			t.Fatal(ok, err)
 		}
 		nothing := int64(0)
-		gc(t, dir, bundle.GCOptions{MaxSize: &nothing})
+		gc(t, dir, cache.GCOptions{MaxSize: &nothing})
 		if !there(t, run, asked) {
 			t.Error("GC removed an entry of a running build")
 		}
@@ -45,10 +46,10 @@ func TestCacheWithAClockBehindItsFileSystem(t *testing.T) {
 func TestGCMeasuresAgesByTheFileSystemsClock(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	old := openCache(t, dir)
+	old := bundletest.OpenCache(t, dir)
 	d := blob(t, old, 1, 1000)
 	w, _ := begin(t, old, "unfinished")
-	write(t, w, randomBytes(2, frameSize+1))
+	write(t, w, bundletest.Random(2, frameSize+1))
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -58,8 +59,8 @@ func TestGCMeasuresAgesByTheFileSystemsClock(t *testing.T) {
 	ago(t, dir, 60*24*time.Hour)
 	synctest.Test(t, func(t *testing.T) {
 		day := 24 * time.Hour
-		gc(t, dir, bundle.GCOptions{OlderThan: &day})
-		run := openCache(t, dir)
+		gc(t, dir, cache.GCOptions{OlderThan: &day})
+		run := bundletest.OpenCache(t, dir)
 		if there(t, run, d) {
 			t.Error("GC kept an entry unused for 60 days")
 		}

@@ -1,4 +1,4 @@
-package bundle
+package cache
 
 import (
 	"cmp"
@@ -19,40 +19,40 @@ import (
 	"github.com/kkbundle/kkbundle/bundle/format"
 )
 
-// VerifyCacheOptions configure a cache check. The zero value checks every blob's checksum and drops damaged blobs.
-type VerifyCacheOptions struct {
+// VerifyOptions configure a cache check. The zero value checks every blob's checksum and drops damaged blobs.
+type VerifyOptions struct {
 	Deep     bool // also decode every blob and compare its digest; takes as long as verifying a bundle of all blobs
 	DryRun   bool // keep damaged blobs
 	Progress func(done, total int64)
 }
 
-// A CacheReport is the result of a cache check.
-type CacheReport struct {
+// A Report is the result of a cache check.
+type Report struct {
 	Checked int           // blobs
 	Bytes   int64         // disk usage of the checked blobs
 	Skipped int           // blobs of other versions
-	Damaged []*CacheError // sorted by path
+	Damaged []*EntryError // sorted by path
 }
 
 // Verify reads every blob of this version's levels. Damaged blobs are dropped, so that the next build fetches them
 // again. Parts are not read, because resuming one checks it. The error says why the check could not be completed.
-func (d CacheDir) Verify(ctx context.Context, o VerifyCacheOptions) (CacheReport, error) {
+func (d Dir) Verify(ctx context.Context, o VerifyOptions) (Report, error) {
 	dec, err := format.NewDecoder(runtime.GOMAXPROCS(0))
 	if err != nil {
-		return CacheReport{}, err
+		return Report{}, err
 	}
 	if _, err := os.Stat(d.root); err == nil {
 		if err := checkOwn(d.root); err != nil {
-			return CacheReport{}, err
+			return Report{}, err
 		}
 	}
-	v := &cacheVerify{CacheDir: d, VerifyCacheOptions: o, dec: dec}
+	v := &verification{Dir: d, VerifyOptions: o, dec: dec}
 	if o.Progress != nil {
 		for f, err := range d.Files(ctx) {
 			if err != nil {
-				return CacheReport{}, err
+				return Report{}, err
 			}
-			if f.Kind == CacheBlob && f.Level != "" {
+			if f.Kind == Blob && f.Level != "" {
 				v.total += f.Disk
 			}
 		}
@@ -63,7 +63,7 @@ func (d CacheDir) Verify(ctx context.Context, o VerifyCacheOptions) (CacheReport
 		switch {
 		case err != nil:
 			return v.report, errors.Join(group.Wait(), err)
-		case f.Kind != CacheBlob:
+		case f.Kind != Blob:
 		case f.Level == "":
 			v.skip()
 		default:
@@ -73,34 +73,34 @@ func (d CacheDir) Verify(ctx context.Context, o VerifyCacheOptions) (CacheReport
 	if err := group.Wait(); err != nil {
 		return v.report, fmt.Errorf("verify the cache: %w", err)
 	}
-	slices.SortFunc(v.report.Damaged, func(a, b *CacheError) int { return cmp.Compare(a.Path, b.Path) })
+	slices.SortFunc(v.report.Damaged, func(a, b *EntryError) int { return cmp.Compare(a.Path, b.Path) })
 	return v.report, nil
 }
 
-// cacheVerify is the state of one Verify.
-type cacheVerify struct {
-	CacheDir
-	VerifyCacheOptions
+// verification is the state of one Verify.
+type verification struct {
+	Dir
+	VerifyOptions
 	dec     *zstd.Decoder
 	buffers sync.Pool
 	total   int64
 
 	mu     sync.Mutex
-	report CacheReport
+	report Report
 }
 
-func (v *cacheVerify) skip() {
+func (v *verification) skip() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.report.Skipped++
 }
 
-func (v *cacheVerify) check(ctx context.Context, f CacheFile) error {
+func (v *verification) check(ctx context.Context, f File) error {
 	err := v.read(ctx, f)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // removed meanwhile
 	}
-	var damaged *CacheError
+	var damaged *EntryError
 	if err != nil && !errors.As(err, &damaged) {
 		return err
 	}
@@ -123,7 +123,7 @@ func (v *cacheVerify) check(ctx context.Context, f CacheFile) error {
 }
 
 // read reads one blob: its frames to check the checksum or, for a deep check, also its content to compare the digest.
-func (v *cacheVerify) read(ctx context.Context, f CacheFile) error {
+func (v *verification) read(ctx context.Context, f File) error {
 	e, err := v.entry(f)
 	if err != nil {
 		return err
@@ -135,7 +135,7 @@ func (v *cacheVerify) read(ctx context.Context, f CacheFile) error {
 			*buf = make([]byte, 1<<20)
 		}
 		defer v.buffers.Put(buf)
-		return errors.Join(e.copyTo(ctx, io.Discard, *buf), e.close())
+		return errors.Join(e.CopyTo(ctx, io.Discard, *buf), e.Close())
 	}
 	h, r := sha256.New(), e.stream(ctx, v.dec)
 	_, err = io.Copy(h, r)

@@ -1,4 +1,4 @@
-package bundle
+package cache
 
 import (
 	"cmp"
@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"iter"
 	"os"
 	"path/filepath"
 	"slices"
@@ -30,7 +31,7 @@ type GCOptions struct {
 	// DryRun reports the files without removing them.
 	DryRun bool
 	// Removed is called for each removed file; may be nil.
-	Removed func(CacheFile)
+	Removed func(File)
 }
 
 // A GCResult is the result of a GC. Sizes are bytes of disk.
@@ -43,11 +44,11 @@ type GCResult struct {
 // GC removes files in this order: unusable ones (entries in an unknown format, abandoned parts, unknown files), those
 // older than allowed, and the least recently used until the rest is small enough. Files used by a running build and
 // parts being written stay. An error with one file does not stop the GC.
-func (d CacheDir) GC(ctx context.Context, o GCOptions) (GCResult, error) {
+func (d Dir) GC(ctx context.Context, o GCOptions) (GCResult, error) {
 	if _, err := os.Stat(d.root); errors.Is(err, fs.ErrNotExist) {
 		return GCResult{}, nil
 	}
-	g := &gc{cacheUse: cacheUse{root: d.root}, GCOptions: o}
+	g := &gc{usage: usage{root: d.root}, GCOptions: o}
 	if err := g.begin(); err != nil {
 		return GCResult{}, fmt.Errorf("clean the cache: %w", errors.Join(err, g.Close()))
 	}
@@ -60,7 +61,7 @@ func (d CacheDir) GC(ctx context.Context, o GCOptions) (GCResult, error) {
 
 // gc is the state of one GC, which itself counts as a use of the cache.
 type gc struct {
-	cacheUse
+	usage
 	GCOptions
 	bound  time.Time // files used since then are in use
 	rest   []candidate
@@ -69,7 +70,7 @@ type gc struct {
 }
 
 // A candidate is a file to remove if the cache is too large. There may be millions of them: the other fields of a
-// CacheFile follow from directory and digest.
+// File follow from directory and digest.
 type candidate struct {
 	dir   string // directory of the encoder
 	name  string // name of a part; "" for a blob
@@ -79,7 +80,7 @@ type candidate struct {
 	ahead bool // the last use lies in the future; it becomes now if the file stays
 }
 
-func (g *gc) run(ctx context.Context, d CacheDir) error {
+func (g *gc) run(ctx context.Context, d Dir) error {
 	var err error
 	if g.bound, _, err = g.running(); err != nil {
 		return err
@@ -100,9 +101,9 @@ func (g *gc) run(ctx context.Context, d CacheDir) error {
 }
 
 // look removes a file or, for now, counts it as kept.
-func (g *gc) look(f CacheFile) {
+func (g *gc) look(f File) {
 	useless := g.useless(f)
-	if g.Keep != nil && f.Kind == CacheBlob && !useless && g.Keep(f.Digest) {
+	if g.Keep != nil && f.Kind == Blob && !useless && g.Keep(f.Digest) {
 		g.keep(f.Disk)
 		return
 	}
@@ -120,7 +121,7 @@ func (g *gc) look(f CacheFile) {
 		return
 	}
 	c := candidate{sum: f.sum, ahead: ahead, used: f.Used.UnixNano(), disk: f.Disk, dir: filepath.Dir(filepath.Dir(f.Path))}
-	if f.Kind == CachePart {
+	if f.Kind == Part {
 		c.name = filepath.Base(f.Path)
 	} else {
 		c.dir = filepath.Dir(c.dir)
@@ -129,11 +130,11 @@ func (g *gc) look(f CacheFile) {
 }
 
 // useless reports whether no build of this version can use a file.
-func (g *gc) useless(f CacheFile) bool {
+func (g *gc) useless(f File) bool {
 	switch f.Kind {
-	case CacheBlob:
-		return f.Level == "" && !CacheDir{g.root}.readable(f)
-	case CachePart:
+	case Blob:
+		return f.Level == "" && !Dir{g.root}.readable(f)
+	case Part:
 		return f.Level == "" || isOwn(f.Path) || g.since.Sub(f.Used) > partLife
 	default:
 		return true
@@ -165,13 +166,13 @@ func (g *gc) shrink(ctx context.Context) {
 }
 
 // file returns the file of a candidate.
-func (c candidate) file() CacheFile {
-	f := CacheFile{Kind: CachePart, Path: filepath.Join(c.dir, partsDir, c.name), Disk: c.disk, Used: time.Unix(0, c.used), sum: c.sum}
+func (c candidate) file() File {
+	f := File{Kind: Part, Path: filepath.Join(c.dir, partsDir, c.name), Disk: c.disk, Used: time.Unix(0, c.used), sum: c.sum}
 	if c.name == "" {
 		h := c.sum.Hex()
-		f.Kind, f.Path = CacheBlob, filepath.Join(c.dir, blobsDir, h[:2], h)
+		f.Kind, f.Path = Blob, filepath.Join(c.dir, blobsDir, h[:2], h)
 	}
-	if f.Kind == CacheBlob || partSum(c.name) != nil {
+	if f.Kind == Blob || partSum(c.name) != nil {
 		f.Digest = c.sum.Digest()
 	}
 	return f
@@ -188,7 +189,7 @@ func (g *gc) correct(path string) {
 }
 
 // remove removes a file unless it is in use, and counts it.
-func (g *gc) remove(f CacheFile) {
+func (g *gc) remove(f File) {
 	gone, err := g.removed(f)
 	if errors.Is(err, fs.ErrNotExist) {
 		return // a build or another GC has removed it, or given it another name
@@ -212,7 +213,7 @@ func (g *gc) remove(f CacheFile) {
 
 // removed removes a file unless it is in use. A build that is about to use the file either records the use first, or
 // finds the file missing. The error is fs.ErrNotExist if the file is missing.
-func (g *gc) removed(f CacheFile) (gone bool, err error) {
+func (g *gc) removed(f File) (gone bool, err error) {
 	err = g.locked(unix.LOCK_EX, func() error {
 		info, err := os.Lstat(f.Path)
 		if err != nil {
@@ -221,7 +222,7 @@ func (g *gc) removed(f CacheFile) (gone bool, err error) {
 		if used := info.ModTime(); !used.Before(g.bound) && (g.bound.IsZero() || !g.ahead(used)) {
 			return nil
 		}
-		if info.Mode().IsRegular() && f.Kind == CachePart {
+		if info.Mode().IsRegular() && f.Kind == Part {
 			gone, err = g.removedPart(f.Path)
 			return err
 		}
@@ -255,7 +256,7 @@ func (g *gc) removedPart(path string) (gone bool, err error) {
 
 // prune removes empty directories of other versions while nobody uses the cache. A process that opens a cache first
 // registers its use and then creates its directories under the same lock.
-func (g *gc) prune(d CacheDir) error {
+func (g *gc) prune(d Dir) error {
 	return g.locked(unix.LOCK_EX, func() error {
 		if _, others, err := g.running(); err != nil || others {
 			return err
@@ -284,64 +285,40 @@ func empty(dir string) bool {
 	return err == nil
 }
 
-// Uses returns the digests of the given roots and of everything below them, as far as the cache holds the manifests at
-// any level. GC keeps the pins of a lock this way.
-func (d CacheDir) Uses(ctx context.Context, roots []digest.Digest) (map[digest.Digest]bool, error) {
+// Copies are the blobs of a cache's directory at any level.
+type Copies struct {
+	root     string
+	branches []branch
+	dec      *zstd.Decoder
+}
+
+// Copies returns the blobs that are there, whatever their level.
+func (d Dir) Copies() (Copies, error) {
 	branches, err := d.branches()
 	if err != nil {
-		return nil, err
+		return Copies{}, err
 	}
 	dec, err := format.NewDecoder(1)
-	if err != nil {
-		return nil, err
-	}
-	used := make(map[digest.Digest]bool)
-	var todo []child
-	for _, root := range roots {
-		s, err := format.ParseDigest(root)
-		if err != nil {
-			return nil, err
-		}
-		todo = append(todo, child{sum: s}) // the class does not matter here: read detects it
-	}
-	for len(todo) > 0 && ctx.Err() == nil {
-		c := todo[len(todo)-1]
-		todo = todo[:len(todo)-1]
-		if name := c.sum.Digest(); !used[name] {
-			used[name] = true
-			if c.class <= classManifest {
-				todo = append(todo, d.children(ctx, branches, c.sum, dec)...)
+	return Copies{root: d.root, branches: branches, dec: dec}, err
+}
+
+// Of yields every readable copy of a blob. It yields nothing if the blob has more than most bytes.
+func (c Copies) Of(ctx context.Context, s format.Sum, most int64) iter.Seq[[]byte] {
+	return func(yield func([]byte) bool) {
+		for _, b := range c.branches {
+			e, err := openEntry(site{c.root, entryPath(b.dir, s)}, s, b.frameSize)
+			if err != nil {
+				continue // not at this level
+			}
+			if e.size > most {
+				_ = e.Close() // opened for reading only
+				return
+			}
+			r := e.stream(ctx, c.dec)
+			data, err := io.ReadAll(r)
+			if errors.Join(err, r.Close()) == nil && !yield(data) {
+				return
 			}
 		}
 	}
-	return used, ctx.Err()
-}
-
-// children returns the references of a manifest or index; none if the cache lacks the blob or the blob is something
-// else.
-func (d CacheDir) children(ctx context.Context, branches []cacheBranch, s format.Sum, dec *zstd.Decoder) []child {
-	for _, b := range branches {
-		h := s.Hex()
-		e, err := openEntry(cacheSite{d.root, filepath.Join(b.dir, blobsDir, h[:2], h)}, s, b.frameSize)
-		if err != nil {
-			continue // not at this level
-		}
-		if e.size > maxManifest {
-			_ = e.close() // opened for reading only
-			return nil
-		}
-		r := e.stream(ctx, dec)
-		data, err := io.ReadAll(r)
-		if errors.Join(err, r.Close()) != nil {
-			continue
-		}
-		if children, err := parseChildren(data, classIndex); err == nil && len(children) > 0 {
-			return children
-		}
-		children, err := parseChildren(data, classManifest)
-		if err == nil {
-			return children
-		}
-	}
-	return nil
 }

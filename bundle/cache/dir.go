@@ -1,4 +1,4 @@
-package bundle
+package cache
 
 import (
 	"context"
@@ -20,26 +20,26 @@ import (
 	"github.com/kkbundle/kkbundle/bundle/format"
 )
 
-// A CacheDir is the directory shared by the Caches of all levels, for maintenance: list files, find damaged ones,
+// A Dir is the directory shared by the Caches of all levels, for maintenance: list files, find damaged ones,
 // remove unneeded ones. Builds may run at the same time.
-type CacheDir struct{ root string }
+type Dir struct{ root string }
 
-// NewCacheDir returns the cache in dir. A missing directory is an empty cache.
-func NewCacheDir(dir string) CacheDir { return CacheDir{dir} }
+// At returns the cache in dir. A missing directory is an empty cache.
+func At(dir string) Dir { return Dir{dir} }
 
-// A CacheKind is the kind of a file in a cache's directory.
-type CacheKind string
+// A Kind is the kind of a file in a cache's directory.
+type Kind string
 
 // The kinds of files.
 const (
-	CacheBlob  CacheKind = "blob"  // a whole blob
-	CachePart  CacheKind = "part"  // an incomplete blob
-	CacheOther CacheKind = "other" // neither: of unknown purpose
+	Blob  Kind = "blob"  // a whole blob
+	Part  Kind = "part"  // an incomplete blob
+	Other Kind = "other" // neither: of unknown purpose
 )
 
-// A CacheFile is a file in a cache's directory.
-type CacheFile struct {
-	Kind    CacheKind
+// A File is a file in a cache's directory.
+type File struct {
+	Kind    Kind
 	Path    string
 	Digest  digest.Digest // digest of a blob, or of a part if known; else ""
 	Level   string        // compression level; "" if no level of this version has the encoder
@@ -51,15 +51,15 @@ type CacheFile struct {
 	frameSize int // 0 if unknown
 }
 
-// A cacheBranch is the directory of one encoder.
-type cacheBranch struct {
+// A branch is the directory of one encoder.
+type branch struct {
 	dir, level, encoder string
 	frameSize           int
 }
 
 // branches returns the directories of all encoders, those of this version's levels first.
-func (d CacheDir) branches() ([]cacheBranch, error) {
-	var known []cacheBranch
+func (d Dir) branches() ([]branch, error) {
+	var known []branch
 	names := map[string]bool{}
 	for _, level := range format.Levels() {
 		id, frameSize, err := level.Encoder()
@@ -68,7 +68,7 @@ func (d CacheDir) branches() ([]cacheBranch, error) {
 		}
 		dir := encoderDir(id)
 		names[dir] = true
-		known = append(known, cacheBranch{filepath.Join(d.root, dir), level.String(), id, frameSize})
+		known = append(known, branch{filepath.Join(d.root, dir), level.String(), id, frameSize})
 	}
 	entries, err := readDir(d.root)
 	if err != nil {
@@ -76,7 +76,7 @@ func (d CacheDir) branches() ([]cacheBranch, error) {
 	}
 	for _, e := range entries {
 		if dir := filepath.Join(d.root, e.Name()); isEncoderDir(e) && !names[e.Name()] && hasDirs(dir, partsDir) {
-			known = append(known, cacheBranch{dir: dir, encoder: readEncoder(dir)})
+			known = append(known, branch{dir: dir, encoder: readEncoder(dir)})
 		}
 	}
 	return known, nil
@@ -132,18 +132,18 @@ func readEncoder(dir string) string {
 
 // Files yields every file of the cache, encoder by encoder: first the blobs by digest, then parts, then other files. It
 // holds the names of one directory at a time. Files removed meanwhile are left out.
-func (d CacheDir) Files(ctx context.Context) iter.Seq2[CacheFile, error] {
-	return func(yield func(CacheFile, error) bool) {
+func (d Dir) Files(ctx context.Context) iter.Seq2[File, error] {
+	return func(yield func(File, error) bool) {
 		branches, err := d.branches()
 		if err != nil {
-			yield(CacheFile{}, fmt.Errorf("list the cache: %w", err))
+			yield(File{}, fmt.Errorf("list the cache: %w", err))
 			return
 		}
 		for _, b := range branches {
-			w := branchWalk{cacheBranch: b, ctx: ctx, yield: yield}
+			w := branchWalk{branch: b, ctx: ctx, yield: yield}
 			if err := w.run(); err != nil {
 				if !errors.Is(err, errStopped) {
-					yield(CacheFile{}, fmt.Errorf("list the cache: %w", err))
+					yield(File{}, fmt.Errorf("list the cache: %w", err))
 				}
 				return
 			}
@@ -155,9 +155,9 @@ var errStopped = errors.New("stopped")
 
 // A branchWalk yields the files of one encoder.
 type branchWalk struct {
-	cacheBranch
+	branch
 	ctx    context.Context //nolint:containedctx // of the one call that it lives for
-	yield  func(CacheFile, error) bool
+	yield  func(File, error) bool
 	others []string
 }
 
@@ -176,7 +176,7 @@ func (w *branchWalk) run() error {
 		return err
 	}
 	for _, e := range parts {
-		if err := w.file(CachePart, filepath.Join(w.dir, partsDir, e.Name()), partSum(e.Name())); err != nil {
+		if err := w.file(Part, filepath.Join(w.dir, partsDir, e.Name()), partSum(e.Name())); err != nil {
 			return err
 		}
 	}
@@ -192,7 +192,7 @@ func (w *branchWalk) run() error {
 		}
 	}
 	for _, path := range w.others {
-		if err := w.file(CacheOther, path, nil); err != nil {
+		if err := w.file(Other, path, nil); err != nil {
 			return err
 		}
 	}
@@ -217,7 +217,7 @@ func (w *branchWalk) shard(e fs.DirEntry) error {
 			w.others = append(w.others, path)
 			continue
 		}
-		if err := w.file(CacheBlob, path, &s); err != nil {
+		if err := w.file(Blob, path, &s); err != nil {
 			return err
 		}
 	}
@@ -233,7 +233,7 @@ func partSum(name string) *format.Sum {
 	return &s
 }
 
-func (w *branchWalk) file(kind CacheKind, path string, s *format.Sum) error {
+func (w *branchWalk) file(kind Kind, path string, s *format.Sum) error {
 	if err := w.ctx.Err(); err != nil {
 		return err
 	}
@@ -244,10 +244,10 @@ func (w *branchWalk) file(kind CacheKind, path string, s *format.Sum) error {
 	if err != nil {
 		return err
 	}
-	if kind == CachePart && !info.Mode().IsRegular() {
-		kind = CacheOther
+	if kind == Part && !info.Mode().IsRegular() {
+		kind = Other
 	}
-	f := CacheFile{
+	f := File{
 		Kind: kind, Path: path, Level: w.level, Encoder: w.encoder, Disk: onDisk(info), Used: info.ModTime(), frameSize: w.frameSize,
 	}
 	if info.IsDir() {
@@ -284,24 +284,24 @@ func treeSize(dir string) (n int64) {
 }
 
 // Size returns the size of a blob, or the content of a part's whole pieces. A truncated or otherwise visibly wrong
-// entry gives a *CacheError.
-func (d CacheDir) Size(f CacheFile) (int64, error) {
+// entry gives a *EntryError.
+func (d Dir) Size(f File) (int64, error) {
 	switch f.Kind {
-	case CacheBlob:
+	case Blob:
 		e, err := d.entry(f)
 		if err != nil {
 			return 0, err
 		}
-		return e.size, e.close()
-	case CachePart:
+		return e.size, e.Close()
+	case Part:
 		return partContent(f.Path)
 	}
 	return 0, nil
 }
 
 // entry opens a blob without recording a use.
-func (d CacheDir) entry(f CacheFile) (*cacheEntry, error) {
-	return openEntry(cacheSite{d.root, f.Path}, f.sum, f.frameSize)
+func (d Dir) entry(f File) (*entry, error) {
+	return openEntry(site{d.root, f.Path}, f.sum, f.frameSize)
 }
 
 // partContent adds up the content of the whole frames at the start of a part, from their headers.

@@ -1,4 +1,4 @@
-package bundle
+package cache
 
 import (
 	"github.com/opencontainers/go-digest"
@@ -6,12 +6,12 @@ import (
 
 // Mend runs f. If copies of blobs in the cache are damaged, Mend drops them, calls dropped for each, and runs f again, which fetches
 // them. A blob that is damaged a second time ends it: the disk is bad.
-func Mend[T any](c *Cache, dropped func(*CacheError), f func() (T, error)) (T, error) {
+func Mend[T any](c *Cache, dropped func(*EntryError), f func() (T, error)) (T, error) {
 	seen := map[digest.Digest]bool{}
 	for {
 		result, err := f()
 		before := len(seen)
-		for _, damaged := range CacheErrors(err) {
+		for _, damaged := range EntryErrors(err) {
 			if seen[damaged.Digest] {
 				continue
 			}
@@ -27,18 +27,18 @@ func Mend[T any](c *Cache, dropped func(*CacheError), f func() (T, error)) (T, e
 	}
 }
 
-// CacheErrors returns every CacheError in the tree of err. errors.As finds only the first.
-func CacheErrors(err error) []*CacheError {
-	if damaged, ok := err.(*CacheError); ok { //nolint:errorlint // the chain is walked here
-		return []*CacheError{damaged}
+// EntryErrors returns every EntryError in the tree of err. errors.As finds only the first.
+func EntryErrors(err error) []*EntryError {
+	if damaged, ok := err.(*EntryError); ok { //nolint:errorlint // the chain is walked here
+		return []*EntryError{damaged}
 	}
-	var all []*CacheError
+	var all []*EntryError
 	switch e := err.(type) { //nolint:errorlint // the chain is walked here
 	case interface{ Unwrap() error }:
-		all = CacheErrors(e.Unwrap())
+		all = EntryErrors(e.Unwrap())
 	case interface{ Unwrap() []error }:
 		for _, inner := range e.Unwrap() {
-			all = append(all, CacheErrors(inner)...)
+			all = append(all, EntryErrors(inner)...)
 		}
 	}
 	return all

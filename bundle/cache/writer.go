@@ -1,4 +1,4 @@
-package bundle
+package cache
 
 import (
 	"context"
@@ -43,17 +43,17 @@ func (c *Cache) Begin(ctx context.Context, key string) (w BlobWriter, offset int
 	if err != nil {
 		return nil, 0, c.failed("begin a blob in the cache", err)
 	}
-	cw := &cacheWriter{c: c, hash: sha256.New(), part: &partFile{use: &c.cacheUse, f: f, find: c.placeOf(key)}}
+	cw := &writer{c: c, hash: sha256.New(), part: &partFile{use: &c.usage, f: f, find: c.placeOf(key)}}
 	if err := cw.resume(ctx); err != nil {
 		return nil, 0, errors.Join(fmt.Errorf("continue a blob in the cache: %w", err), f.Close())
 	}
 	return cw, cw.size, nil
 }
 
-// A cacheWriter hashes its input, cuts it into pieces, and passes full pieces to goroutines, which compress them in
+// A writer hashes its input, cuts it into pieces, and passes full pieces to goroutines, which compress them in
 // parallel and append them to the part file in order. A goroutine waits only for its predecessor, so each ends by
 // itself. Commit, Reset and Close wait for the last.
-type cacheWriter struct {
+type writer struct {
 	c     *Cache
 	part  *partFile
 	hash  hash.Hash
@@ -66,10 +66,10 @@ type cacheWriter struct {
 // A partFile is the unfinished entry. One goroutine at a time calls its methods, in the order of the pieces, except for
 // err.
 type partFile struct {
-	use   *cacheUse
+	use   *usage
 	f     *os.File
-	find  func() *place // called before the first frame is written
-	place *place        // where the frames go instead, in the bundle that is being written; nil if they go to f
+	find  func() Place // called before the first frame is written
+	place Place        // where the frames go instead; nil if they go to f
 	end   int64
 	crc   uint32
 	table []byte
@@ -96,7 +96,7 @@ func (p *partFile) append(frame []byte, size int) {
 
 func (p *partFile) write(frame []byte) error {
 	if p.place != nil {
-		return p.place.write(frame, p.end)
+		return p.place.Write(frame, p.end)
 	}
 	if _, err := p.f.WriteAt(frame, p.end); err != nil {
 		return p.use.failed("write to the cache", err)
@@ -104,12 +104,33 @@ func (p *partFile) write(frame []byte) error {
 	return nil
 }
 
-// placeOf returns a function that returns the place of a blob in the bundle that is being written, or nil.
-func (c *Cache) placeOf(key string) func() *place {
-	return func() *place {
+// Places are where in another file the frames of blobs go, and only there.
+type Places interface {
+	// Place returns the place of a blob, nil if there is none.
+	Place(format.Sum) Place
+}
+
+// A Place is where the frames of one blob go.
+type Place interface {
+	// Write writes a frame at an offset from the start of the place.
+	Write(frame []byte, at int64) error
+	// Keep reports that the blob is whole: size bytes, in frames of n bytes with that table.
+	Keep(size, n int64, table []byte)
+}
+
+// PlaceIn has blobs that are written from now on go to their places. The returned function ends that; no blob may be
+// written then.
+func (c *Cache) PlaceIn(p Places) (end func()) {
+	c.places.Store(&p)
+	return func() { c.places.Store(nil) }
+}
+
+// placeOf returns a function that returns the place of a blob, or nil.
+func (c *Cache) placeOf(key string) func() Place {
+	return func() Place {
 		d, err := format.ParseDigest(digest.Digest(key))
 		if p := c.places.Load(); p != nil && err == nil {
-			return p.give(d)
+			return (*p).Place(d)
 		}
 		return nil
 	}
@@ -132,7 +153,7 @@ func (p *partFile) failed() error {
 }
 
 // Write takes more of the blob. A disk error may show at a later Write or at Commit.
-func (w *cacheWriter) Write(b []byte) (int, error) {
+func (w *writer) Write(b []byte) (int, error) {
 	if w.done {
 		return 0, os.ErrClosed
 	}
@@ -157,7 +178,7 @@ func (w *cacheWriter) Write(b []byte) (int, error) {
 }
 
 // handOver starts compressing the current piece.
-func (w *cacheWriter) handOver() {
+func (w *writer) handOver() {
 	c, piece, before, done := w.c, w.piece, w.last, make(chan struct{})
 	w.piece, w.last = nil, done
 	c.slots <- struct{}{} // pieces that hold a slot wait only for earlier ones that hold one too
@@ -175,7 +196,7 @@ func (w *cacheWriter) handOver() {
 }
 
 // settle waits until every piece handed over is on disk.
-func (w *cacheWriter) settle() error {
+func (w *writer) settle() error {
 	if w.last != nil {
 		<-w.last
 		w.last = nil
@@ -183,7 +204,7 @@ func (w *cacheWriter) settle() error {
 	return w.part.failed()
 }
 
-func (w *cacheWriter) dropPiece() {
+func (w *writer) dropPiece() {
 	if piece := w.piece; piece != nil {
 		w.piece = nil
 		w.c.pieces.Put(&piece) // not &w.piece: the pool's next user must not get a field that this writer still uses
@@ -191,7 +212,7 @@ func (w *cacheWriter) dropPiece() {
 }
 
 // Reset discards everything written.
-func (w *cacheWriter) Reset() error {
+func (w *writer) Reset() error {
 	if w.done {
 		return os.ErrClosed
 	}
@@ -207,7 +228,7 @@ func (w *cacheWriter) Reset() error {
 }
 
 // Close releases the part file for a later Begin.
-func (w *cacheWriter) Close() error {
+func (w *writer) Close() error {
 	if w.done {
 		return nil
 	}
@@ -223,7 +244,7 @@ func (w *cacheWriter) Close() error {
 }
 
 // Commit implements BlobWriter. If ctx is done, the part is kept for a later Begin.
-func (w *cacheWriter) Commit(ctx context.Context, size int64, want digest.Digest) (ocispec.Descriptor, error) {
+func (w *writer) Commit(ctx context.Context, size int64, want digest.Digest) (ocispec.Descriptor, error) {
 	if w.done {
 		return ocispec.Descriptor{}, os.ErrClosed
 	}
@@ -235,7 +256,7 @@ func (w *cacheWriter) Commit(ctx context.Context, size int64, want digest.Digest
 	return d, w.part.f.Close()
 }
 
-func (w *cacheWriter) commit(ctx context.Context, size int64, want digest.Digest) (ocispec.Descriptor, error) {
+func (w *writer) commit(ctx context.Context, size int64, want digest.Digest) (ocispec.Descriptor, error) {
 	if err := ctx.Err(); err != nil {
 		return ocispec.Descriptor{}, err
 	}
@@ -259,13 +280,13 @@ func (w *cacheWriter) commit(ctx context.Context, size int64, want digest.Digest
 		return ocispec.Descriptor{}, err
 	}
 	if p := w.part; p.place != nil {
-		p.place.keep(w.size, p.end, p.table)
+		p.place.Keep(w.size, p.end, p.table)
 	}
 	return ocispec.Descriptor{Digest: got.Digest(), Size: w.size}, nil
 }
 
 // finish writes the last piece, the table and the trailer.
-func (w *cacheWriter) finish() error {
+func (w *writer) finish() error {
 	p := w.part
 	raw := w.size <= format.SmallBlob
 	if !raw && len(w.piece) > 0 {
@@ -297,8 +318,8 @@ func (w *cacheWriter) finish() error {
 }
 
 // keep moves the finished file to its place, unless a valid one is there.
-func (w *cacheWriter) keep(s format.Sum) error {
-	part, site := w.part.f.Name(), cacheSite{w.c.root, w.c.path(s)}
+func (w *writer) keep(s format.Sum) error {
+	part, site := w.part.f.Name(), site{w.c.root, w.c.path(s)}
 	if w.part.place != nil {
 		return os.Remove(part)
 	}
@@ -307,7 +328,7 @@ func (w *cacheWriter) keep(s format.Sum) error {
 	}
 	return w.c.locked(unix.LOCK_EX, func() error {
 		if e, err := openEntry(site, s, w.c.enc.FrameSize); err == nil {
-			return errors.Join(e.touch(), e.close(), os.Remove(part))
+			return errors.Join(e.touch(), e.Close(), os.Remove(part))
 		}
 		err := os.Rename(part, site.path)
 		if err != nil { // a rename cannot replace a directory
@@ -320,28 +341,9 @@ func (w *cacheWriter) keep(s format.Sum) error {
 	})
 }
 
-// syncDir makes a rename in dir durable, as far as its file system can: CIFS, some FUSE file systems and directories
-// that may not be listed refuse it, and the file is there.
-func syncDir(dir string) error {
-	f, err := os.Open(dir)
-	if errors.Is(err, fs.ErrPermission) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	err = f.Sync()
-	for _, refused := range []error{unix.EINVAL, unix.ENOSYS, unix.ENOTSUP, unix.EOPNOTSUPP, unix.EBADF, unix.EACCES, unix.EPERM} {
-		if errors.Is(err, refused) {
-			err = nil
-		}
-	}
-	return errors.Join(err, f.Close())
-}
-
 // resume takes over the whole pieces at the start of the part file and truncates the rest: a torn write, a last piece
 // of another size, or damage.
-func (w *cacheWriter) resume(ctx context.Context) error {
+func (w *writer) resume(ctx context.Context) error {
 	info, err := w.part.f.Stat()
 	if err != nil {
 		return err

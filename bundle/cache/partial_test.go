@@ -1,16 +1,17 @@
-package bundle_test
+package cache_test
 
 import (
 	"bytes"
 	"testing"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/cache"
 )
 
 // TestCachePartial says what Begin goes on from, without taking it over.
 func TestCachePartial(t *testing.T) {
 	t.Parallel()
-	c, err := bundle.OpenCache(t.TempDir(), bundle.LevelFast)
+	c, err := cache.Open(t.TempDir(), bundle.LevelFast)
 	if err != nil {
 		t.Fatal(err)
 	}

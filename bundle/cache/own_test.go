@@ -1,4 +1,4 @@
-package bundle_test
+package cache_test
 
 import (
 	"context"
@@ -12,6 +12,8 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/bundletest"
+	"github.com/kkbundle/kkbundle/bundle/cache"
 )
 
 // TestCacheOfOthersIsRefused: whoever writes in the cache's directory could put links into it, and blobs.
@@ -30,7 +32,7 @@ func TestCacheOfOthersIsRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
-			c := openCache(t, dir)
+			c := bundletest.OpenCache(t, dir)
 			d := blob(t, c, 1, 1000)
 			if err := c.Close(); err != nil {
 				t.Fatal(err)
@@ -40,13 +42,13 @@ func TestCacheOfOthersIsRefused(t *testing.T) {
 				t.Fatal(err)
 			}
 			for use, run := range map[string]func() error{
-				"build": func() error { _, err := bundle.OpenCache(dir, bundle.LevelFast); return err },
+				"build": func() error { _, err := cache.Open(dir, bundle.LevelFast); return err },
 				"gc": func() error {
-					_, err := bundle.NewCacheDir(dir).GC(t.Context(), bundle.GCOptions{MaxSize: new(int64)})
+					_, err := cache.At(dir).GC(t.Context(), cache.GCOptions{MaxSize: new(int64)})
 					return err
 				},
 				"verify": func() error {
-					_, err := bundle.NewCacheDir(dir).Verify(t.Context(), bundle.VerifyCacheOptions{})
+					_, err := cache.At(dir).Verify(t.Context(), cache.VerifyOptions{})
 					return err
 				},
 			} {
@@ -66,16 +68,16 @@ func TestCacheOfOthersIsRefused(t *testing.T) {
 // TestCacheWritesThroughNoLink has a link in place of each file and directory of a cache.
 func TestCacheWritesThroughNoLink(t *testing.T) {
 	t.Parallel()
-	data := randomBytes(1, 2*frameSize+1)
+	data := bundletest.Random(1, 2*frameSize+1)
 	d := digest.FromBytes(data)
 	fresh := func(t *testing.T) (dir, encoder string) {
 		t.Helper()
 		dir = t.TempDir()
-		c := openCache(t, dir)
+		c := bundletest.OpenCache(t, dir)
 		if err := c.Close(); err != nil {
 			t.Fatal(err)
 		}
-		return dir, bundle.DirOf(c)
+		return dir, cache.DirOf(c)
 	}
 	for _, name := range []string{"lock", "run", "encoder", "part", "sha256", "shard", "part file", "entry"} {
 		t.Run(name, func(t *testing.T) {
@@ -116,7 +118,7 @@ func TestCacheWritesThroughNoLink(t *testing.T) {
 			if replaced := name == "entry"; (err == nil) != replaced {
 				t.Errorf("error %v", err)
 			}
-			_, gcErr := bundle.NewCacheDir(dir).GC(t.Context(), bundle.GCOptions{MaxSize: new(int64)})
+			_, gcErr := cache.At(dir).GC(t.Context(), cache.GCOptions{MaxSize: new(int64)})
 			t.Log(err, gcErr)
 			after := ago(file)
 			if entries, _ := os.ReadDir(foreign); len(entries) != 1 || after.Size() != before.Size() || !after.ModTime().Equal(before.ModTime()) {
@@ -128,7 +130,7 @@ func TestCacheWritesThroughNoLink(t *testing.T) {
 
 // use puts a blob into a cache, and asks for it.
 func use(ctx context.Context, dir string, data []byte) (err error) {
-	c, err := bundle.OpenCache(dir, bundle.LevelFast)
+	c, err := cache.Open(dir, bundle.LevelFast)
 	if err != nil {
 		return err
 	}

@@ -1,4 +1,4 @@
-package bundle
+package cache
 
 import (
 	"context"
@@ -13,14 +13,16 @@ import (
 
 // MostInBundle returns the most bytes that a blob of this size adds to a bundle: the size when nothing compresses.
 func (c *Cache) MostInBundle(size int64) int64 {
+	b := format.Blob{Size: size}
 	const entry = 3*format.TarBlock + format.TarBlock + 256 // header, padding, and its line in the directory
-	return entry + framesMost(size, c.enc.FrameSize) + format.SeekEntry*pieces(size, c.enc.FrameSize)
+	return entry + b.MaxFramesLen(c.enc.FrameSize) + format.SeekEntry*int64(b.Pieces(c.enc.FrameSize))
 }
 
 // MostInCache returns the most bytes of disk that a blob of this size takes in the cache.
 func (c *Cache) MostInCache(size int64) int64 {
+	b := format.Blob{Size: size}
 	const block = 4 << 10
-	n := framesMost(size, c.enc.FrameSize) + format.SeekEntry*pieces(size, c.enc.FrameSize) + entryTrailer
+	n := b.MaxFramesLen(c.enc.FrameSize) + format.SeekEntry*int64(b.Pieces(c.enc.FrameSize)) + entryTrailer
 	return (n + block - 1) / block * block
 }
 
@@ -35,27 +37,9 @@ func (c *Cache) InBundle(d digest.Digest) (inBundle, inCache int64, err error) {
 		return 0, 0, err
 	}
 	if !c.isOwn(e) {
-		return c.MostInBundle(e.size), c.MostInCache(e.size), e.close()
+		return c.MostInBundle(e.size), c.MostInCache(e.size), e.Close()
 	}
-	return c.MostInBundle(e.size) - framesMost(e.size, c.enc.FrameSize) + e.data, 0, e.close()
-}
-
-// pieces returns the number of frames of a blob; a small one has none of its own.
-func pieces(size int64, frameSize int) int64 { return int64(format.Blob{Size: size}.Pieces(frameSize)) }
-
-// storedFrames returns the length of a blob's frames if none compresses. It is the most that an encoder makes.
-func storedFrames(size int64, frameSize int) int64 {
-	whole, rest := size/int64(frameSize), size%int64(frameSize)
-	n := whole * format.StoredLen(int64(frameSize))
-	if rest > 0 {
-		n += format.StoredLen(rest)
-	}
-	return n
-}
-
-// framesMost returns the maximal total size of a blob's frames.
-func framesMost(size int64, frameSize int) int64 {
-	return format.MaxFrameLen(size) + 64*pieces(size, frameSize)
+	return c.MostInBundle(e.size) - format.Blob{Size: e.size}.MaxFramesLen(c.enc.FrameSize) + e.data, 0, e.Close()
 }
 
 // Partial returns the offset at which a Begin with this key would continue, as far as visible without checking the

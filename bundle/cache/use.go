@@ -1,4 +1,4 @@
-package bundle
+package cache
 
 import (
 	"errors"
@@ -38,8 +38,8 @@ const (
 	partsDir    = "part"
 )
 
-// cacheUse is one use of a cache's directory.
-type cacheUse struct {
+// usage is one use of a cache's directory.
+type usage struct {
 	root     string
 	run      *os.File  // in runsDir, locked; nil if no other process can know the directory
 	since    time.Time // when the use began, by the file system's clock
@@ -48,7 +48,7 @@ type cacheUse struct {
 }
 
 // begin registers this process as a user of the directory.
-func (u *cacheUse) begin() error {
+func (u *usage) begin() error {
 	if err := checkOwn(u.root); err != nil {
 		return err
 	}
@@ -56,10 +56,10 @@ func (u *cacheUse) begin() error {
 	if err := makeDir(dir); err != nil {
 		return err
 	}
-	if err := sweep(dir, func(fs.FileInfo) bool { return true }); err != nil { // left by killed processes
+	if err := disk.Sweep(dir, func(fs.FileInfo) bool { return true }); err != nil { // left by killed processes
 		return err
 	}
-	f, err := createLocked(func() (*os.File, error) { return os.CreateTemp(dir, "") })
+	f, err := disk.CreateLocked(func() (*os.File, error) { return os.CreateTemp(dir, "") })
 	if err != nil {
 		return err
 	}
@@ -98,13 +98,13 @@ func makeDir(path string) error {
 }
 
 // ahead reports whether a time lies in the future of the file system's clock. Such an entry was used when a clock was wrong.
-func (u *cacheUse) ahead(t time.Time) bool {
+func (u *usage) ahead(t time.Time) bool {
 	const tolerance = time.Minute // the two clocks may differ in speed
 	return t.After(u.since.Add(time.Since(u.begun) + tolerance))
 }
 
 // Close ends the use of the directory. Uncommitted blobs are kept for a later Begin.
-func (u *cacheUse) Close() error {
+func (u *usage) Close() error {
 	if u.run == nil {
 		return nil
 	}
@@ -114,12 +114,12 @@ func (u *cacheUse) Close() error {
 }
 
 // use records that this run uses e. It fails with fs.ErrNotExist if a GC has removed the entry.
-func (u *cacheUse) use(e *cacheEntry) error {
+func (u *usage) use(e *entry) error {
 	if used := e.info.ModTime(); u.run == nil || !used.Before(u.since) && !u.ahead(used) {
 		return nil
 	}
 	return u.locked(unix.LOCK_SH, func() error {
-		there, err := isAt(e.f, e.path)
+		there, err := disk.IsAt(e.f, e.path)
 		if err != nil {
 			return err
 		}
@@ -132,7 +132,7 @@ func (u *cacheUse) use(e *cacheEntry) error {
 
 // touch sets the time of the last use by the file system's clock, which may differ from this machine's on a network
 // file system.
-func (e *cacheEntry) touch() error {
+func (e *entry) touch() error {
 	if err := touch(e.path); err != nil {
 		return fmt.Errorf("record the use of cached blob %s: %w", e.sum.Digest(), err)
 	}
@@ -143,12 +143,12 @@ func touch(path string) error {
 	return unix.UtimesNanoAt(unix.AT_FDCWD, path, nil, unix.AT_SYMLINK_NOFOLLOW)
 }
 
-// A cacheSite is the place of an entry: its cache and its path.
-type cacheSite struct{ root, path string }
+// A site is the place of an entry: its cache and its path.
+type site struct{ root, path string }
 
-func (s cacheSite) locked(how int, f func() error) error { return locked(s.root, how, f) }
+func (s site) locked(how int, f func() error) error { return locked(s.root, how, f) }
 
-func (u *cacheUse) locked(how int, f func() error) error { return locked(u.root, how, f) }
+func (u *usage) locked(how int, f func() error) error { return locked(u.root, how, f) }
 
 // locked runs f, which must be short, while holding the cache's lock, shared or exclusively.
 func locked(root string, how int, f func() error) error {
@@ -169,7 +169,7 @@ func locked(root string, how int, f func() error) error {
 }
 
 // drop removes the damaged file, unless another file has replaced it.
-func (e *CacheError) drop() error {
+func (e *EntryError) drop() error {
 	return e.site.locked(unix.LOCK_EX, func() error {
 		info, err := os.Lstat(e.Path)
 		switch {
@@ -185,13 +185,13 @@ func (e *CacheError) drop() error {
 }
 
 // abandoned reports whether a part is too old to be resumed.
-func (u *cacheUse) abandoned(part fs.FileInfo) bool {
+func (u *usage) abandoned(part fs.FileInfo) bool {
 	return isOwn(part.Name()) || u.since.Sub(part.ModTime()) > partLife
 }
 
 // running returns the start of the oldest use that is still running, including u's own, and reports whether there are
 // others.
-func (u *cacheUse) running() (oldest time.Time, others bool, err error) {
+func (u *usage) running() (oldest time.Time, others bool, err error) {
 	dir, oldest := filepath.Join(u.root, runsDir), u.since
 	entries, err := os.ReadDir(dir)
 	if err != nil {
