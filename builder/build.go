@@ -25,6 +25,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/agefile"
 	"github.com/kkbundle/kkbundle/bundle/cache"
 	"github.com/kkbundle/kkbundle/bundle/encoders"
 	"github.com/kkbundle/kkbundle/fetch"
@@ -105,10 +106,10 @@ type builder struct {
 	lock      *manifest.Lock // nil until it is known
 	finder    *finder        // nil if no images were searched for
 	started   time.Time
-	wasLocked bool        // lock was read from a file
-	failures  failures    // items that could not be resolved or fetched
-	began     bool        // to download contents
-	written   bundle.Keys // open the bundle that was written, if it is encrypted
+	wasLocked bool         // lock was read from a file
+	failures  failures     // items that could not be resolved or fetched
+	began     bool         // to download contents
+	written   agefile.Keys // open the bundle that was written, if it is encrypted
 }
 
 // open opens the cache.
@@ -271,7 +272,7 @@ func (b *builder) writeArriving(
 
 // write writes the bundle to the output.
 func (b *builder) write(ctx context.Context, src bundle.Source, x bundle.Index, o bundle.WriteOptions) (bundle.Summary, error) {
-	o.Recipients, b.written = bundle.Remember(b.Recipients)
+	o.Recipients, b.written = agefile.Remember(b.Recipients)
 	if b.Stream != nil {
 		return b.stream(ctx, src, x, o)
 	}

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/agefile"
 	"github.com/kkbundle/kkbundle/bundle/cache"
 	"github.com/kkbundle/kkbundle/fetch"
 	"github.com/kkbundle/kkbundle/internal/disk"
@@ -154,7 +155,7 @@ func (b *builder) needs(job *fetch.Job) ([]disk.Need, error) {
 		}
 	}
 	if len(b.Recipients) > 0 {
-		out.Bytes = bundle.EncryptedSize(out.Bytes)
+		out.Bytes = agefile.MaxSize(out.Bytes)
 	}
 	cache.Bytes -= min(job.Estimate().Resumed, cache.Bytes)
 	if b.NoCache {

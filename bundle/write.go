@@ -239,7 +239,7 @@ func (p *plan) write(ctx context.Context, w io.Writer, src Source, o WriteOption
 	if err != nil {
 		return Summary{}, err
 	}
-	defer out.stop()
+	defer out.Stop()
 	content := io.Writer(out)
 	if o.Want != "" {
 		content = io.MultiWriter(out, sum256)
@@ -270,7 +270,7 @@ func (p *plan) write(ctx context.Context, w io.Writer, src Source, o WriteOption
 	if got := digest.NewDigest(digest.SHA256, sum256); o.Want != "" && got != o.Want {
 		return Summary{}, fmt.Errorf("the bundle written has %s; %s was expected", got, o.Want)
 	}
-	if err := out.finish(); err != nil {
+	if err := out.Finish(); err != nil {
 		return Summary{}, err
 	}
 	sum := Summary{Digest: digest.FromBytes(p.index), Size: counted.n, Blobs: len(p.layout.Blobs)}

@@ -21,6 +21,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/agefile"
 	"github.com/kkbundle/kkbundle/bundle/cache"
 	"github.com/kkbundle/kkbundle/bundle/delta"
 	"github.com/kkbundle/kkbundle/bundle/transfer"
@@ -434,7 +435,7 @@ func (p *pulling) room(ctx context.Context, needs []bundle.Need) error {
 		}
 	}
 	if len(p.Recipients) > 0 {
-		file = bundle.EncryptedSize(file)
+		file = agefile.MaxSize(file)
 	}
 	lacking, err := p.lacking(ctx, needs, p.same())
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/agefile"
 	"github.com/kkbundle/kkbundle/bundle/cache"
 	"github.com/kkbundle/kkbundle/internal/disk"
 )
@@ -98,7 +99,7 @@ func (c *copier) write(ctx context.Context, x bundle.Index) (CopyResult, error) 
 		return CopyResult{}, err
 	}
 	if len(c.Recipients) > 0 {
-		most = bundle.EncryptedSize(most)
+		most = agefile.MaxSize(most)
 	}
 	place := disk.Need{Dir: filepath.Dir(c.Output), What: "the bundle", Bytes: most, Remedy: "name another place with -o"}
 	if _, err := disk.CheckSpace(place); err != nil {

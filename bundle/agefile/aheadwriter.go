@@ -1,4 +1,4 @@
-package bundle
+package agefile
 
 import (
 	"io"

@@ -1,4 +1,4 @@
-package bundle_test
+package agefile_test
 
 import (
 	"bytes"
@@ -27,12 +27,13 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/agefile"
 	"github.com/kkbundle/kkbundle/bundle/bundletest"
 	"github.com/kkbundle/kkbundle/bundle/parts"
 )
 
 // keysOf returns keys that try these identities.
-func keysOf(ids ...age.Identity) bundle.Keys {
+func keysOf(ids ...age.Identity) agefile.Keys {
 	return func([]*age.Stanza) ([]age.Identity, error) { return ids, nil }
 }
 
@@ -131,7 +132,7 @@ func readFile(t testing.TB, path string) []byte {
 }
 
 // verified checks that the keys open the bundle and that all its content is right. It returns the digest of the content.
-func verified(t *testing.T, path string, keys bundle.Keys) digest.Digest {
+func verified(t *testing.T, path string, keys agefile.Keys) digest.Digest {
 	t.Helper()
 	r, err := bundle.OpenWith(path, keys)
 	if err != nil {
@@ -161,7 +162,7 @@ func TestEncryptedBundleIsAgeFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	data := readFile(t, path)
-	if sum.Size != int64(len(data)) || sum.Digest != plain.Reader.Digest() || sum.Size > bundle.EncryptedSize(int64(len(want))) {
+	if sum.Size != int64(len(data)) || sum.Digest != plain.Reader.Digest() || sum.Size > agefile.MaxSize(int64(len(want))) {
 		t.Errorf("%+v; the file has %d bytes, the plain bundle %d and the digest %s", sum, len(data), len(want), plain.Reader.Digest())
 	}
 	for _, id := range ids {
@@ -229,7 +230,7 @@ func TestEncryptedWithPassphrase(t *testing.T) {
 // wantEncrypted checks text and remedy of an EncryptedError, which is no damage.
 func wantEncrypted(t *testing.T, err error, text, remedy string) {
 	t.Helper()
-	var e *bundle.EncryptedError
+	var e *agefile.EncryptedError
 	if !errors.As(err, &e) || errors.Is(err, bundle.ErrDamaged) {
 		t.Errorf("got %v, want an EncryptedError", err)
 		return
@@ -299,11 +300,11 @@ func TestEncryptedBundleFromPipe(t *testing.T) {
 	want := b.Bundle().Reader.Digest()
 	key := newKey(t)
 	data := readFile(t, encryptedTo(t, b, key.Recipient()))
-	report, err := bundle.VerifyStream(t.Context(), bundle.Decrypt(slowly{bytes.NewReader(data)}, keysOf(key)), bundle.VerifyOptions{})
+	report, err := bundle.VerifyStream(t.Context(), agefile.Decrypt(slowly{bytes.NewReader(data)}, keysOf(key)), bundle.VerifyOptions{})
 	if err != nil || report.Digest != want {
 		t.Errorf("%s, %v; want %s", report.Digest, err, want)
 	}
-	_, err = bundle.VerifyStream(t.Context(), bundle.Decrypt(bytes.NewReader(data), keysOf(newKey(t))), bundle.VerifyOptions{})
+	_, err = bundle.VerifyStream(t.Context(), agefile.Decrypt(bytes.NewReader(data), keysOf(newKey(t))), bundle.VerifyOptions{})
 	wantEncrypted(t, err, "to 1 recipient (X25519), and the given identity is not one of them", "--identity")
 }
 
@@ -344,7 +345,7 @@ func TestDamagedEncryptedBundle(t *testing.T) {
 // damaged checks that data gives an error, and no wrong content before it.
 func damaged(t *testing.T, what string, data []byte, key age.Identity) {
 	t.Helper()
-	if _, err := bundle.VerifyStream(t.Context(), bundle.Decrypt(bytes.NewReader(data), keysOf(key)), bundle.VerifyOptions{}); !knownBad(err) {
+	if _, err := bundle.VerifyStream(t.Context(), agefile.Decrypt(bytes.NewReader(data), keysOf(key)), bundle.VerifyOptions{}); !knownBad(err) {
 		t.Errorf("%s: from a pipe: %v", what, err)
 	}
 	r, err := bundle.NewReaderWith(bytes.NewReader(data), int64(len(data)), keysOf(key))
@@ -367,7 +368,7 @@ func damaged(t *testing.T, what string, data []byte, key age.Identity) {
 // knownBad reports whether err names damage, another version, or a key that does not fit: a flipped stanza looks like one
 // for somebody else.
 func knownBad(err error) bool {
-	var e *bundle.EncryptedError
+	var e *agefile.EncryptedError
 	return errors.Is(err, bundle.ErrDamaged) || errors.Is(err, bundle.ErrUnsupported) || errors.As(err, &e)
 }
 
@@ -386,7 +387,7 @@ func TestDamagedAgeFileIsNamed(t *testing.T) {
 		return err
 	}
 	pipe := func(data []byte) error {
-		_, err := bundle.VerifyStream(t.Context(), bundle.Decrypt(bytes.NewReader(data), keysOf(key)), bundle.VerifyOptions{})
+		_, err := bundle.VerifyStream(t.Context(), agefile.Decrypt(bytes.NewReader(data), keysOf(key)), bundle.VerifyOptions{})
 		return err
 	}
 	for what, c := range map[string]struct {
@@ -464,7 +465,7 @@ func TestHostileAgeHeader(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), c.want) && what != "no bundle" {
 			t.Errorf("%s: got %v, want %q", what, err, c.want)
 		}
-		_, err = bundle.NewStream(t.Context(), bundle.Decrypt(strings.NewReader(c.data), keysOf(id, key)), 0)
+		_, err = bundle.NewStream(t.Context(), agefile.Decrypt(strings.NewReader(c.data), keysOf(id, key)), 0)
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: from a pipe: got %v, want %q", what, err, c.want)
 		}
@@ -595,10 +596,10 @@ func TestRememberedKey(t *testing.T) {
 	b := encryptedBuilder(t)
 	_, secret := passphrase(t, "p")
 	for _, to := range [][]age.Recipient{{newKey(t).Recipient(), newKey(t).Recipient()}, {secret}} {
-		recipients, keys := bundle.Remember(to)
+		recipients, keys := agefile.Remember(to)
 		verified(t, encryptedTo(t, b, recipients...), keys)
 	}
-	if recipients, keys := bundle.Remember(nil); len(recipients) != 0 || keys != nil {
+	if recipients, keys := agefile.Remember(nil); len(recipients) != 0 || keys != nil {
 		t.Error("without recipients, nothing is encrypted")
 	}
 }
@@ -612,7 +613,7 @@ func TestPassphraseIsAlone(t *testing.T) {
 	for what, to := range map[string][]age.Recipient{
 		"mixed": {secret, newKey(t).Recipient()}, "many": slices.Repeat([]age.Recipient{newKey(t).Recipient()}, 257),
 	} {
-		recipients, _ := bundle.Remember(to)
+		recipients, _ := agefile.Remember(to)
 		if _, err := bundle.Create(t.Context(), filepath.Join(dir, "x"), b.Cache, b.Index, bundle.WriteOptions{Recipients: recipients}); err == nil {
 			t.Errorf("%s: was written", what)
 		}

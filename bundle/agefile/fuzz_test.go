@@ -1,4 +1,4 @@
-package bundle_test
+package agefile_test
 
 import (
 	"bytes"
@@ -8,6 +8,7 @@ import (
 	"filippo.io/age"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/agefile"
 	"github.com/kkbundle/kkbundle/bundle/bundletest"
 )
 
@@ -47,7 +48,7 @@ func FuzzEncrypted(f *testing.F) {
 		if err == nil {
 			_, err = r.Verify(t.Context(), bundle.VerifyOptions{})
 		}
-		_, streamErr := bundle.VerifyStream(t.Context(), bundle.Decrypt(bytes.NewReader(data), keys), bundle.VerifyOptions{})
+		_, streamErr := bundle.VerifyStream(t.Context(), agefile.Decrypt(bytes.NewReader(data), keys), bundle.VerifyOptions{})
 		if (err == nil) != (streamErr == nil) {
 			t.Errorf("in place: %v; as a stream: %v", err, streamErr)
 		}

@@ -1,4 +1,5 @@
-package bundle
+// Package agefile reads and writes a bundle that is encrypted: an age file around it, which is decrypted where it is read.
+package agefile
 
 import (
 	"bufio"
@@ -86,7 +87,7 @@ func isAge(head []byte) (bool, error) {
 	case bytes.HasPrefix(head, []byte(ageIntro)):
 		return true, nil
 	case bytes.HasPrefix(head, []byte(ageMagic)) && len(head) >= len(ageIntro):
-		return false, &UnsupportedError{Feature: "another version of the age format than v1"}
+		return false, &format.UnsupportedError{Feature: "another version of the age format than v1"}
 	case bytes.HasPrefix(head, []byte(ageArmor)[:len(ageIntro)]):
 		return false, errors.New("the age file is in ASCII armor, which cannot be read in place: decrypt the file with age, and encrypt it without --armor")
 	}
@@ -129,7 +130,7 @@ func ageDamage(off int64, reason string, err error) error {
 	if errors.As(err, &below) {
 		return below.error
 	}
-	return &DamageError{Offset: off, Reason: reason, Err: errors.New(err.Error())}
+	return &format.DamageError{Offset: off, Reason: reason, Err: errors.New(err.Error())}
 }
 
 const (
@@ -190,16 +191,16 @@ func (r *stanzaReader) Unwrap(stanzas []*age.Stanza) ([]byte, error) {
 	return nil, age.ErrIncorrectIdentity
 }
 
-// An ageFile is the content of an age file that is read in place.
-type ageFile struct {
+// A File is the content of an age file that is read in place.
+type File struct {
+	Source  io.ReaderAt // the age file
 	content io.ReaderAt
-	src     io.ReaderAt
 	begin   int64 // offset of the first chunk in src
-	last    int64 // offset in the content from which every chunk lies in the last part of src; 0 for one file
+	last    int64 // see LastPart
 }
 
-// openAge returns the content of src and its size. It returns nil if src is not an age file.
-func openAge(src io.ReaderAt, size int64, keys Keys) (*ageFile, int64, error) {
+// Open returns the content of src and its size. It returns nil if src is not an age file.
+func Open(src io.ReaderAt, size int64, keys Keys) (*File, int64, error) {
 	head := make([]byte, min(size, int64(len(ageIntro))))
 	if n, err := src.ReadAt(head, 0); n < len(head) {
 		return nil, 0, fmt.Errorf("read the beginning of the file: %w", err)
@@ -218,7 +219,7 @@ func openAge(src io.ReaderAt, size int64, keys Keys) (*ageFile, int64, error) {
 		return nil, 0, ageDamage(-1, badPayload, err)
 	}
 	chunks := max(1, (length+ageChunk-1)/ageChunk)
-	f := &ageFile{content: content, src: src, begin: size - length - chunks*ageTag}
+	f := &File{content: content, Source: src, begin: size - length - chunks*ageTag}
 	if set, ok := src.(*parts.Set); ok {
 		before := max(0, set.Size-set.LastSize()-f.begin)
 		f.last = min(length, (before+ageChunk+ageTag-1)/(ageChunk+ageTag)*ageChunk)
@@ -227,7 +228,7 @@ func openAge(src io.ReaderAt, size int64, keys Keys) (*ageFile, int64, error) {
 }
 
 // ReadAt implements io.ReaderAt.
-func (f *ageFile) ReadAt(b []byte, off int64) (int, error) {
+func (f *File) ReadAt(b []byte, off int64) (int, error) {
 	n, err := f.content.ReadAt(b, off)
 	if err == nil || errors.Is(err, io.EOF) {
 		return n, err
@@ -235,18 +236,21 @@ func (f *ageFile) ReadAt(b []byte, off int64) (int, error) {
 	return n, ageDamage(off+int64(n), badPayload, err)
 }
 
-// place returns the offset in the age file of a byte of the content.
-func (f *ageFile) place(off int64) int64 {
+// Place returns the offset in the age file of a byte of the content.
+func (f *File) Place(off int64) int64 {
 	return f.begin + off + off/ageChunk*ageTag
 }
+
+// LastPart returns the offset in the content from which every chunk lies in the last part of the file; 0 for one file.
+func (f *File) LastPart() int64 { return f.last }
 
 // Decrypt returns a reader of the content of an age file, or of src itself if src is not an age file. It reads nothing
 // yet: the first Read returns an *EncryptedError if no identity opens the file. Bytes are returned only after age has
 // authenticated them. A damaged or cut age file gives an error that matches ErrDamaged.
-func Decrypt(src io.Reader, keys Keys) io.Reader { return &decrypter{src: src, keys: keys} }
+func Decrypt(src io.Reader, keys Keys) *Reader { return &Reader{src: src, keys: keys} }
 
-// A decrypter is the reader of Decrypt.
-type decrypter struct {
+// A Reader is the reader of Decrypt.
+type Reader struct {
 	src     io.Reader
 	keys    Keys
 	content io.Reader // nil before the first Read
@@ -256,7 +260,7 @@ type decrypter struct {
 }
 
 // Read implements io.Reader.
-func (d *decrypter) Read(b []byte) (int, error) {
+func (d *Reader) Read(b []byte) (int, error) {
 	if d.content == nil && d.err == nil {
 		d.err = d.open()
 	}
@@ -272,7 +276,7 @@ func (d *decrypter) Read(b []byte) (int, error) {
 	return n, err
 }
 
-func (d *decrypter) open() error {
+func (d *Reader) open() error {
 	in := bufio.NewReaderSize(d.src, ageChunk)
 	head, err := in.Peek(len(ageIntro))
 	if err != nil && !errors.Is(err, io.EOF) {
@@ -299,20 +303,3 @@ func (d *decrypter) open() error {
 	d.content = content
 	return nil
 }
-
-// wholeTail limits n bytes at the end of the content to those that can be read where an earlier part is missing.
-func wholeTail(r *Reader, n int64) int64 {
-	var last int64 // bytes that can be read
-	switch {
-	case r.parts == nil:
-		return n
-	case r.encrypted != nil:
-		last = r.size - r.encrypted.last
-	default:
-		last = r.parts.LastSize()
-	}
-	return min(n, max(last, format.SeekFooter))
-}
-
-// Encrypted reports whether the bundle's file is an age file.
-func (r *Reader) Encrypted() bool { return r.encrypted != nil }
