@@ -41,7 +41,7 @@ func Uses(ctx context.Context, dir cache.Dir, roots []digest.Digest) (map[digest
 // cachedChildren returns the references of a manifest or index; none if the cache lacks the blob or the blob is something
 // else.
 func cachedChildren(ctx context.Context, copies cache.Copies, s format.Sum) []child {
-	for data := range copies.Of(ctx, s, maxManifest) {
+	for data := range copies.Of(ctx, s, MaxManifest) {
 		if children, err := parseChildren(data, classIndex); err == nil && len(children) > 0 {
 			return children
 		}

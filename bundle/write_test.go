@@ -19,7 +19,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
-	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/klauspost/compress/zstd"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -353,56 +352,10 @@ func TestOtherToolsReadTheLayout(t *testing.T) {
 	if out, err := exec.CommandContext(t.Context(), "sh", "-c", `zstd -dcq "$1" | tar -x -C "$2"`, "sh", b.Path, dir).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	checkLayout(t, dir, b.Reader.Index())
+	bundletest.CheckLayout(t, dir, b.Reader.Index())
 }
 
 // checkLayout reads every item of a layout with other readers than ours.
-func checkLayout(t *testing.T, dir string, x bundle.Index) {
-	t.Helper()
-	p, err := layout.FromPath(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	idx, err := p.ImageIndex()
-	if err != nil {
-		t.Fatal(err)
-	}
-	m, err := idx.IndexManifest()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(m.Manifests) != len(x.Items) {
-		t.Errorf("go-containerregistry sees %d items instead of %d", len(m.Manifests), len(x.Items))
-	}
-	for _, it := range x.Items {
-		h, err := v1.NewHash(string(it.Descriptor.Digest))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if it.Descriptor.MediaType == ocispec.MediaTypeImageIndex {
-			_, err = idx.ImageIndex(h)
-		} else {
-			_, err = idx.Image(h)
-		}
-		if err != nil {
-			t.Errorf("go-containerregistry: %s: %v", it, err)
-		}
-	}
-	if _, err := exec.LookPath("skopeo"); err != nil {
-		t.Log("skopeo is not installed: not tried")
-		return
-	}
-	for _, it := range x.Items {
-		if it.Kind != bundle.KindImage {
-			continue
-		}
-		out, err := exec.CommandContext(t.Context(), "skopeo", "inspect", "--raw", "oci:"+dir+":"+it.Ref).CombinedOutput()
-		if err != nil || digest.FromBytes(out) != it.Descriptor.Digest {
-			t.Errorf("skopeo inspect %s: %v: %.300s", it, err, out)
-		}
-	}
-}
-
 func TestPythonReader(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"python3", "zstd"} {

@@ -12,11 +12,13 @@ import (
 	"fmt"
 	"io"
 	"math/rand"
+	"os/exec"
 	"path/filepath"
 	"testing"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/random"
 	"github.com/google/go-containerregistry/pkg/v1/types"
@@ -342,4 +344,51 @@ func Text(seed int64, n int) []byte {
 		fmt.Fprintf(&b, "page %d\n%s", i, page)
 	}
 	return b.Bytes()[:n]
+}
+
+// CheckLayout checks that a directory is an image layout of the index, as another tool reads it.
+func CheckLayout(t testing.TB, dir string, x bundle.Index) {
+	t.Helper()
+	p, err := layout.FromPath(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	idx, err := p.ImageIndex()
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := idx.IndexManifest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(m.Manifests) != len(x.Items) {
+		t.Errorf("go-containerregistry sees %d items instead of %d", len(m.Manifests), len(x.Items))
+	}
+	for _, it := range x.Items {
+		h, err := v1.NewHash(string(it.Descriptor.Digest))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if it.Descriptor.MediaType == ocispec.MediaTypeImageIndex {
+			_, err = idx.ImageIndex(h)
+		} else {
+			_, err = idx.Image(h)
+		}
+		if err != nil {
+			t.Errorf("go-containerregistry: %s: %v", it, err)
+		}
+	}
+	if _, err := exec.LookPath("skopeo"); err != nil {
+		t.Log("skopeo is not installed: not tried")
+		return
+	}
+	for _, it := range x.Items {
+		if it.Kind != bundle.KindImage {
+			continue
+		}
+		out, err := exec.CommandContext(t.Context(), "skopeo", "inspect", "--raw", "oci:"+dir+":"+it.Ref).CombinedOutput()
+		if err != nil || digest.FromBytes(out) != it.Descriptor.Digest {
+			t.Errorf("skopeo inspect %s: %v: %.300s", it, err, out)
+		}
+	}
 }

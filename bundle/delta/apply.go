@@ -23,6 +23,7 @@ import (
 	"github.com/kkbundle/kkbundle/bundle/cache"
 	"github.com/kkbundle/kkbundle/bundle/encoders"
 	"github.com/kkbundle/kkbundle/bundle/format"
+	"github.com/kkbundle/kkbundle/bundle/published"
 	"github.com/kkbundle/kkbundle/bundle/regzip"
 	"github.com/kkbundle/kkbundle/internal/disk"
 )
@@ -55,7 +56,7 @@ type Listing struct {
 }
 
 // NewListing returns the listing of a published bundle.
-func NewListing(p bundle.Published) *Listing {
+func NewListing(p published.Bundle) *Listing {
 	l := &Listing{Digest: p.Index.Digest, Blobs: make(map[digest.Digest]bool, len(p.Blobs))}
 	for _, b := range p.Blobs {
 		l.Blobs[b.Digest] = true

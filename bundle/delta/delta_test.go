@@ -20,6 +20,7 @@ import (
 	"github.com/kkbundle/kkbundle/bundle/bundletest"
 	"github.com/kkbundle/kkbundle/bundle/cache"
 	"github.com/kkbundle/kkbundle/bundle/delta"
+	"github.com/kkbundle/kkbundle/bundle/published"
 )
 
 // A tree is the content of a layer.
@@ -158,9 +159,9 @@ func (f fixture) sameBytes(t *testing.T, c delta.Created) {
 
 func TestADeltaAgainstAListingCarriesTheOtherBlobs(t *testing.T) {
 	old, next := pairOf(t)
-	data, err := old.Reader.Listing()
+	data, err := published.Listing(old.Reader)
 	check(t, err)
-	p, err := bundle.ParseListing(data)
+	p, err := published.ParseListing(data)
 	check(t, err)
 	path := filepath.Join(t.TempDir(), "x.kkd")
 	c, err := delta.Create(t.Context(), *from(next), delta.Options{Listed: delta.NewListing(p), Output: path})

@@ -15,6 +15,7 @@ import (
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/bundle/cache"
 	"github.com/kkbundle/kkbundle/bundle/delta"
+	"github.com/kkbundle/kkbundle/bundle/published"
 	"github.com/kkbundle/kkbundle/fetch"
 	"github.com/kkbundle/kkbundle/internal/plain"
 )
@@ -69,16 +70,16 @@ func (p *pulling) offers(ctx context.Context) (map[delta.Offer]ocispec.Descripto
 	if err != nil {
 		return nil, err
 	}
-	list = slices.DeleteFunc(slices.Clone(list), func(d ocispec.Descriptor) bool { return d.ArtifactType != bundle.ArtifactTypeDelta })
+	list = slices.DeleteFunc(slices.Clone(list), func(d ocispec.Descriptor) bool { return d.ArtifactType != published.ArtifactTypeDelta })
 	offers := map[delta.Offer]ocispec.Descriptor{}
 	for _, entry := range list[:min(len(list), maxDeltas)] {
 		data, err := p.artifact.Document(ctx, entry)
 		if err != nil && fatal(ctx, err) {
 			return nil, err
 		}
-		var d bundle.PublishedDelta
+		var d published.Delta
 		if err == nil {
-			d, err = bundle.ParsePublishedDelta(data, p.artifact.Digest)
+			d, err = published.ParseDelta(data, p.artifact.Digest)
 		}
 		if err != nil {
 			p.View.Note("%s: ignored (%s)", entry.Digest, plain.Line(err.Error()))

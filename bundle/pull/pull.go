@@ -24,6 +24,7 @@ import (
 	"github.com/kkbundle/kkbundle/bundle/agefile"
 	"github.com/kkbundle/kkbundle/bundle/cache"
 	"github.com/kkbundle/kkbundle/bundle/delta"
+	"github.com/kkbundle/kkbundle/bundle/published"
 	"github.com/kkbundle/kkbundle/bundle/transfer"
 	"github.com/kkbundle/kkbundle/fetch"
 	"github.com/kkbundle/kkbundle/internal/disk"
@@ -150,12 +151,12 @@ func look(ctx context.Context, o Options) (*pulling, error) {
 	}
 	store := &lateStore{c}
 	p.Fetch.Store, p.Fetch.Progress = store, p.progress
-	var published bundle.Published
+	var found published.Bundle
 	a, err := cache.Mend(c, p.dropped, func() (a *fetch.Artifact, err error) {
 		if a, err = fetch.OpenArtifact(ctx, p.Repository, p.Reference, p.Fetch); err != nil {
 			return nil, err
 		}
-		published, err = bundle.ParsePublished(a.Manifest, func(d ocispec.Descriptor) ([]byte, error) { return a.Document(ctx, d) })
+		found, err = published.Parse(a.Manifest, func(d ocispec.Descriptor) ([]byte, error) { return a.Document(ctx, d) })
 		if err != nil {
 			a.Close()
 		}
@@ -164,14 +165,14 @@ func look(ctx context.Context, o Options) (*pulling, error) {
 	if err != nil {
 		return nil, p.refused(err)
 	}
-	if level, err := bundle.ParseLevel(published.Level); err == nil && !p.LevelGiven && p.Level != level.String() {
+	if level, err := bundle.ParseLevel(found.Level); err == nil && !p.LevelGiven && p.Level != level.String() {
 		if c, dir, err = p.OpenCache(level.String()); err != nil {
 			a.Close()
 			return nil, err
 		}
 		store.Cache = c
 	}
-	return &pulling{puller: p, artifact: a, published: published, cache: c, cacheDir: dir}, nil
+	return &pulling{puller: p, artifact: a, published: found, cache: c, cacheDir: dir}, nil
 }
 
 // dropped reports a damaged blob of the cache.
@@ -224,7 +225,7 @@ func (r *remedy) Unwrap() error { return r.cause }
 type pulling struct {
 	*puller
 	artifact  *fetch.Artifact
-	published bundle.Published
+	published published.Bundle
 	cache     *cache.Cache
 	cacheDir  string
 	made      *bundle.From // the bundle that deltas make; nil without
@@ -306,7 +307,7 @@ func (p *pulling) openRemote(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if p.remote, err = bundle.NewRemote(p.published, index, p.local, p.bring); err != nil {
+	if p.remote, err = bundle.NewRemote(p.published.Index.Digest, p.published.Blobs, index, p.local, p.bring); err != nil {
 		return p.refused(err)
 	}
 	return p.Check(p.remote.Index(), slices.Sorted(maps.Keys(p.published.Signatures)), func(name string) ([]byte, error) {

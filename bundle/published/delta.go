@@ -1,4 +1,4 @@
-package bundle
+package published
 
 import (
 	"encoding/json"
@@ -9,6 +9,7 @@ import (
 	"github.com/opencontainers/image-spec/specs-go"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/bundle/format"
 )
 
@@ -22,14 +23,14 @@ const (
 	AnnotationNew = "io.kkbundle.delta.new" // the bundle that it makes
 )
 
-// A PublishedDelta is a delta as described by a manifest in a registry. Nothing in it is trusted.
-type PublishedDelta struct {
+// A Delta is a delta as described by a manifest in a registry. Nothing in it is trusted.
+type Delta struct {
 	Old, New digest.Digest      // identities
 	File     ocispec.Descriptor // digest and size
 }
 
 // Manifest returns the delta's manifest. The subject is the manifest or index of a published bundle.
-func (d PublishedDelta) Manifest(subject ocispec.Descriptor) ([]byte, error) {
+func (d Delta) Manifest(subject ocispec.Descriptor) ([]byte, error) {
 	return json.Marshal(ocispec.Manifest{
 		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest, ArtifactType: ArtifactTypeDelta,
 		Config: ocispec.DescriptorEmptyJSON, Subject: &subject,
@@ -38,26 +39,26 @@ func (d PublishedDelta) Manifest(subject ocispec.Descriptor) ([]byte, error) {
 	})
 }
 
-// ParsePublishedDelta reads a manifest of a delta, which must be attached to the subject.
-func ParsePublishedDelta(manifest []byte, subject digest.Digest) (PublishedDelta, error) {
+// ParseDelta reads a manifest of a delta, which must be attached to the subject.
+func ParseDelta(manifest []byte, subject digest.Digest) (Delta, error) {
 	var m ocispec.Manifest
-	if len(manifest) > maxManifest || json.Unmarshal(manifest, &m) != nil || m.ArtifactType != ArtifactTypeDelta {
-		return PublishedDelta{}, errors.New("not a delta: it was not written by kkbundle publish")
+	if len(manifest) > bundle.MaxManifest || json.Unmarshal(manifest, &m) != nil || m.ArtifactType != ArtifactTypeDelta {
+		return Delta{}, errors.New("not a delta: it was not written by kkbundle publish")
 	}
 	if m.Subject == nil || m.Subject.Digest != subject {
-		return PublishedDelta{}, errors.New("the delta is attached to another bundle")
+		return Delta{}, errors.New("the delta is attached to another bundle")
 	}
 	if len(m.Layers) != 1 || m.Layers[0].MediaType != MediaTypeDelta {
-		return PublishedDelta{}, fmt.Errorf("the delta has %d layers of other kinds", len(m.Layers))
+		return Delta{}, fmt.Errorf("the delta has %d layers of other kinds", len(m.Layers))
 	}
 	if err := checkPublished(m.Layers[0]); err != nil {
-		return PublishedDelta{}, err
+		return Delta{}, err
 	}
-	d := PublishedDelta{File: ocispec.Descriptor{Digest: m.Layers[0].Digest, Size: m.Layers[0].Size}}
+	d := Delta{File: ocispec.Descriptor{Digest: m.Layers[0].Digest, Size: m.Layers[0].Size}}
 	for key, to := range map[string]*digest.Digest{AnnotationOld: &d.Old, AnnotationNew: &d.New} {
 		*to = digest.Digest(m.Annotations[key])
 		if _, err := format.ParseDigest(*to); err != nil {
-			return PublishedDelta{}, fmt.Errorf("annotation %s: %w", key, err)
+			return Delta{}, fmt.Errorf("annotation %s: %w", key, err)
 		}
 	}
 	return d, nil

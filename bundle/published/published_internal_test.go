@@ -1,4 +1,4 @@
-package bundle
+package published
 
 import (
 	"crypto/rand"
@@ -11,17 +11,18 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/bundle/cache"
 )
 
 // manyFiles returns a bundle of n small files.
-func manyFiles(t *testing.T, n int) *Reader {
+func manyFiles(t *testing.T, n int) *bundle.Reader {
 	t.Helper()
-	c, err := cache.Open(t.TempDir(), LevelFast)
+	c, err := cache.Open(t.TempDir(), bundle.LevelFast)
 	if err != nil {
 		t.Fatal(err)
 	}
-	x := Index{Name: "many", Version: "1"}
+	x := bundle.Index{Name: "many", Version: "1"}
 	for i := range n {
 		w, _, err := c.Begin(t.Context(), fmt.Sprint(i))
 		if err != nil {
@@ -35,13 +36,13 @@ func manyFiles(t *testing.T, n int) *Reader {
 			t.Fatal(err)
 		}
 		d.MediaType = "application/octet-stream"
-		x.Items = append(x.Items, Item{Kind: KindFile, Ref: fmt.Sprintf("local/%d", i), Descriptor: d})
+		x.Items = append(x.Items, bundle.Item{Kind: bundle.KindFile, Ref: fmt.Sprintf("local/%d", i), Descriptor: d})
 	}
 	path := filepath.Join(t.TempDir(), "many.kkb")
-	if _, err := Create(t.Context(), path, c, x, WriteOptions{}); err != nil {
+	if _, err := bundle.Create(t.Context(), path, c, x, bundle.WriteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	r, err := Open(path)
+	r, err := bundle.Open(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +54,7 @@ func TestPublishedInSeveralManifests(t *testing.T) {
 	t.Parallel()
 	r := manyFiles(t, 10)
 	blobs := len(r.Blobs())
-	doc, err := r.published([]Signature{{Suffix: "sigstore.json", Data: []byte("{}")}}, 4)
+	doc, err := documents(r, []Signature{{Suffix: "sigstore.json", Data: []byte("{}")}}, 4)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,7 +66,7 @@ func TestPublishedInSeveralManifests(t *testing.T) {
 		served[digest.FromBytes(m)] = m
 	}
 	read := func(d ocispec.Descriptor) ([]byte, error) { return served[d.Digest], nil }
-	p, err := ParsePublished(doc.Root, read)
+	p, err := Parse(doc.Root, read)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +76,7 @@ func TestPublishedInSeveralManifests(t *testing.T) {
 
 	for name, lie := range map[string]func(x *ocispec.Index){
 		"a manifest of another bundle": func(x *ocispec.Index) {
-			other, err := manyFiles(t, 5).published(nil, 4)
+			other, err := documents(manyFiles(t, 5), nil, 4)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -84,7 +85,7 @@ func TestPublishedInSeveralManifests(t *testing.T) {
 			x.Manifests[1].Digest = d
 		},
 		"a whole bundle for a part": func(x *ocispec.Index) {
-			data, err := r.Listing()
+			data, err := Listing(r)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -104,7 +105,7 @@ func TestPublishedInSeveralManifests(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := ParsePublished(data, read); err == nil {
+		if _, err := Parse(data, read); err == nil {
 			t.Errorf("%s was taken", name)
 		}
 	}
@@ -120,7 +121,7 @@ func TestPublishedManifestsAreBelowTheLimitOfRegistries(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(data) > maxManifest-(256<<10) {
+	if len(data) > bundle.MaxManifest-(256<<10) {
 		t.Errorf("a manifest can have %d bytes", len(data))
 	}
 }

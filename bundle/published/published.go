@@ -1,4 +1,5 @@
-package bundle
+// Package published describes a bundle as an artifact of a registry, and a delta between two.
+package published
 
 import (
 	"encoding/json"
@@ -13,6 +14,7 @@ import (
 	"github.com/opencontainers/image-spec/specs-go"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/bundle/format"
 )
 
@@ -63,8 +65,8 @@ func (s Signature) Check() error {
 	return nil
 }
 
-// A Published is a bundle as described by a manifest in a registry. Nothing in it is trusted: see Remote.
-type Published struct {
+// A Bundle is a bundle as described by a manifest in a registry. Nothing in it is trusted: see bundle.Remote.
+type Bundle struct {
 	Index      ocispec.Descriptor            // index.json; its digest is the bundle's identity
 	Blobs      []ocispec.Descriptor          // digest and size of each
 	Signatures map[string]ocispec.Descriptor // by suffix, see Signature
@@ -72,49 +74,49 @@ type Published struct {
 	Level      string                        // of that file
 }
 
-// A Publication is the documents that describe a bundle in a registry.
-type Publication struct {
+// A Documents is the documents that describe a bundle in a registry.
+type Documents struct {
 	MediaType string   // of Root
 	Root      []byte   // the manifest, or the index of Manifests
 	Manifests [][]byte // nil if Root is a manifest
 }
 
-// Published returns the documents of the bundle as an artifact. The same bundle and signatures give the same bytes. A
+// Of returns the documents of the bundle as an artifact. The same bundle and signatures give the same bytes. A
 // bundle whose blobs one manifest cannot list gets an index.
-func (r *Reader) Published(signatures []Signature) (Publication, error) {
-	return r.published(signatures, manifestBlobs)
+func Of(r *bundle.Reader, signatures []Signature) (Documents, error) {
+	return documents(r, signatures, manifestBlobs)
 }
 
-// published is Published. An index has most blobs in each manifest.
-func (r *Reader) published(signatures []Signature, most int) (Publication, error) {
-	m, err := r.allBlobs()
+// documents is Of. An index has most blobs in each manifest.
+func documents(r *bundle.Reader, signatures []Signature, most int) (Documents, error) {
+	m, err := allBlobs(r)
 	if err != nil {
-		return Publication{}, err
+		return Documents{}, err
 	}
 	signed := make([]ocispec.Descriptor, 0, len(signatures))
 	for _, s := range signatures {
 		if err := s.Check(); err != nil {
-			return Publication{}, err
+			return Documents{}, err
 		}
 		signed = append(signed, ocispec.Descriptor{
 			MediaType: MediaTypeSignature, Digest: digest.FromBytes(s.Data), Size: int64(len(s.Data)),
-			Annotations: map[string]string{annotationTitle: s.Suffix},
+			Annotations: map[string]string{ocispec.AnnotationTitle: s.Suffix},
 		})
 	}
 	blobs := m.Layers
 	if len(blobs) <= most {
 		m.Layers = slices.Concat(blobs, signed)
 		root, err := json.Marshal(m)
-		return Publication{MediaType: m.MediaType, Root: root}, err
+		return Documents{MediaType: m.MediaType, Root: root}, err
 	}
-	out := Publication{MediaType: ocispec.MediaTypeImageIndex}
+	out := Documents{MediaType: ocispec.MediaTypeImageIndex}
 	index := ocispec.Index{Versioned: m.Versioned, MediaType: out.MediaType, ArtifactType: m.ArtifactType, Annotations: m.Annotations}
 	for share := range slices.Chunk(blobs, most) {
 		m := ocispec.Manifest{Versioned: m.Versioned, MediaType: m.MediaType, ArtifactType: ArtifactTypeBlobs, Config: m.Config, Layers: slices.Concat(share, signed)}
 		signed = nil // they are in the first manifest
 		data, err := json.Marshal(m)
 		if err != nil {
-			return Publication{}, err
+			return Documents{}, err
 		}
 		out.Manifests = append(out.Manifests, data)
 		index.Manifests = append(index.Manifests, ocispec.Descriptor{
@@ -122,23 +124,23 @@ func (r *Reader) published(signatures []Signature, most int) (Publication, error
 		})
 	}
 	if len(index.Manifests) > maxManifests {
-		return Publication{}, fmt.Errorf("the bundle has %d blobs; at most %d can be published: split it with kkbundle copy --item or --platform", len(blobs), most*maxManifests)
+		return Documents{}, fmt.Errorf("the bundle has %d blobs; at most %d can be published: split it with kkbundle copy --item or --platform", len(blobs), most*maxManifests)
 	}
 	out.Root, err = json.Marshal(index)
 	return out, err
 }
 
 // allBlobs returns the manifest of all blobs, of any size.
-func (r *Reader) allBlobs() (ocispec.Manifest, error) {
-	index, err := r.index.Marshal()
+func allBlobs(r *bundle.Reader) (ocispec.Manifest, error) {
+	index, err := r.Index().Marshal()
 	if err != nil {
 		return ocispec.Manifest{}, err
 	}
 	m := ocispec.Manifest{
 		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest, ArtifactType: ArtifactTypeBundle,
-		Config: ocispec.Descriptor{MediaType: MediaTypeIndex, Digest: r.identity, Size: int64(len(index))},
+		Config: ocispec.Descriptor{MediaType: MediaTypeIndex, Digest: r.Digest(), Size: int64(len(index))},
 		Annotations: map[string]string{
-			annotationTitle: r.index.Name, annotationVersion: r.index.Version, AnnotationEncoder: r.Encoder(), AnnotationLevel: r.Level().String(),
+			ocispec.AnnotationTitle: r.Index().Name, ocispec.AnnotationVersion: r.Index().Version, AnnotationEncoder: r.Encoder(), AnnotationLevel: r.Level().String(),
 		},
 	}
 	maps.DeleteFunc(m.Annotations, func(_, value string) bool { return value == "" })
@@ -151,50 +153,50 @@ func (r *Reader) allBlobs() (ocispec.Manifest, error) {
 
 // Listing returns the digests of the bundle's blobs, for ParseListing: the manifest that publish writes for a bundle with
 // few blobs, without signatures.
-func (r *Reader) Listing() ([]byte, error) {
-	m, err := r.allBlobs()
+func Listing(r *bundle.Reader) ([]byte, error) {
+	m, err := allBlobs(r)
 	if err != nil {
 		return nil, err
 	}
 	return json.Marshal(m)
 }
 
-// ParseListing reads a document that Reader.Listing made.
-func ParseListing(data []byte) (Published, error) {
+// ParseListing reads a document that Listing made.
+func ParseListing(data []byte) (Bundle, error) {
 	return parseManifest(data, ArtifactTypeBundle, maxListing)
 }
 
-// ParsePublished reads the documents that Reader.Published made. manifest returns a manifest of an index.
-func ParsePublished(root []byte, manifest func(ocispec.Descriptor) ([]byte, error)) (Published, error) {
+// Parse reads the documents that Of made. manifest returns a manifest of an index.
+func Parse(root []byte, manifest func(ocispec.Descriptor) ([]byte, error)) (Bundle, error) {
 	var x ocispec.Index
-	if len(root) > maxManifest || json.Unmarshal(root, &x) != nil || x.MediaType != ocispec.MediaTypeImageIndex {
-		return parseManifest(root, ArtifactTypeBundle, maxManifest)
+	if len(root) > bundle.MaxManifest || json.Unmarshal(root, &x) != nil || x.MediaType != ocispec.MediaTypeImageIndex {
+		return parseManifest(root, ArtifactTypeBundle, bundle.MaxManifest)
 	}
 	if x.ArtifactType != ArtifactTypeBundle || len(x.Manifests) == 0 {
-		return Published{}, errNotPublished
+		return Bundle{}, errNotPublished
 	}
 	if len(x.Manifests) > maxManifests {
-		return Published{}, fmt.Errorf("the index has %d manifests; at most %d are allowed", len(x.Manifests), maxManifests)
+		return Bundle{}, fmt.Errorf("the index has %d manifests; at most %d are allowed", len(x.Manifests), maxManifests)
 	}
-	var all Published
+	var all Bundle
 	for i, d := range x.Manifests {
 		if err := checkPublished(d); err != nil {
-			return Published{}, err
+			return Bundle{}, err
 		}
 		data, err := manifest(d)
 		if err != nil {
-			return Published{}, err
+			return Bundle{}, err
 		}
-		p, err := parseManifest(data, ArtifactTypeBlobs, maxManifest)
+		p, err := parseManifest(data, ArtifactTypeBlobs, bundle.MaxManifest)
 		if err != nil {
-			return Published{}, fmt.Errorf("manifest %s: %w", d.Digest, err)
+			return Bundle{}, fmt.Errorf("manifest %s: %w", d.Digest, err)
 		}
 		if i == 0 {
 			all = p
 			continue
 		}
 		if p.Index.Digest != all.Index.Digest || p.Index.Size != all.Index.Size {
-			return Published{}, fmt.Errorf("manifest %s has blobs of another bundle, %s", d.Digest, p.Index.Digest)
+			return Bundle{}, fmt.Errorf("manifest %s has blobs of another bundle, %s", d.Digest, p.Index.Digest)
 		}
 		all.Blobs = append(all.Blobs, p.Blobs...)
 		maps.Copy(all.Signatures, p.Signatures)
@@ -206,38 +208,38 @@ func ParsePublished(root []byte, manifest func(ocispec.Descriptor) ([]byte, erro
 var errNotPublished = errors.New("not a bundle: it was not written by kkbundle publish")
 
 // parseManifest reads a manifest of at most limit bytes.
-func parseManifest(manifest []byte, artifactType string, limit int) (Published, error) {
+func parseManifest(manifest []byte, artifactType string, limit int) (Bundle, error) {
 	if len(manifest) > limit {
-		return Published{}, fmt.Errorf("the manifest has %d bytes; at most %d are allowed", len(manifest), limit)
+		return Bundle{}, fmt.Errorf("the manifest has %d bytes; at most %d are allowed", len(manifest), limit)
 	}
 	var m ocispec.Manifest
 	if err := json.Unmarshal(manifest, &m); err != nil {
-		return Published{}, fmt.Errorf("the manifest is not valid JSON of an image manifest: %w", err)
+		return Bundle{}, fmt.Errorf("the manifest is not valid JSON of an image manifest: %w", err)
 	}
 	if m.ArtifactType != artifactType || m.Config.MediaType != MediaTypeIndex {
-		return Published{}, errNotPublished
+		return Bundle{}, errNotPublished
 	}
 	if err := checkPublished(m.Config); err != nil {
-		return Published{}, err
+		return Bundle{}, err
 	}
 	if m.Config.Size > format.MaxIndexSize {
-		return Published{}, fmt.Errorf("index.json has %d bytes; at most %d are allowed", m.Config.Size, format.MaxIndexSize)
+		return Bundle{}, fmt.Errorf("index.json has %d bytes; at most %d are allowed", m.Config.Size, format.MaxIndexSize)
 	}
-	p := Published{
+	p := Bundle{
 		Index: m.Config, Signatures: make(map[string]ocispec.Descriptor),
 		Encoder: m.Annotations[AnnotationEncoder], Level: m.Annotations[AnnotationLevel],
 	}
 	for _, d := range m.Layers {
 		if err := checkPublished(d); err != nil {
-			return Published{}, err
+			return Bundle{}, err
 		}
 		switch d.MediaType {
 		case MediaTypeBlob:
 			p.Blobs = append(p.Blobs, ocispec.Descriptor{Digest: d.Digest, Size: d.Size})
 		case MediaTypeSignature:
-			suffix := d.Annotations[annotationTitle]
+			suffix := d.Annotations[ocispec.AnnotationTitle]
 			if !signatureGrammar.MatchString(suffix) || d.Size > MaxSignatureSize || len(p.Signatures) == maxSignatures {
-				return Published{}, fmt.Errorf("%s is not a valid signature: it has the name %q and %d bytes", d.Digest, shortened(suffix), d.Size)
+				return Bundle{}, fmt.Errorf("%s is not a valid signature: it has the name %q and %d bytes", d.Digest, shortened(suffix), d.Size)
 			}
 			p.Signatures[suffix] = ocispec.Descriptor{Digest: d.Digest, Size: d.Size}
 		} // additions of later versions are ignored

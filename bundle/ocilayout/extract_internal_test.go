@@ -1,31 +1,36 @@
-package bundle
+package ocilayout
 
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"sync"
 	"testing"
 
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/bundle/format"
 )
 
 // TestExtractionReadsBlobsAtOnce has the first two blobs wait for each other.
 func TestExtractionReadsBlobsAtOnce(t *testing.T) {
 	t.Parallel()
-	if ReadJobs() < 2 {
+	if bundle.ReadJobs() < 2 {
 		t.Skip("one processor reads one blob at a time")
 	}
 	root := rootOf(t)
 	var both sync.WaitGroup
 	both.Add(2)
-	x := &extraction{root: root, copyBlob: func(context.Context, io.Writer, format.Blob) error {
+	x := &extraction{root: root, copyBlob: func(context.Context, io.Writer, ocispec.Descriptor) error {
 		both.Done()
 		both.Wait()
 		return nil
 	}}
-	if err := x.write(t.Context(), []format.Blob{{Sum: format.Sum{1}}, {Sum: format.Sum{2}}}, []byte("index")); err != nil {
+	if err := x.write(t.Context(), []ocispec.Descriptor{{Digest: digest.FromString("1")}, {Digest: digest.FromString("2")}}, []byte("index")); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := root.Stat(format.IndexName); err != nil {
@@ -36,20 +41,20 @@ func TestExtractionReadsBlobsAtOnce(t *testing.T) {
 // TestExtractionEndsWithItsFirstError leaves no index, and names the blob. Without an error of a blob, that of the context counts.
 func TestExtractionEndsWithItsFirstError(t *testing.T) {
 	t.Parallel()
-	blobs := make([]format.Blob, 100)
+	blobs := make([]ocispec.Descriptor, 100)
 	for i := range blobs {
-		blobs[i].Sum[0] = byte(i)
+		blobs[i].Digest = digest.FromString(fmt.Sprint(i))
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	failed := errors.New("it cannot be read")
 	for _, c := range []struct {
 		name     string
-		copyBlob func(context.Context, io.Writer, format.Blob) error
+		copyBlob func(context.Context, io.Writer, ocispec.Descriptor) error
 		want     error
 	}{
-		{"a blob", func(context.Context, io.Writer, format.Blob) error { return failed }, failed},
-		{"the context", func(context.Context, io.Writer, format.Blob) error { cancel(); return nil }, context.Canceled},
+		{"a blob", func(context.Context, io.Writer, ocispec.Descriptor) error { return failed }, failed},
+		{"the context", func(context.Context, io.Writer, ocispec.Descriptor) error { cancel(); return nil }, context.Canceled},
 	} {
 		root := rootOf(t)
 		if err := (&extraction{root: root, copyBlob: c.copyBlob}).write(ctx, blobs, nil); !errors.Is(err, c.want) {

@@ -1,4 +1,4 @@
-package bundle_test
+package ocilayout_test
 
 import (
 	"archive/tar"
@@ -24,6 +24,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/bundle/bundletest"
+	"github.com/kkbundle/kkbundle/bundle/ocilayout"
 )
 
 func only(platform string) func(string) bool { return func(p string) bool { return p == platform } }
@@ -39,7 +40,7 @@ func TestDockerArchive(t *testing.T) {
 		t.Fatal(err)
 	}
 	var b bytes.Buffer
-	if err := r.WriteDockerArchive(t.Context(), &b, it); err != nil {
+	if err := ocilayout.DockerArchive(t.Context(), &b, r, it); err != nil {
 		t.Fatal(err)
 	}
 	path := filepath.Join(t.TempDir(), "image.tar")
@@ -79,7 +80,7 @@ func TestOCIArchive(t *testing.T) {
 	r := bundletest.New(t).Reader
 	it, _ := r.Find(bundle.KindImage, bundletest.MultiRef, "")
 	var b bytes.Buffer
-	if err := r.WriteOCIArchive(t.Context(), &b, []bundle.Item{it}); err != nil {
+	if err := ocilayout.Archive(t.Context(), &b, r, []bundle.Item{it}); err != nil {
 		t.Fatal(err)
 	}
 	path := filepath.Join(t.TempDir(), "image.tar")
@@ -108,7 +109,7 @@ func TestWriteMissing(t *testing.T) {
 	pinned.Ref = repository + "@" + it.Descriptor.Digest.String()
 	write := func(has func(digest.Digest) bool) (names []string, blobs int) {
 		var b bytes.Buffer
-		if err := r.WriteMissing(t.Context(), &b, []bundle.Item{it, pinned}, has); err != nil {
+		if err := ocilayout.ArchiveMissing(t.Context(), &b, r, []bundle.Item{it, pinned}, has); err != nil {
 			t.Fatal(err)
 		}
 		for tr := tar.NewReader(&b); ; {
@@ -153,14 +154,14 @@ func TestArchiveRefused(t *testing.T) {
 	}{
 		{"choose one with --platform: linux/amd64, linux/arm64", second(r.ForPlatform(t.Context(), multi, nil))},
 		{"choose one with --platform: linux/amd64, linux/arm64", second(r.ForPlatform(t.Context(), multi, only("linux/s390x")))},
-		{"hold one platform", r.WriteDockerArchive(t.Context(), &b, multi)},
+		{"hold one platform", ocilayout.DockerArchive(t.Context(), &b, r, multi)},
 	} {
 		if tc.err == nil || !strings.Contains(tc.err.Error(), tc.want) {
 			t.Errorf("%v, want %s", tc.err, tc.want)
 		}
 	}
 	chart, _ := r.Find(bundle.KindChart, bundletest.ChartRef, "")
-	if err := r.WriteDockerArchive(t.Context(), &b, chart); err == nil || !strings.Contains(err.Error(), "not a container image") {
+	if err := ocilayout.DockerArchive(t.Context(), &b, r, chart); err == nil || !strings.Contains(err.Error(), "not a container image") {
 		t.Errorf("a chart: %v", err)
 	}
 }
