@@ -21,7 +21,7 @@ NFPM     := $(TOOLS)/nfpm-$(NFPM_VERSION)
 GREMLINS_VERSION := v0.6.0
 GREMLINS := $(TOOLS)/gremlins-$(GREMLINS_VERSION)
 # The data path: what make mutants changes.
-PACKAGES ?= bundle bundle/format bundle/parts bundle/transfer bundle/delta bundle/extract bundle/pull bundle/diff bundle/download \
+PACKAGES ?= bundle bundle/agefile bundle/cache bundle/format bundle/ocilayout bundle/parts bundle/published bundle/transfer bundle/delta bundle/extract bundle/pull bundle/diff bundle/download \
 	fetch fetch/packages fetch/packages/deb fetch/packages/rpm fetch/packages/iso fetch/packages/signature \
 	registry registry/embedded registry/serve deploy
 VULNDB   ?= https://vuln.go.dev

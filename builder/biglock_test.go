@@ -13,6 +13,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/builder"
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/cache"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -66,7 +67,7 @@ func TestLockAbove4MiB(t *testing.T) {
 		t.Errorf("outdated: %v", err)
 	}
 	cacheDir := filepath.Join(dir, "cache")
-	c, err := bundle.OpenCache(cacheDir, bundle.LevelFast)
+	c, err := cache.Open(cacheDir, bundle.LevelFast)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +90,7 @@ func TestLockAbove4MiB(t *testing.T) {
 		t.Errorf("in a bundle: %v", err)
 	}
 	keep := func() error {
-		_, err := builder.Keeper(context.Background(), bundle.NewCacheDir(cacheDir), []string{builder.LockFile(file)}, nil)
+		_, err := builder.Keeper(context.Background(), cache.At(cacheDir), []string{builder.LockFile(file)}, nil)
 		return err
 	}
 	if err := keep(); err != nil {

@@ -25,6 +25,8 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/agefile"
+	"github.com/kkbundle/kkbundle/bundle/cache"
 	"github.com/kkbundle/kkbundle/bundle/encoders"
 	"github.com/kkbundle/kkbundle/fetch"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -68,7 +70,7 @@ func (p *Project) Resolve(ctx context.Context, o Options) (l *manifest.Lock, err
 	s.memory = memoryDir(s.Cache)
 	s.keepStale()
 	var f *finder
-	l, err = bundle.Mend(s.cache, s.dropped, func() (l *manifest.Lock, err error) {
+	l, err = cache.Mend(s.cache, s.dropped, func() (l *manifest.Lock, err error) {
 		f, l, err = s.resolve(ctx)
 		return l, err
 	})
@@ -99,15 +101,15 @@ func (s *session) keepStale() {
 // A builder makes one bundle.
 type builder struct {
 	*session
-	scratch   *bundle.Scratch // the directory of cache, without a cache of the user
+	scratch   *cache.Scratch // the directory of cache, without a cache of the user
 	cacheDir  string
 	lock      *manifest.Lock // nil until it is known
 	finder    *finder        // nil if no images were searched for
 	started   time.Time
-	wasLocked bool        // lock was read from a file
-	failures  failures    // items that could not be resolved or fetched
-	began     bool        // to download contents
-	written   bundle.Keys // open the bundle that was written, if it is encrypted
+	wasLocked bool         // lock was read from a file
+	failures  failures     // items that could not be resolved or fetched
+	began     bool         // to download contents
+	written   agefile.Keys // open the bundle that was written, if it is encrypted
 }
 
 // open opens the cache.
@@ -118,7 +120,7 @@ func (b *builder) open() error {
 	if b.NoCache {
 		return b.openScratch()
 	}
-	if err := bundle.SweepScratch(filepath.Dir(b.Output)); err != nil {
+	if err := cache.SweepScratch(filepath.Dir(b.Output)); err != nil {
 		return err
 	}
 	b.cacheDir, b.memory = b.Cache, memoryDir(b.Cache)
@@ -140,7 +142,7 @@ func (b *builder) run(ctx context.Context) (Result, error) {
 		}
 		return r, nil
 	}
-	return bundle.Mend(b.cache, b.dropped, func() (Result, error) { return b.build(ctx) })
+	return cache.Mend(b.cache, b.dropped, func() (Result, error) { return b.build(ctx) })
 }
 
 // build fetches the items that the cache lacks and writes the bundle.
@@ -261,7 +263,7 @@ func (b *builder) assemble(ctx context.Context, job *fetch.Job, index bundle.Ind
 func (b *builder) writeArriving(
 	ctx context.Context, later []ocispec.Descriptor, arrivals *fetch.Arrivals, index bundle.Index, progress func(done, total int64),
 ) (bundle.Summary, error) {
-	src, err := b.cache.Incoming(bundle.IncomingOptions{Blobs: later, Fetch: arrivals.Wait, Jobs: 1, Window: math.MaxInt64})
+	src, err := bundle.NewIncoming(b.cache, bundle.IncomingOptions{Blobs: later, Fetch: arrivals.Wait, Jobs: 1, Window: math.MaxInt64})
 	if err != nil {
 		return bundle.Summary{}, err
 	}
@@ -270,7 +272,7 @@ func (b *builder) writeArriving(
 
 // write writes the bundle to the output.
 func (b *builder) write(ctx context.Context, src bundle.Source, x bundle.Index, o bundle.WriteOptions) (bundle.Summary, error) {
-	o.Recipients, b.written = bundle.Remember(b.Recipients)
+	o.Recipients, b.written = agefile.Remember(b.Recipients)
 	if b.Stream != nil {
 		return b.stream(ctx, src, x, o)
 	}
@@ -282,7 +284,7 @@ func (b *builder) write(ctx context.Context, src bundle.Source, x bundle.Index, 
 // next run to fetch, and is an error.
 func (b *builder) stream(ctx context.Context, src bundle.Source, x bundle.Index, o bundle.WriteOptions) (bundle.Summary, error) {
 	sum, err := bundle.Write(ctx, b.Stream, src, x, o)
-	damaged := bundle.CacheErrors(err)
+	damaged := cache.EntryErrors(err)
 	if len(damaged) == 0 {
 		return sum, err
 	}

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/cache"
 	"github.com/kkbundle/kkbundle/discover"
 	"github.com/kkbundle/kkbundle/fetch"
 	"github.com/kkbundle/kkbundle/installer"
@@ -54,7 +54,7 @@ func (p *Project) Images(ctx context.Context, o Options) (r Images, err error) {
 		return r, err
 	}
 	defer func() { err = errors.Join(err, s.cache.Close()) }()
-	r, err = bundle.Mend(s.cache, s.dropped, func() (Images, error) {
+	r, err = cache.Mend(s.cache, s.dropped, func() (Images, error) {
 		if err := s.learnUnknown(ctx); err != nil {
 			return Images{}, err
 		}
@@ -78,7 +78,7 @@ func (f *finder) images(ctx context.Context) (Images, error) {
 		return Images{}, err
 	}
 	err = errors.Join(err, f.find(ctx, list))
-	if ctx.Err() != nil || len(bundle.CacheErrors(err)) > 0 {
+	if ctx.Err() != nil || len(cache.EntryErrors(err)) > 0 {
 		return Images{}, err
 	}
 	wanted, bad := f.listed()

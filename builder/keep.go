@@ -11,12 +11,13 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/cache"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
 // Keeper returns a function that reports whether the lock files or bundles use a blob. An unreadable file is an error: its
 // blobs would be removed. open opens a bundle.
-func Keeper(ctx context.Context, dir bundle.CacheDir, files []string, open func(path string) (*bundle.Reader, error)) (func(digest.Digest) bool, error) {
+func Keeper(ctx context.Context, dir cache.Dir, files []string, open func(path string) (*bundle.Reader, error)) (func(digest.Digest) bool, error) {
 	kept := map[digest.Digest]bool{}
 	var roots []digest.Digest
 	var errs []error
@@ -52,7 +53,7 @@ func Keeper(ctx context.Context, dir bundle.CacheDir, files []string, open func(
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	used, err := dir.Uses(ctx, roots)
+	used, err := bundle.Uses(ctx, dir, roots)
 	return func(d digest.Digest) bool { return kept[d] || used[d] }, err
 }
 

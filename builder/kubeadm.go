@@ -13,6 +13,7 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/cache"
 	"github.com/kkbundle/kkbundle/charts/sandbox"
 	"github.com/kkbundle/kkbundle/fetch"
 	"github.com/kkbundle/kkbundle/installer"
@@ -157,7 +158,7 @@ func (s *session) learn(ctx context.Context, l *manifest.Lock, clusters []*manif
 	for _, c := range clusters {
 		version := c.Kubernetes.Version
 		now, err := s.defaultsOf(ctx, c, l)
-		if ctx.Err() != nil || len(bundle.CacheErrors(err)) > 0 {
+		if ctx.Err() != nil || len(cache.EntryErrors(err)) > 0 {
 			return false, err
 		}
 		if err != nil {
@@ -290,7 +291,7 @@ func (b *builder) programNeeds(ctx context.Context) ([]closure.Need, error) {
 		}
 		k := kubeadmProgram{c, pin}
 		refs, err := b.configured(ctx, k)
-		if ctx.Err() != nil || len(bundle.CacheErrors(err)) > 0 {
+		if ctx.Err() != nil || len(cache.EntryErrors(err)) > 0 {
 			return nil, err
 		}
 		if err != nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/cache"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 	"github.com/kkbundle/kkbundle/proof/closure"
@@ -55,7 +56,7 @@ func labKubeadms(t *testing.T) map[string]string {
 // askable returns a session whose cache has a program.
 func askable(t *testing.T, path string) (*session, digest.Digest) {
 	t.Helper()
-	cache, err := bundle.OpenCache(t.TempDir(), bundle.LevelFast)
+	cache, err := cache.Open(t.TempDir(), bundle.LevelFast)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/agefile"
+	"github.com/kkbundle/kkbundle/bundle/cache"
 	"github.com/kkbundle/kkbundle/fetch"
 	"github.com/kkbundle/kkbundle/internal/disk"
 	"github.com/kkbundle/kkbundle/internal/plain"
@@ -48,7 +50,7 @@ func (b *builder) openScratch() (err error) {
 	case b.cacheDir == "":
 		b.cacheDir = filepath.Dir(b.Output)
 	}
-	if b.scratch, err = bundle.OpenScratch(b.cacheDir, b.Level); err != nil {
+	if b.scratch, err = cache.OpenScratch(b.cacheDir, b.Level); err != nil {
 		return err
 	}
 	b.cache = b.scratch.Cache
@@ -57,7 +59,7 @@ func (b *builder) openScratch() (err error) {
 
 // assembleUncached writes the bundle while its contents are downloaded.
 func (b *builder) assembleUncached(ctx context.Context, job *fetch.Job, index bundle.Index) (bundle.Summary, error) {
-	src, err := b.scratch.Incoming(bundle.IncomingOptions{
+	src, err := bundle.NewIncoming(b.cache, bundle.IncomingOptions{
 		Blobs: job.Later(), Fetch: job.Fetch, Jobs: cmp.Or(b.Jobs, fetch.DefaultJobs), Window: streamWindow,
 	})
 	if err != nil {
@@ -153,7 +155,7 @@ func (b *builder) needs(job *fetch.Job) ([]disk.Need, error) {
 		}
 	}
 	if len(b.Recipients) > 0 {
-		out.Bytes = bundle.EncryptedSize(out.Bytes)
+		out.Bytes = agefile.MaxSize(out.Bytes)
 	}
 	cache.Bytes -= min(job.Estimate().Resumed, cache.Bytes)
 	if b.NoCache {

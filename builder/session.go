@@ -12,6 +12,7 @@ import (
 	"filippo.io/age"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/cache"
 	"github.com/kkbundle/kkbundle/fetch"
 	"github.com/kkbundle/kkbundle/manifest"
 )
@@ -75,7 +76,7 @@ type Event struct {
 type session struct {
 	*Project
 	Options
-	cache  *bundle.Cache
+	cache  *cache.Cache
 	keep   *manifest.Lock // a lock that does not fit: its pins of unchanged items are used
 	memory string         // directory of the digests of files that upstream publishes no checksum for
 }
@@ -91,7 +92,7 @@ func newSession(p *Project, o Options) *session {
 
 // open opens the cache.
 func (s *session) open() (err error) {
-	s.cache, err = bundle.OpenCache(s.Cache, s.Level)
+	s.cache, err = cache.Open(s.Cache, s.Level)
 	return err
 }
 
@@ -103,7 +104,7 @@ func (s *session) note(format string, args ...any) {
 }
 
 // dropped reports a damaged blob of the cache.
-func (s *session) dropped(damaged *bundle.CacheError) {
+func (s *session) dropped(damaged *cache.EntryError) {
 	s.note("the cache's copy of blob %s is damaged (%s); downloading it again", damaged.Digest, damaged.Reason)
 }
 

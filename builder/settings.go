@@ -19,6 +19,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/cache"
 	"github.com/kkbundle/kkbundle/charts/sandbox"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
@@ -66,7 +67,7 @@ func (b *builder) checkSettings(ctx context.Context) error {
 				continue
 			}
 			refused, err := b.refused(ctx, c, program, all[program])
-			if ctx.Err() != nil || len(bundle.CacheErrors(err)) > 0 {
+			if ctx.Err() != nil || len(cache.EntryErrors(err)) > 0 {
 				return errors.Join(err, context.Cause(ctx))
 			}
 			if err != nil {

@@ -16,6 +16,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/cache"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
@@ -91,7 +92,7 @@ func TestProgramsAreAskedForSettings(t *testing.T) {
 	platform := "linux/" + runtime.GOARCH
 	var notes []string
 	s := newSession(&Project{Manifest: &manifest.Bundle{}}, Options{Events: func(e Event) { notes = append(notes, e.Text) }})
-	cache, err := bundle.OpenCache(t.TempDir(), bundle.LevelFast)
+	cache, err := cache.Open(t.TempDir(), bundle.LevelFast)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,34 +16,10 @@ import (
 
 const benchSize = 64 << 20
 
-// BenchmarkCache is what a fetch costs beside the network: hash, compress, write.
-func BenchmarkCache(b *testing.B) {
-	for name, content := range map[string][]byte{"text": text(1, benchSize), "random": randomBytes(1, benchSize)} {
-		b.Run(name, func(b *testing.B) {
-			b.SetBytes(benchSize)
-			c := openCache(b, b.TempDir())
-			for b.Loop() {
-				w, _, err := c.Begin(b.Context(), "key")
-				if err != nil {
-					b.Fatal(err)
-				}
-				write(b, w, content)
-				d, err := w.Commit(b.Context(), -1, "")
-				if err != nil {
-					b.Fatal(err)
-				}
-				if err := c.Drop(d.Digest); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
-	}
-}
-
 func benchBuilder(b *testing.B) *bundletest.Builder {
 	x := bundletest.NewBuilder(b)
-	x.File("local/text", "text", nil, text(1, benchSize))
-	x.File("local/random", "random", nil, randomBytes(1, benchSize))
+	x.File("local/text", "text", nil, bundletest.Text(1, benchSize))
+	x.File("local/random", "random", nil, bundletest.Random(1, benchSize))
 	return x
 }
 

@@ -38,7 +38,7 @@ func (r *Reader) blob(ctx context.Context, d digest.Digest, offset int64, whole 
 }
 
 // stream reads the pieces of b one after the other and compares the digest if they are the whole blob.
-func (r *Reader) stream(ctx context.Context, b format.Blob, offset int64, whole bool) *pieceReader {
+func (r *Reader) stream(ctx context.Context, b format.Blob, offset int64, whole bool) *format.PieceReader {
 	raw, out := r.raw.Get().(*[]byte), r.decoded.Get().(*[]byte)
 	hash := sha256.New()
 	at := offset // in the blob
@@ -65,7 +65,7 @@ func (r *Reader) stream(ctx context.Context, b format.Blob, offset int64, whole 
 		}
 		return piece, nil
 	}
-	return &pieceReader{load: load, close: func() error {
+	return &format.PieceReader{Load: load, End: func() error {
 		r.raw.Put(raw)
 		r.decoded.Put(out)
 		return nil

@@ -10,6 +10,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/bundle/bundletest"
+	"github.com/kkbundle/kkbundle/bundle/cache"
 )
 
 // TestBytes holds the bytes of a bundle of each level. They depend on the content and on the encoder in its name, and on
@@ -30,7 +31,7 @@ func TestBytes(t *testing.T) {
 		bundle.LevelBest:    "sha256:eaad462712f5dfe9bb365ffe1fe6c923d04bb8f46204b95298f4a2f5be400f09",
 	} {
 		b := bundletest.NewBuilder(t)
-		cache, err := bundle.OpenCache(t.TempDir(), level)
+		cache, err := cache.Open(t.TempDir(), level)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -9,6 +9,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/opencontainers/go-digest"
+
+	"github.com/kkbundle/kkbundle/bundle/cache"
 	"github.com/kkbundle/kkbundle/bundle/format"
 )
 
@@ -29,7 +32,7 @@ const idSeparator = " + "
 // time.
 type Combined struct {
 	from    []From
-	scratch *Cache // nil: only the bundles
+	scratch *cache.Cache // nil: only the bundles
 	enc     *format.Encoder
 	checks  *checks
 	glue    map[glueKey][]byte
@@ -43,7 +46,7 @@ type glueKey struct {
 // Combine returns a Source over bundles, at least one. A blob is taken from the first bundle that has it. The result
 // has the first bundle's frame size; see Recompress for bundles with another. scratch may be nil. Its blobs can be
 // written too; it must have been opened at the first bundle's Level.
-func Combine(scratch *Cache, from ...From) (*Combined, error) {
+func Combine(scratch *cache.Cache, from ...From) (*Combined, error) {
 	if len(from) == 0 {
 		return nil, errors.New("combine: no bundle given")
 	}
@@ -78,7 +81,8 @@ func (d directory) Level() Level { return format.LevelOf(d.dir.Encoder, d.dir.Fr
 // FrameSize returns how many bytes of a blob are in one frame.
 func (d directory) FrameSize() int { return d.dir.FrameSize }
 
-func (c *Combined) encoding() *format.Encoder { return c.enc }
+// Encoding implements Source.
+func (c *Combined) Encoding() *format.Encoder { return c.enc }
 
 // find returns the first bundle that holds a blob in frames that can be copied, else the first that holds it at all.
 func (c *Combined) find(s format.Sum) (source int, b format.Blob, ok bool) {
@@ -97,21 +101,31 @@ func (c *Combined) find(s format.Sum) (source int, b format.Blob, ok bool) {
 	return source, b, ok
 }
 
-func (c *Combined) lookup(ctx context.Context, s format.Sum) (int64, bool, error) {
+// Stat implements Source.
+func (c *Combined) Stat(ctx context.Context, d digest.Digest) (int64, bool, error) {
+	s, err := format.ParseDigest(d)
+	if err != nil {
+		return 0, false, err
+	}
 	if _, b, ok := c.find(s); ok {
 		return b.Size, true, nil
 	}
 	if c.scratch == nil {
 		return 0, false, nil
 	}
-	return c.scratch.lookup(ctx, s)
+	return c.scratch.Stat(ctx, d)
 }
 
-func (c *Combined) read(ctx context.Context, s format.Sum, most int64) ([]byte, error) {
+// ReadBlob implements Source.
+func (c *Combined) ReadBlob(ctx context.Context, d digest.Digest, most int64) ([]byte, error) {
+	s, err := format.ParseDigest(d)
+	if err != nil {
+		return nil, err
+	}
 	source, b, ok := c.find(s)
 	switch {
 	case !ok && c.scratch != nil:
-		return c.scratch.read(ctx, s, most)
+		return c.scratch.ReadBlob(ctx, d, most)
 	case !ok:
 		return nil, &MissingError{Digest: s.Digest(), Item: "the bundle to copy from"}
 	case b.Size > most:
@@ -152,7 +166,12 @@ func (c *Combined) small(source int, b format.Blob) ([]byte, error) {
 	return data, nil
 }
 
-func (c *Combined) open(ctx context.Context, s format.Sum) (frames, error) {
+// Frames implements Source.
+func (c *Combined) Frames(ctx context.Context, d digest.Digest) (format.Frames, error) {
+	s, err := format.ParseDigest(d)
+	if err != nil {
+		return nil, err
+	}
 	source, b, ok := c.find(s)
 	if ok && c.from[source].dir.FrameSize == c.enc.FrameSize {
 		return &copiedFrames{From: c.from[source], blob: b, checks: c.checks}, nil
@@ -163,12 +182,12 @@ func (c *Combined) open(ctx context.Context, s format.Sum) (frames, error) {
 	if err := c.checkScratch(); err != nil {
 		return nil, err
 	}
-	return c.scratch.open(ctx, s)
+	return c.scratch.Frames(ctx, d)
 }
 
 // checkScratch reports an error if the scratch cache's frames do not fit the result.
 func (c *Combined) checkScratch() error {
-	if c.scratch.enc.FrameSize == c.enc.FrameSize {
+	if c.scratch.Encoding().FrameSize == c.enc.FrameSize {
 		return nil
 	}
 	return fmt.Errorf("%s has frames of %d bytes, which this program cannot make: name another bundle first, or copy from this one alone",
@@ -210,7 +229,7 @@ func (c *Combined) odd(ctx context.Context, items []Item) (blobs []format.Blob, 
 	if !slices.ContainsFunc(c.from, func(f From) bool { return !same(f) }) {
 		return nil, 0, nil
 	}
-	w := &walk{src: c, report: func(_ format.Sum, _ Item, err error) error { return err }}
+	w := &walk{src: blobsOf{c}, report: func(_ format.Sum, _ Item, err error) error { return err }}
 	if err := w.run(ctx, items); err != nil {
 		return nil, 0, err
 	}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/bundle/bundletest"
+	"github.com/kkbundle/kkbundle/bundle/cache"
 )
 
 // copied makes a bundle with blobs of one and of several frames, stored and compressed, and many small ones.
@@ -26,13 +27,13 @@ func copied(t testing.TB) *bundletest.Bundle {
 	b := bundletest.NewBuilder(t)
 	b.Image(bundletest.ImageRef, bundletest.RandomImage(t, 1, 3, 90_000))
 	b.ImageIndex(bundletest.MultiRef, bundletest.MultiImage(t, 2))
-	b.File("local/random", "random", nil, randomBytes(3, 9<<20))
-	b.File("local/text", "text", nil, text(4, 5<<20))
+	b.File("local/random", "random", nil, bundletest.Random(3, 9<<20))
+	b.File("local/text", "text", nil, bundletest.Text(4, 5<<20))
 	b.File("local/empty", "empty", nil, nil)
 	return b.Bundle()
 }
 
-func combine(t testing.TB, scratch *bundle.Cache, readers ...*bundle.Reader) *bundle.Combined {
+func combine(t testing.TB, scratch *cache.Cache, readers ...*bundle.Reader) *bundle.Combined {
 	t.Helper()
 	var from []bundle.From
 	for i, r := range readers {
@@ -45,9 +46,9 @@ func combine(t testing.TB, scratch *bundle.Cache, readers ...*bundle.Reader) *bu
 	return c
 }
 
-func openLevel(t testing.TB, level bundle.Level) *bundle.Cache {
+func openLevel(t testing.TB, level bundle.Level) *cache.Cache {
 	t.Helper()
-	c, err := bundle.OpenCache(t.TempDir(), level)
+	c, err := cache.Open(t.TempDir(), level)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -131,7 +132,7 @@ func TestCombineFrameSizes(t *testing.T) {
 	small, cache := copied(t), openLevel(t, bundle.LevelBest)
 	best := bundletest.NewBuilder(t)
 	best.Cache = cache
-	best.File("local/other", "other", nil, randomBytes(9, 9<<20))
+	best.File("local/other", "other", nil, bundletest.Random(9, 9<<20))
 	other := best.Bundle()
 	scratch := openLevel(t, small.Reader.Level())
 	c := combine(t, scratch, small.Reader, other.Reader)
@@ -155,7 +156,7 @@ func TestCombineEncoders(t *testing.T) {
 	fast := copied(t)
 	builder := bundletest.NewBuilder(t)
 	builder.Cache = openLevel(t, bundle.LevelBetter)
-	builder.File("local/better", "better", nil, text(9, 5<<20))
+	builder.File("local/better", "better", nil, bundletest.Text(9, 5<<20))
 	better := builder.Bundle()
 	x := bundle.Index{Name: "both", Items: append(append([]bundle.Item{}, fast.Reader.Index().Items...), better.Reader.Index().Items...)}
 	r := reopen(t, combine(t, nil, fast.Reader, better.Reader), x)

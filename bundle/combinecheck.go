@@ -23,25 +23,30 @@ func (f *copiedFrames) infos() []format.FrameInfo {
 	return f.frames[f.blob.Frame:][:f.blob.Pieces(f.dir.FrameSize)]
 }
 
-func (f *copiedFrames) blobSize() int64 { return f.blob.Size }
-func (f *copiedFrames) close() error    { return nil }
+// BlobSize implements format.Frames.
+func (f *copiedFrames) BlobSize() int64 { return f.blob.Size }
 
-func (f *copiedFrames) length() (n int64) {
+// Close implements format.Frames.
+func (f *copiedFrames) Close() error { return nil }
+
+// Len implements format.Frames.
+func (f *copiedFrames) Len() (n int64) {
 	for _, info := range f.infos() {
 		n += int64(info.Len)
 	}
 	return n
 }
 
-func (f *copiedFrames) seekEntries() (b []byte) {
+// SeekEntries implements format.Frames.
+func (f *copiedFrames) SeekEntries() (b []byte) {
 	for _, info := range f.infos() {
 		b = format.AppendEntry(b, info)
 	}
 	return b
 }
 
-// copyTo writes the frames. The written bytes are checked, some of them after it returns.
-func (f *copiedFrames) copyTo(ctx context.Context, w io.Writer, _ []byte) error {
+// CopyTo writes the frames. The written bytes are checked, some of them after it returns.
+func (f *copiedFrames) CopyTo(ctx context.Context, w io.Writer, _ []byte) error {
 	run := &blobCheck{copiedFrames: f, hash: sha256.New()}
 	previous := make(chan struct{})
 	close(previous)

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 )
 
@@ -117,25 +116,9 @@ func (c *composed) ReadAt(b []byte, off int64) (total int, err error) {
 }
 
 // placed are frames that lie in a file where they can be read at any time.
-type placed interface{ section() *io.SectionReader }
+type placed interface{ Section() *io.SectionReader }
 
-func (f *copiedFrames) section() *io.SectionReader {
-	return io.NewSectionReader(f.r, f.frames[f.blob.Frame].Off, f.length())
-}
-
-func (e *cacheEntry) section() *io.SectionReader {
-	return io.NewSectionReader(namedFile(e.path), 0, e.data)
-}
-
-// A namedFile is opened for each read, so that thousands of them need no descriptors.
-type namedFile string
-
-// ReadAt reads from the file of that name.
-func (n namedFile) ReadAt(b []byte, off int64) (int, error) {
-	f, err := os.Open(string(n))
-	if err != nil {
-		return 0, err
-	}
-	defer f.Close()
-	return f.ReadAt(b, off)
+// Section returns the frames in the bundle to copy from.
+func (f *copiedFrames) Section() *io.SectionReader {
+	return io.NewSectionReader(f.r, f.frames[f.blob.Frame].Off, f.Len())
 }

@@ -131,7 +131,7 @@ func (d *documents) complete() bool { return len(d.waiting) == 0 }
 // mayBe reports whether a blob can be a document, as far as known.
 func (d *documents) mayBe(b format.Blob) bool {
 	_, plain := d.plain[b.Sum]
-	return b.Size <= maxManifest && (d.waiting[b.Sum] != nil || !plain)
+	return b.Size <= MaxManifest && (d.waiting[b.Sum] != nil || !plain)
 }
 
 // missing returns an error for each document that did not arrive.

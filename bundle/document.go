@@ -9,6 +9,8 @@ import (
 	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/specs-go"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/kkbundle/kkbundle/bundle/cache"
 )
 
 // The references of the documents of a  Values files have their path as the cluster file spells it.
@@ -36,7 +38,7 @@ type Document struct {
 }
 
 // Put stores d as a file artifact in the cache and returns its item.
-func (d Document) Put(ctx context.Context, c *Cache) (Item, error) {
+func (d Document) Put(ctx context.Context, c *cache.Cache) (Item, error) {
 	layer, err := putBlob(ctx, c, d.Data)
 	if err != nil {
 		return Item{}, err
@@ -63,7 +65,7 @@ func (d Document) Put(ctx context.Context, c *Cache) (Item, error) {
 	return Item{Kind: d.Kind, Ref: d.Ref, Name: d.Ref, Descriptor: root}, err
 }
 
-func putBlob(ctx context.Context, c *Cache, data []byte) (ocispec.Descriptor, error) {
+func putBlob(ctx context.Context, c *cache.Cache, data []byte) (ocispec.Descriptor, error) {
 	want := digest.FromBytes(data)
 	w, offset, err := c.Begin(ctx, want.String())
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 func BenchmarkCreate(b *testing.B) {
 	x := bundletest.NewBuilder(b)
 	const size = 512 << 20
-	x.File("local/random", "random", nil, randomBytes(1, size))
+	x.File("local/random", "random", nil, bundletest.Random(1, size))
 	key, err := age.GenerateX25519Identity()
 	if err != nil {
 		b.Fatal(err)

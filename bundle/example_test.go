@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/cache"
 )
 
 // Write a bundle with one document, read it and check every byte.
@@ -20,7 +21,7 @@ func Example() {
 	}
 	defer os.RemoveAll(dir)
 
-	cache, err := bundle.OpenCache(filepath.Join(dir, "cache"), bundle.LevelDefault)
+	cache, err := cache.Open(filepath.Join(dir, "cache"), bundle.LevelDefault)
 	if err != nil {
 		log.Fatal(err)
 	}

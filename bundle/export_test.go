@@ -5,9 +5,6 @@ import (
 	"crypto/sha256"
 )
 
-// DirOf lets tests damage entries.
-func DirOf(c *Cache) string { return c.dir }
-
 // DecodeAndHash is what no verification of a bundle can do without.
 func DecodeAndHash(data []byte) error {
 	r, err := NewReader(bytes.NewReader(data), int64(len(data)))

@@ -22,7 +22,7 @@ func golden(t *testing.T) *bundletest.Builder {
 	b.ImageIndex(bundletest.MultiRef, bundletest.MultiImage(t, 2), func(d v1.Descriptor) bool { return d.Platform.Architecture == "amd64" })
 	b.File(bundletest.FileRef, "it", &ocispec.Platform{OS: "linux", Architecture: "amd64"}, []byte(bundletest.FileContent))
 	b.File("https://files.example/text", "text", nil, bytes.Repeat([]byte("the same line again\n"), 5000))
-	b.File("https://files.example/random", "random", nil, randomBytes(3, 66_000))
+	b.File("https://files.example/random", "random", nil, bundletest.Random(3, 66_000))
 	b.File("local/empty", "empty", nil, nil)
 	b.Chart(bundletest.ChartRef, "demo", "0.1.0", bundletest.ChartArchive(t, "demo", "0.1.0"))
 	return b

@@ -22,18 +22,20 @@ type memorySource struct {
 	enc   *format.Encoder
 }
 
-func (m *memorySource) lookup(_ context.Context, s format.Sum) (int64, bool, error) {
+func (m *memorySource) Stat(_ context.Context, d digest.Digest) (int64, bool, error) {
+	s, err := format.ParseDigest(d)
 	data, ok := m.blobs[s]
-	return int64(len(data)), ok, nil
+	return int64(len(data)), ok, err
 }
 
-func (m *memorySource) read(_ context.Context, s format.Sum, _ int64) ([]byte, error) {
-	return m.blobs[s], nil
+func (m *memorySource) ReadBlob(_ context.Context, d digest.Digest, _ int64) ([]byte, error) {
+	s, err := format.ParseDigest(d)
+	return m.blobs[s], err
 }
 
-func (m *memorySource) encoding() *format.Encoder { return m.enc }
+func (m *memorySource) Encoding() *format.Encoder { return m.enc }
 
-func (m *memorySource) open(context.Context, format.Sum) (frames, error) {
+func (m *memorySource) Frames(context.Context, digest.Digest) (format.Frames, error) {
 	return nil, errors.New("there is no large blob")
 }
 
@@ -92,9 +94,9 @@ type watched struct {
 	most         int64
 }
 
-func (w *watched) read(ctx context.Context, s format.Sum, size int64) ([]byte, error) {
+func (w *watched) ReadBlob(ctx context.Context, d digest.Digest, size int64) ([]byte, error) {
 	w.look()
-	return w.memorySource.read(ctx, s, size)
+	return w.memorySource.ReadBlob(ctx, d, size)
 }
 
 func (w *watched) Write(p []byte) (int, error) {

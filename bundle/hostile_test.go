@@ -15,11 +15,12 @@ import (
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/kkbundle/kkbundle/bundle/cache"
 	"github.com/kkbundle/kkbundle/bundle/format"
 )
 
 // put stores content in the cache.
-func put(t testing.TB, c *Cache, content []byte) ocispec.Descriptor {
+func put(t testing.TB, c *cache.Cache, content []byte) ocispec.Descriptor {
 	t.Helper()
 	w, _, err := c.Begin(t.Context(), fmt.Sprintf("%d %x", len(content), content[:min(8, len(content))]))
 	if err != nil {
@@ -35,7 +36,7 @@ func put(t testing.TB, c *Cache, content []byte) ocispec.Descriptor {
 	return d
 }
 
-func putFile(t testing.TB, c *Cache, name string, content []byte) Item {
+func putFile(t testing.TB, c *cache.Cache, name string, content []byte) Item {
 	t.Helper()
 	config, layer := put(t, c, []byte("{}")), put(t, c, content)
 	config.MediaType, layer.MediaType = MediaTypeEmpty, MediaTypeFileContent
@@ -53,7 +54,7 @@ func putFile(t testing.TB, c *Cache, name string, content []byte) Item {
 // tiny returns a bundle of two files, one of them large enough for a frame of its own.
 func tiny(t testing.TB) []byte {
 	t.Helper()
-	c, err := OpenCache(t.TempDir(), LevelDefault)
+	c, err := cache.Open(t.TempDir(), LevelDefault)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -365,7 +366,7 @@ func TestWalkEnds(t *testing.T) {
 // TestStrangers has blobs that nobody needs, and needed ones in another order: both fit the directory.
 func TestStrangers(t *testing.T) {
 	t.Parallel()
-	c, err := OpenCache(t.TempDir(), LevelFast)
+	c, err := cache.Open(t.TempDir(), LevelFast)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -396,11 +397,11 @@ func TestStrangers(t *testing.T) {
 }
 
 // writeOrder writes a well-formed bundle of any blobs in any order.
-func writeOrder(t *testing.T, c *Cache, p *plan, blobs []format.Blob) []byte {
+func writeOrder(t *testing.T, c *cache.Cache, p *plan, blobs []format.Blob) []byte {
 	t.Helper()
 	forged := &plan{index: p.index, layout: format.Layout{FrameSize: p.layout.FrameSize, IndexSize: p.layout.IndexSize, Blobs: blobs}}
 	forged.layout.Put()
-	if err := forged.addDirectory(c.enc); err != nil {
+	if err := forged.addDirectory(c.Encoding()); err != nil {
 		t.Fatal(err)
 	}
 	var b bytes.Buffer

@@ -12,6 +12,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/kkbundle/kkbundle/bundle/cache"
 	"github.com/kkbundle/kkbundle/bundle/format"
 )
 
@@ -31,8 +32,8 @@ type IncomingOptions struct {
 
 // An Incoming is a Source whose blobs arrive while the bundle is written. It serves one Create or Write.
 type Incoming struct {
-	*Cache
-	drop   func(digest.Digest) error // called once the bundle has a blob
+	*cache.Cache
+	places *places // while the bundle is written, in scratch space
 	o      IncomingOptions
 	coming map[format.Sum]*coming
 	room   *room // set by start
@@ -53,19 +54,10 @@ type coming struct {
 // maxAhead is how many blobs may wait for the writer, per concurrent fetch.
 const maxAhead = 4
 
-// Incoming returns a Source of the blobs in the scratch space and of those to come. Each leaves the scratch space once
-// the bundle has it.
-func (s *Scratch) Incoming(o IncomingOptions) (*Incoming, error) {
-	return newIncoming(s.Cache, s.Drop, o)
-}
-
-// Incoming returns a Source of the blobs in the cache and of those to come. All stay.
-func (c *Cache) Incoming(o IncomingOptions) (*Incoming, error) {
-	return newIncoming(c, func(digest.Digest) error { return nil }, o)
-}
-
-func newIncoming(c *Cache, drop func(digest.Digest) error, o IncomingOptions) (*Incoming, error) {
-	st := &Incoming{Cache: c, drop: drop, o: o, coming: make(map[format.Sum]*coming, len(o.Blobs)), written: make(map[format.Sum]int64)}
+// NewIncoming returns a Source of the blobs in the cache and of those to come. They stay, unless the cache is scratch space:
+// then each leaves it once the bundle has it.
+func NewIncoming(c *cache.Cache, o IncomingOptions) (*Incoming, error) {
+	st := &Incoming{Cache: c, o: o, coming: make(map[format.Sum]*coming, len(o.Blobs)), written: make(map[format.Sum]int64)}
 	for _, b := range o.Blobs {
 		d, err := format.ParseDigest(b.Digest)
 		if err != nil {
@@ -106,23 +98,29 @@ func (s *Incoming) here(d format.Sum) bool {
 
 // place has arriving blobs written to their places. The returned function ends that; no fetch may be running then.
 func (s *Incoming) place(p *places) (stop func()) {
-	s.places.Store(p)
+	s.places = p
+	end := s.PlaceIn(p)
 	return func() {
-		s.places.Store(nil)
+		end()
+		s.places = nil
 		p.stop()
 	}
 }
 
 // placed returns the frames of a blob that was written to a place, or nil.
 func (s *Incoming) placed(d format.Sum) *placedFrames {
-	if p := s.places.Load(); p != nil {
-		return p.take(d)
+	if s.places != nil {
+		return s.places.take(d)
 	}
 	return nil
 }
 
-// lookup also finds blobs that have not arrived yet.
-func (s *Incoming) lookup(ctx context.Context, d format.Sum) (int64, bool, error) {
+// Stat also finds blobs that have not arrived yet.
+func (s *Incoming) Stat(ctx context.Context, of digest.Digest) (int64, bool, error) {
+	d, err := format.ParseDigest(of)
+	if err != nil {
+		return 0, false, err
+	}
 	if c := s.coming[d]; c != nil {
 		return c.size, true, nil
 	}
@@ -132,7 +130,7 @@ func (s *Incoming) lookup(ctx context.Context, d format.Sum) (int64, bool, error
 	if ok {
 		return size, true, nil
 	}
-	return s.Cache.lookup(ctx, d)
+	return s.Cache.Stat(ctx, of)
 }
 
 // start fetches the blobs in the given order. The returned function stops fetching.
@@ -203,27 +201,38 @@ func (s *Incoming) leave(d format.Sum, size int64) error {
 	s.mu.Lock()
 	s.written[d] = size
 	s.mu.Unlock()
-	err := s.drop(d.Digest())
+	var err error
+	if s.Temporary() {
+		err = s.Drop(d.Digest())
+	}
 	if s.coming[d] != nil {
 		s.room.give(size)
 	}
 	return err
 }
 
-// read waits for a coming blob and returns it.
-func (s *Incoming) read(ctx context.Context, d format.Sum, max int64) ([]byte, error) {
+// ReadBlob waits for a coming blob and returns it.
+func (s *Incoming) ReadBlob(ctx context.Context, of digest.Digest, max int64) ([]byte, error) {
+	d, err := format.ParseDigest(of)
+	if err != nil {
+		return nil, err
+	}
 	if err := s.wait(ctx, d); err != nil {
 		return nil, err
 	}
-	data, err := s.Cache.read(ctx, d, max)
+	data, err := s.Cache.ReadBlob(ctx, of, max)
 	if err != nil || s.coming[d] == nil {
 		return data, err // manifests stay: they are small and read several times
 	}
 	return data, s.leave(d, int64(len(data)))
 }
 
-// open returns frames that wait for the blob when they are copied.
-func (s *Incoming) open(ctx context.Context, d format.Sum) (frames, error) {
+// Frames returns frames that wait for the blob when they are copied.
+func (s *Incoming) Frames(ctx context.Context, of digest.Digest) (format.Frames, error) {
+	d, err := format.ParseDigest(of)
+	if err != nil {
+		return nil, err
+	}
 	f := &comingFrames{s: s, sum: d}
 	c := s.coming[d]
 	if c != nil {
@@ -238,32 +247,36 @@ type comingFrames struct {
 	s     *Incoming
 	sum   format.Sum
 	size  int64
-	entry frames // nil before arrival
-	used  bool   // already in the bundle
+	entry format.Frames // nil before arrival
+	used  bool          // already in the bundle
 }
 
 func (f *comingFrames) load(ctx context.Context) (err error) {
 	if at := f.s.placed(f.sum); at != nil {
 		f.entry = at
-	} else if f.entry, err = f.s.Cache.open(ctx, f.sum); err != nil {
+	} else if f.entry, err = f.s.Cache.Frames(ctx, f.sum.Digest()); err != nil {
 		return err
 	}
-	f.size = f.entry.blobSize()
+	f.size = f.entry.BlobSize()
 	return nil
 }
 
-func (f *comingFrames) blobSize() int64 { return f.size }
+// BlobSize implements format.Frames.
+func (f *comingFrames) BlobSize() int64 { return f.size }
 
-func (f *comingFrames) length() int64 {
+// Len implements format.Frames.
+func (f *comingFrames) Len() int64 {
 	if f.entry == nil {
-		return framesMost(f.size, f.s.enc.FrameSize)
+		return format.Blob{Size: f.size}.MaxFramesLen(f.s.Encoding().FrameSize)
 	}
-	return f.entry.length()
+	return f.entry.Len()
 }
 
-func (f *comingFrames) seekEntries() []byte { return f.entry.seekEntries() }
+// SeekEntries implements format.Frames.
+func (f *comingFrames) SeekEntries() []byte { return f.entry.SeekEntries() }
 
-func (f *comingFrames) copyTo(ctx context.Context, w io.Writer, buf []byte) error {
+// CopyTo implements format.Frames.
+func (f *comingFrames) CopyTo(ctx context.Context, w io.Writer, buf []byte) error {
 	if err := f.s.wait(ctx, f.sum); err != nil {
 		return err
 	}
@@ -276,18 +289,19 @@ func (f *comingFrames) copyTo(ctx context.Context, w io.Writer, buf []byte) erro
 			return fmt.Errorf("blob %s has %d bytes instead of the expected %d", f.sum.Digest(), f.size, want)
 		}
 	}
-	if err := f.entry.copyTo(ctx, w, buf); err != nil {
+	if err := f.entry.CopyTo(ctx, w, buf); err != nil {
 		return err
 	}
 	f.used = true
 	return nil
 }
 
-func (f *comingFrames) close() error {
+// Close implements format.Frames.
+func (f *comingFrames) Close() error {
 	if f.entry == nil {
 		return nil
 	}
-	err := f.entry.close()
+	err := f.entry.Close()
 	if f.used {
 		err = errors.Join(err, f.s.leave(f.sum, f.size))
 	}

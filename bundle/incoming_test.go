@@ -18,12 +18,13 @@ import (
 
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/bundle/bundletest"
+	"github.com/kkbundle/kkbundle/bundle/cache"
 )
 
 // A arriving is a bundle whose contents come while it is written, and the bytes it has to have.
 type arriving struct {
 	dir     string
-	scratch *bundle.Scratch
+	scratch *cache.Scratch
 	index   bundle.Index
 	want    []byte
 	later   []ocispec.Descriptor
@@ -35,7 +36,7 @@ func newArriving(t *testing.T) *arriving {
 	t.Helper()
 	var contents [][]byte
 	for i, n := range []int{0, 1, 100, 64 << 10, 64<<10 + 1, 3 * frameSize, frameSize, 70_000, 71_000, 90_000, 2 * frameSize, 5, 6, 7, 8, 9} {
-		contents = append(contents, randomBytes(int64(i), n))
+		contents = append(contents, bundletest.Random(int64(i), n))
 	}
 	return arrivingOf(t, contents)
 }
@@ -54,7 +55,7 @@ func arrivingOf(t *testing.T, contents [][]byte) *arriving {
 	if s.want, err = os.ReadFile(whole.Path); err != nil {
 		t.Fatal(err)
 	}
-	if s.scratch, err = bundle.OpenScratch(s.dir, bundle.LevelFast); err != nil {
+	if s.scratch, err = cache.OpenScratch(s.dir, bundle.LevelFast); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -71,40 +72,29 @@ func arrivingOf(t *testing.T, contents [][]byte) *arriving {
 			s.later = append(s.later, d)
 			continue
 		}
-		data, err := cached(t, b.Cache, d.Digest)
+		data, err := b.Cache.ReadBlob(t.Context(), d.Digest, 1<<30)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := put(t.Context(), s.scratch.Cache, data); err != nil {
+		if err := bundletest.Put(t.Context(), s.scratch.Cache, data); err != nil {
 			t.Fatal(err)
 		}
 	}
 	return s
 }
 
-func put(ctx context.Context, c *bundle.Cache, data []byte) error {
-	d := digest.FromBytes(data)
-	w, _, err := c.Begin(ctx, d.String())
-	if err != nil {
-		return err
-	}
-	if _, err := w.Write(data); err != nil {
-		return errors.Join(err, w.Close())
-	}
-	_, err = w.Commit(ctx, int64(len(data)), d)
-	return errors.Join(err, w.Close())
-}
-
 func (s *arriving) write(t *testing.T, w io.Writer, o bundle.IncomingOptions) error {
 	t.Helper()
 	o.Blobs = s.later
-	src, err := s.scratch.Incoming(o)
+	src, err := bundle.NewIncoming(s.scratch.Cache, o)
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, err = bundle.Write(t.Context(), w, src, s.index, bundle.WriteOptions{})
 	return err
 }
+
+const frameSize = 4 << 20
 
 // TestIncoming wants the bytes of a cached build, each blob fetched once, and never more ahead of the writer than allowed.
 func TestIncoming(t *testing.T) {
@@ -133,7 +123,7 @@ func TestIncoming(t *testing.T) {
 				if ahead > most+frameSize/1024 {
 					t.Errorf("%d bytes are ahead of the writer, want at most %d", ahead, most)
 				}
-				return put(ctx, s.scratch.Cache, s.content[d])
+				return bundletest.Put(ctx, s.scratch.Cache, s.content[d])
 			}})
 			if err != nil {
 				t.Fatal(err)
@@ -178,7 +168,7 @@ func TestIncomingFails(t *testing.T) {
 			<-ctx.Done() // the writer waits for these
 			return ctx.Err()
 		}
-		return put(ctx, s.scratch.Cache, s.content[d])
+		return bundletest.Put(ctx, s.scratch.Cache, s.content[d])
 	}})
 	if !errors.Is(err, broken) {
 		t.Errorf("got %v, want %v", err, broken)
@@ -193,23 +183,23 @@ func TestIncomingFails(t *testing.T) {
 // TestIncomingWrongSize has a manifest with a wrong size of its blob, which arrives with the right digest. No bundle is made of it.
 func TestIncomingWrongSize(t *testing.T) {
 	t.Parallel()
-	s := arrivingOf(t, [][]byte{randomBytes(1, 2*frameSize)})
+	s := arrivingOf(t, [][]byte{bundletest.Random(1, 2*frameSize)})
 	item := &s.index.Items[0].Descriptor
-	m, err := cached(t, s.scratch.Cache, item.Digest)
+	m, err := s.scratch.Cache.ReadBlob(t.Context(), item.Digest, 1<<30)
 	if err != nil {
 		t.Fatal(err)
 	}
 	m = bytes.Replace(m, fmt.Appendf(nil, `"size":%d`, s.later[0].Size), fmt.Appendf(nil, `"size":%d`, s.later[0].Size+1), 1)
-	if err := put(t.Context(), s.scratch.Cache, m); err != nil {
+	if err := bundletest.Put(t.Context(), s.scratch.Cache, m); err != nil {
 		t.Fatal(err)
 	}
 	item.Digest, item.Size = digest.FromBytes(m), int64(len(m))
 	s.later[0].Size++
 	o := bundle.IncomingOptions{Blobs: s.later, Jobs: 1, Fetch: func(ctx context.Context, d digest.Digest) error {
-		return put(ctx, s.scratch.Cache, s.content[d])
+		return bundletest.Put(ctx, s.scratch.Cache, s.content[d])
 	}}
 	const want = "has 8388608 bytes instead of the expected 8388609"
-	src, err := s.scratch.Incoming(o)
+	src, err := bundle.NewIncoming(s.scratch.Cache, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -222,70 +212,27 @@ func TestIncomingWrongSize(t *testing.T) {
 	}
 }
 
-// TestScratchSwept removes what killed processes left, and nothing that is in use or somebody else's.
-func TestScratchSwept(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	used, err := bundle.OpenScratch(dir, bundle.LevelFast)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := put(t.Context(), used.Cache, text(1, 1000)); err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range []string{".kkbundle-scratch-gone/sha256/00", "kkbundle-scratch-2", ".kkbundle-scratch-3"} {
-		if err := os.MkdirAll(filepath.Join(dir, name), 0o700); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for _, name := range []string{".kkbundle-scratch-gone.lock", ".kkbundle-scratch-gone/sha256/00/x", ".kkbundle-scratch-lone.lock", "kkbundle-scratch-2.lock"} {
-		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := bundle.SweepScratch(dir); err != nil {
-		t.Fatal(err)
-	}
-	var left []string
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, e := range entries {
-		left = append(left, e.Name())
-	}
-	if len(left) != 5 || strings.Contains(strings.Join(left, " "), "scratch-gone") || strings.Contains(strings.Join(left, " "), "scratch-lone") {
-		t.Errorf("left %v", left)
-	}
-	if data, err := cached(t, used.Cache, digest.FromBytes(text(1, 1000))); err != nil || len(data) != 1000 {
-		t.Errorf("what is in use: %d bytes, %v", len(data), err)
-	}
-	if err := used.Close(); err != nil {
-		t.Error(err)
-	}
-}
-
 // TestCacheIncoming wants the bytes of a bundle written after all blobs arrived, and all blobs in the cache afterwards.
 func TestCacheIncoming(t *testing.T) {
 	t.Parallel()
 	s := newArriving(t)
-	c := openCache(t, t.TempDir())
+	c := bundletest.OpenCache(t, t.TempDir())
 	for _, d := range s.index.Items {
-		data, err := cached(t, s.scratch.Cache, d.Descriptor.Digest)
+		data, err := s.scratch.Cache.ReadBlob(t.Context(), d.Descriptor.Digest, 1<<30)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := put(t.Context(), c, data); err != nil {
+		if err := bundletest.Put(t.Context(), c, data); err != nil {
 			t.Fatal(err)
 		}
 	}
 	empty := []byte("{}")
-	if err := put(t.Context(), c, empty); err != nil {
+	if err := bundletest.Put(t.Context(), c, empty); err != nil {
 		t.Fatal(err)
 	}
-	src, err := c.Incoming(bundle.IncomingOptions{
+	src, err := bundle.NewIncoming(c, bundle.IncomingOptions{
 		Blobs: s.later, Jobs: 1, Window: math.MaxInt64,
-		Fetch: func(ctx context.Context, d digest.Digest) error { return put(ctx, c, s.content[d]) },
+		Fetch: func(ctx context.Context, d digest.Digest) error { return bundletest.Put(ctx, c, s.content[d]) },
 	})
 	if err != nil {
 		t.Fatal(err)

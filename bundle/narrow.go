@@ -158,7 +158,7 @@ func (c *Catalog) subject(ctx context.Context, it Item) (digest.Digest, error) {
 	if classOf(it.Descriptor.MediaType) == classContent {
 		return "", nil
 	}
-	data, err := c.ReadBlob(ctx, it.Descriptor.Digest, maxManifest)
+	data, err := c.ReadBlob(ctx, it.Descriptor.Digest, MaxManifest)
 	if err != nil {
 		return "", err
 	}
@@ -205,4 +205,17 @@ func (r *Reader) Needs(ctx context.Context, items []Item, visit func(item Item, 
 		}
 	}
 	return w.run(ctx, items)
+}
+
+// Needed returns digest and size of every blob that the items need, in the order of bundles. A missing blob is an error.
+func (r *Reader) Needed(ctx context.Context, items []Item) ([]ocispec.Descriptor, error) {
+	w := &walk{src: r, report: func(_ format.Sum, _ Item, err error) error { return err }}
+	if err := w.run(ctx, items); err != nil {
+		return nil, err
+	}
+	blobs := make([]ocispec.Descriptor, 0, len(w.nodes))
+	for _, b := range w.order() {
+		blobs = append(blobs, ocispec.Descriptor{Digest: b.Sum.Digest(), Size: b.Size})
+	}
+	return blobs, nil
 }

@@ -11,13 +11,14 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/kkbundle/kkbundle/bundle/cache"
 	"github.com/kkbundle/kkbundle/bundle/parts"
 )
 
 // split writes a bundle in six parts and returns their common name and the bytes of the same in one file.
 func split(t testing.TB) (base string, whole []byte) {
 	t.Helper()
-	c, err := OpenCache(t.TempDir(), LevelDefault)
+	c, err := cache.Open(t.TempDir(), LevelDefault)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,7 +119,7 @@ func TestPartsAreTheSameBytes(t *testing.T) {
 func TestPartsAgain(t *testing.T) {
 	t.Parallel()
 	base, _ := split(t)
-	c, err := OpenCache(t.TempDir(), LevelDefault)
+	c, err := cache.Open(t.TempDir(), LevelDefault)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -281,7 +282,7 @@ func TestPartsLeaveNothing(t *testing.T) {
 	t.Parallel()
 	base, _ := split(t)
 	before := read(t, parts.Name(base, 1))
-	c, err := OpenCache(t.TempDir(), LevelDefault)
+	c, err := cache.Open(t.TempDir(), LevelDefault)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -351,7 +352,7 @@ func TestOnePartThatIsNone(t *testing.T) {
 
 func TestPartsCancelled(t *testing.T) {
 	t.Parallel()
-	c, err := OpenCache(t.TempDir(), LevelDefault)
+	c, err := cache.Open(t.TempDir(), LevelDefault)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -367,7 +368,7 @@ func TestPartsCancelled(t *testing.T) {
 // TestFullDiskSaysAtMost: the size of what is not compressed yet is a bound, and not a need.
 func TestFullDiskSaysAtMost(t *testing.T) {
 	t.Parallel()
-	c, err := OpenCache(t.TempDir(), LevelDefault)
+	c, err := cache.Open(t.TempDir(), LevelDefault)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,7 +9,9 @@ import (
 	"path/filepath"
 	"sync"
 
+	"github.com/kkbundle/kkbundle/bundle/cache"
 	"github.com/kkbundle/kkbundle/bundle/format"
+	"github.com/kkbundle/kkbundle/internal/disk"
 )
 
 // Places guess where in a bundle's file the frames of a coming blob will lie, before everything in front of it has come.
@@ -66,18 +68,18 @@ func newPlaces(ctx context.Context, file *steadyFile, plan *plan, src *Incoming)
 		if !src.here(d) {
 			return nil, errComing
 		}
-		return src.Cache.read(ctx, d, format.SmallBlob)
+		return src.Cache.ReadBlob(ctx, d.Digest(), format.SmallBlob)
 	}
 	p.length = func(d format.Sum) (int64, bool) {
 		if !src.here(d) {
 			return 0, false
 		}
-		e, err := src.Cache.open(ctx, d)
+		e, err := src.Cache.Frames(ctx, d.Digest())
 		if err != nil {
 			return 0, false
 		}
-		n := e.length()
-		return n, e.close() == nil
+		n := e.Len()
+		return n, e.Close() == nil
 	}
 	p.next, p.stop = iter.Pull(plan.layout.Segments())
 	p.pull(0)
@@ -123,8 +125,8 @@ func (p *places) reached(first int, off int64) {
 	}
 }
 
-// give returns the place of a blob, or nil if it cannot be guessed yet.
-func (p *places) give(d format.Sum) *place {
+// Place returns the place of a blob, or nil if it cannot be guessed yet.
+func (p *places) Place(d format.Sum) cache.Place {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.held >= 0 {
@@ -136,7 +138,7 @@ func (p *places) give(d format.Sum) *place {
 				return nil
 			}
 			st.given = true
-			return &place{of: p, blob: st.blob, off: st.off, room: storedFrames(st.blob.Size, p.plan.layout.FrameSize)}
+			return &place{of: p, blob: st.blob, off: st.off, room: st.blob.StoredFramesLen(p.plan.layout.FrameSize)}
 		}
 		n, ok := p.lastLen()
 		if !ok || !p.pull(p.starts[len(p.starts)-1].off+n) {
@@ -167,7 +169,7 @@ func (p *places) lastLen() (int64, bool) {
 			return at.n, true
 		}
 		if p.src.isCompressed(b.Sum) {
-			return storedFrames(b.Size, p.plan.layout.FrameSize), true
+			return b.StoredFramesLen(p.plan.layout.FrameSize), true
 		}
 		return p.length(b.Sum)
 	case format.SegmentGlue:
@@ -178,7 +180,7 @@ func (p *places) lastLen() (int64, bool) {
 		if p.glue, err = p.plan.appendGlue(p.glue[:0], s, p.read); err != nil {
 			return 0, false // not there yet, or no longer: the writer may be here
 		}
-		p.frame = p.src.enc.AppendFrame(p.frame[:0], p.glue)
+		p.frame = p.src.Encoding().AppendFrame(p.frame[:0], p.glue)
 		return int64(len(p.frame)), true
 	default:
 		return 0, false
@@ -196,33 +198,40 @@ func (p *places) take(d format.Sum) *placedFrames {
 	return at
 }
 
-// write writes a frame at an offset from the start of the place. A full disk is a *FullError.
-func (p *place) write(frame []byte, at int64) error {
+// Write writes a frame at an offset from the start of the place. A full disk is a *cache.FullError.
+func (p *place) Write(frame []byte, at int64) error {
 	if at+int64(len(frame)) > p.room {
 		return fmt.Errorf("blob %s has more bytes than announced", p.blob.Sum.Digest())
 	}
 	_, err := p.of.file.WriteAt(frame, p.off+at)
-	if isFull(err) {
+	if disk.IsFull(err) {
 		dir := filepath.Dir(p.of.file.Name())
-		return &FullError{Dir: dir, what: "the bundle in " + dir, options: "-o", err: err}
+		return &cache.FullError{Dir: dir, What: "the bundle in " + dir, Options: "-o", Err: err}
 	}
 	return err
 }
 
-// keep reports that the blob is whole: size bytes, in frames of n bytes with that table.
-func (p *place) keep(size, n int64, table []byte) {
+// Keep reports that the blob is whole: size bytes, in frames of n bytes with that table.
+func (p *place) Keep(size, n int64, table []byte) {
 	p.of.mu.Lock()
 	defer p.of.mu.Unlock()
 	p.of.arrived[p.blob.Sum] = &placedFrames{place: p, size: size, n: n, table: table}
 }
 
-func (p *placedFrames) blobSize() int64     { return p.size }
-func (p *placedFrames) length() int64       { return p.n }
-func (p *placedFrames) seekEntries() []byte { return p.table }
-func (p *placedFrames) close() error        { return nil }
+// BlobSize implements format.Frames.
+func (p *placedFrames) BlobSize() int64 { return p.size }
 
-// copyTo leaves frames that are at their place, and copies others down.
-func (p *placedFrames) copyTo(ctx context.Context, w io.Writer, buf []byte) error {
+// Len implements format.Frames.
+func (p *placedFrames) Len() int64 { return p.n }
+
+// SeekEntries implements format.Frames.
+func (p *placedFrames) SeekEntries() []byte { return p.table }
+
+// Close implements format.Frames.
+func (p *placedFrames) Close() error { return nil }
+
+// CopyTo leaves frames that are at their place, and copies others down.
+func (p *placedFrames) CopyTo(ctx context.Context, w io.Writer, buf []byte) error {
 	if b, ok := w.(*bundleWriter); ok {
 		switch {
 		case b.off == p.off:

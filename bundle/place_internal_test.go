@@ -19,7 +19,7 @@ func TestPlaceFull(t *testing.T) {
 	}
 	defer full.Close()
 	p := &place{of: &places{file: &steadyFile{File: full}}, blob: &format.Blob{}, room: 100}
-	err = p.write([]byte("frame"), 0)
+	err = p.Write([]byte("frame"), 0)
 	if !errors.Is(err, syscall.ENOSPC) || !strings.HasPrefix(err.Error(), "the disk of the bundle in /dev is full: make room there, or choose another disk with -o, and run again") {
 		t.Errorf("got %v", err)
 	}

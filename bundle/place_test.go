@@ -16,6 +16,8 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/bundletest"
+	"github.com/kkbundle/kkbundle/bundle/cache"
 )
 
 // arrivingLayers have contents of which some compress, and media types of which some are wrong about that.
@@ -31,10 +33,10 @@ func arrivingLayers(t *testing.T, r *rand.Rand) *arriving {
 		case 1, 2:
 			n = r.Intn(64 << 10)
 		}
-		data := randomBytes(r.Int63(), n)
+		data := bundletest.Random(r.Int63(), n)
 		compresses := r.Intn(6) == 0
 		if compresses {
-			data = text(r.Int63(), n)
+			data = bundletest.Text(r.Int63(), n)
 		}
 		contents = append(contents, data)
 		compressed[digest.FromBytes(data)] = compresses == (r.Intn(4) == 0)
@@ -52,7 +54,7 @@ func arrivingLayers(t *testing.T, r *rand.Rand) *arriving {
 func (s *arriving) create(t *testing.T, o bundle.IncomingOptions) {
 	t.Helper()
 	o.Blobs = s.later
-	src, err := s.scratch.Incoming(o)
+	src, err := bundle.NewIncoming(s.scratch.Cache, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,7 +111,7 @@ func TestPlaces(t *testing.T) {
 }
 
 // trickle writes a blob with pauses; sometimes it starts over, with the same writer or with another.
-func trickle(ctx context.Context, c *bundle.Cache, data []byte, r *rand.Rand) error {
+func trickle(ctx context.Context, c *cache.Cache, data []byte, r *rand.Rand) error {
 	d := digest.FromBytes(data)
 	for {
 		w, offset, err := c.Begin(ctx, d.String())
@@ -117,7 +119,7 @@ func trickle(ctx context.Context, c *bundle.Cache, data []byte, r *rand.Rand) er
 			return err
 		}
 		if r.Intn(6) == 0 { // another content first, as from a server that is wrong
-			if _, err := w.Write(randomBytes(r.Int63(), len(data))); err != nil {
+			if _, err := w.Write(bundletest.Random(r.Int63(), len(data))); err != nil {
 				return errors.Join(err, w.Close())
 			}
 			if err := w.Reset(); err != nil {
@@ -148,7 +150,7 @@ func trickle(ctx context.Context, c *bundle.Cache, data []byte, r *rand.Rand) er
 // TestPlacesAreBounded has a blob with more bytes than announced arrive before the others. Nothing of it comes into their places.
 func TestPlacesAreBounded(t *testing.T) {
 	t.Parallel()
-	s := arrivingOf(t, [][]byte{randomBytes(1, 2*frameSize), randomBytes(2, 2*frameSize), randomBytes(3, 2*frameSize)})
+	s := arrivingOf(t, [][]byte{bundletest.Random(1, 2*frameSize), bundletest.Random(2, 2*frameSize), bundletest.Random(3, 2*frameSize)})
 	for i := range s.later {
 		s.later[i].MediaType = ocispec.MediaTypeImageLayerGzip
 	}
@@ -157,14 +159,14 @@ func TestPlacesAreBounded(t *testing.T) {
 	s.create(t, bundle.IncomingOptions{Jobs: 3, Window: 1 << 40, Fetch: func(ctx context.Context, d digest.Digest) error {
 		if d != s.later[0].Digest {
 			defer others.Done()
-			return put(ctx, s.scratch.Cache, s.content[d])
+			return bundletest.Put(ctx, s.scratch.Cache, s.content[d])
 		}
 		others.Wait()
 		w, _, err := s.scratch.Begin(ctx, d.String())
 		if err != nil {
 			return err
 		}
-		if _, err = w.Write(randomBytes(4, 6*frameSize)); err == nil {
+		if _, err = w.Write(bundletest.Random(4, 6*frameSize)); err == nil {
 			_, err = w.Commit(ctx, int64(len(s.content[d])), d)
 		}
 		if err == nil {
@@ -173,6 +175,6 @@ func TestPlacesAreBounded(t *testing.T) {
 		if err := w.Close(); err != nil {
 			return err
 		}
-		return put(ctx, s.scratch.Cache, s.content[d])
+		return bundletest.Put(ctx, s.scratch.Cache, s.content[d])
 	}})
 }

@@ -21,9 +21,9 @@ func TestPieces(t *testing.T) {
 	x := bundletest.NewBuilder(t)
 	contents := map[string][]byte{}
 	for name, b := range map[string][]byte{
-		"empty": {}, "small": randomBytes(1, 100), "glue": randomBytes(2, 64<<10), "stored-1": randomBytes(3, 64<<10+1),
-		"stored-2": randomBytes(4, 128<<10), "stored-3": randomBytes(5, 128<<10+1), "stored-4": randomBytes(6, 9<<20+7),
-		"text": text(7, 9<<20+7), "piece": randomBytes(8, 4<<20),
+		"empty": {}, "small": bundletest.Random(1, 100), "glue": bundletest.Random(2, 64<<10), "stored-1": bundletest.Random(3, 64<<10+1),
+		"stored-2": bundletest.Random(4, 128<<10), "stored-3": bundletest.Random(5, 128<<10+1), "stored-4": bundletest.Random(6, 9<<20+7),
+		"text": bundletest.Text(7, 9<<20+7), "piece": bundletest.Random(8, 4<<20),
 	} {
 		contents[name] = b
 		x.File("local/"+name, name, nil, b)
@@ -62,8 +62,8 @@ func TestPieces(t *testing.T) {
 func TestReadFrameChecks(t *testing.T) {
 	t.Parallel()
 	x := bundletest.NewBuilder(t)
-	x.File("local/random", "random", nil, randomBytes(1, 300<<10))
-	x.File("local/text", "text", nil, text(2, 300<<10))
+	x.File("local/random", "random", nil, bundletest.Random(1, 300<<10))
+	x.File("local/text", "text", nil, bundletest.Text(2, 300<<10))
 	file := x.Bundle().Path
 	data, err := os.ReadFile(file)
 	if err != nil {
@@ -84,7 +84,7 @@ func TestReadFrameChecks(t *testing.T) {
 	}
 	defer f.Close()
 	random := rand.New(rand.NewSource(1))
-	for n, content := range [][]byte{randomBytes(1, 300<<10), text(2, 300<<10)} {
+	for n, content := range [][]byte{bundletest.Random(1, 300<<10), bundletest.Text(2, 300<<10)} {
 		p, err := r.Piece(digest.FromBytes(content), 0)
 		if err != nil {
 			t.Fatal(err)

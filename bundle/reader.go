@@ -14,6 +14,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/kkbundle/kkbundle/bundle/agefile"
 	"github.com/kkbundle/kkbundle/bundle/format"
 	"github.com/kkbundle/kkbundle/bundle/parts"
 )
@@ -33,7 +34,7 @@ type Reader struct {
 	// atHand means that r is files in clear, so that many small reads cost as little as a large one.
 	atHand bool
 	// encrypted is the age file around the bundle, nil if there is none; r reads its content.
-	encrypted *ageFile
+	encrypted *agefile.File
 	layout    format.Layout
 	frames    []format.FrameInfo
 	dec       *zstd.Decoder
@@ -48,7 +49,7 @@ func Open(path string) (*Reader, error) { return OpenWith(path, nil) }
 
 // OpenWith is Open for a bundle that may be encrypted: an age file around the bundle, which is decrypted where it is
 // read. keys may be nil.
-func OpenWith(path string, keys Keys) (*Reader, error) {
+func OpenWith(path string, keys agefile.Keys) (*Reader, error) {
 	r, err := open(path, keys)
 	if err != nil {
 		return nil, fmt.Errorf("open bundle %s: %w", path, err)
@@ -56,7 +57,7 @@ func OpenWith(path string, keys Keys) (*Reader, error) {
 	return r, nil
 }
 
-func open(path string, keys Keys) (*Reader, error) {
+func open(path string, keys agefile.Keys) (*Reader, error) {
 	if base, parts := parts.Locate(path); parts {
 		return openInParts(base, keys)
 	}
@@ -76,7 +77,7 @@ func open(path string, keys Keys) (*Reader, error) {
 	return r, nil
 }
 
-func openInParts(base string, keys Keys) (*Reader, error) {
+func openInParts(base string, keys agefile.Keys) (*Reader, error) {
 	set, err := parts.Open(base)
 	if err != nil {
 		return nil, err
@@ -107,8 +108,8 @@ func (r *Reader) Warnings() []string {
 func NewReader(src io.ReaderAt, size int64) (*Reader, error) { return NewReaderWith(src, size, nil) }
 
 // NewReaderWith is NewReader for a bundle that may be encrypted. keys may be nil.
-func NewReaderWith(src io.ReaderAt, size int64, keys Keys) (*Reader, error) {
-	encrypted, length, err := openAge(src, size, keys)
+func NewReaderWith(src io.ReaderAt, size int64, keys agefile.Keys) (*Reader, error) {
+	encrypted, length, err := agefile.Open(src, size, keys)
 	if err != nil {
 		return nil, err
 	}
@@ -357,7 +358,24 @@ func (r *Reader) partAt(off int64) string {
 		return ""
 	}
 	if r.encrypted != nil && off >= 0 {
-		off = r.encrypted.place(off)
+		off = r.encrypted.Place(off)
 	}
 	return r.parts.NameAt(off)
 }
+
+// wholeTail limits n bytes at the end of the content to those that can be read where an earlier part is missing.
+func wholeTail(r *Reader, n int64) int64 {
+	var last int64 // bytes that can be read
+	switch {
+	case r.parts == nil:
+		return n
+	case r.encrypted != nil:
+		last = r.size - r.encrypted.LastPart()
+	default:
+		last = r.parts.LastSize()
+	}
+	return min(n, max(last, format.SeekFooter))
+}
+
+// Encrypted reports whether the bundle's file is an age file.
+func (r *Reader) Encrypted() bool { return r.encrypted != nil }

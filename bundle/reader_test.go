@@ -86,7 +86,7 @@ func TestOpenRefusesOtherFiles(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	other := filepath.Join(dir, "other")
-	if err := os.WriteFile(other, text(1, 5000), 0o600); err != nil {
+	if err := os.WriteFile(other, bundletest.Text(1, 5000), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for _, path := range []string{dir, other, filepath.Join(dir, "absent"), os.DevNull} {
@@ -131,7 +131,7 @@ func TestReadHonoursTheContext(t *testing.T) {
 	t.Parallel()
 	r := large(t).Bundle().Reader
 	ctx, cancel := context.WithCancel(t.Context())
-	rc, err := r.Blob(ctx, digest.FromBytes(randomBytes(12, 2*frameSize+77)), 0)
+	rc, err := r.Blob(ctx, digest.FromBytes(bundletest.Random(12, 2*frameSize+77)), 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -158,7 +158,7 @@ func TestVerifyNamesAllDamage(t *testing.T) {
 	}
 	want := map[digest.Digest]string{}
 	for i, n := range []int{frameSize, 2*frameSize + 77, 100_000} { // stored, so their bytes are in the file
-		content := randomBytes(map[int]int64{frameSize: 10, 2*frameSize + 77: 12, 100_000: 8}[n], n)
+		content := bundletest.Random(map[int]int64{frameSize: 10, 2*frameSize + 77: 12, 100_000: 8}[n], n)
 		at := bytes.Index(data, content[1000:1500])
 		if at < 0 {
 			t.Fatalf("blob %d is not there as it is", i)
@@ -249,65 +249,5 @@ func TestOddGraphs(t *testing.T) {
 	}
 	if _, ok := made.Reader.Stat(absent[0]); ok {
 		t.Error("the absent child is there")
-	}
-}
-
-func TestExtractLayout(t *testing.T) {
-	t.Parallel()
-	b := bundletest.New(t)
-	dir := filepath.Join(t.TempDir(), "out")
-	if err := bundle.ExtractLayout(t.Context(), b.Reader, dir, nil); err != nil {
-		t.Fatal(err)
-	}
-	checkLayout(t, dir, b.Reader.Index())
-	if err := bundle.ExtractLayout(t.Context(), b.Reader, dir, nil); err == nil {
-		t.Error("extracted over another layout")
-	}
-	for _, d := range b.Reader.Blobs() {
-		data, err := os.ReadFile(filepath.Join(dir, "blobs", "sha256", d.Digest.Encoded()))
-		if err != nil || digest.FromBytes(data) != d.Digest {
-			t.Errorf("blob %s: %v", d.Digest, err)
-		}
-	}
-}
-
-// TestExtractContinues after an interruption, and keeps nothing that is wrong.
-func TestExtractContinues(t *testing.T) {
-	t.Parallel()
-	b := bundletest.New(t)
-	dir := t.TempDir()
-	it, _ := b.Reader.Find(bundle.KindImage, bundletest.MultiRef, "")
-	if err := os.MkdirAll(filepath.Join(dir, "blobs", "sha256"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	wrong := filepath.Join(dir, "blobs", "sha256", it.Descriptor.Digest.Encoded())
-	if err := os.WriteFile(wrong, make([]byte, it.Descriptor.Size), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if err := bundle.ExtractLayout(t.Context(), b.Reader, dir, []bundle.Item{it}); err != nil {
-		t.Fatal(err)
-	}
-	x := b.Reader.Index()
-	x.Items = []bundle.Item{it}
-	checkLayout(t, dir, x)
-	files, err := os.ReadDir(filepath.Join(dir, "blobs", "sha256"))
-	if err != nil || len(files) != 7 { // the index, two manifests, two configs, two layers
-		t.Errorf("%d blobs: %v", len(files), err)
-	}
-}
-
-// TestExtractStaysInside even where a link in the directory leads out of it.
-func TestExtractStaysInside(t *testing.T) {
-	t.Parallel()
-	b := bundletest.New(t)
-	dir, outside := t.TempDir(), t.TempDir()
-	if err := os.Symlink(outside, filepath.Join(dir, "blobs")); err != nil {
-		t.Fatal(err)
-	}
-	if err := bundle.ExtractLayout(t.Context(), b.Reader, dir, nil); err == nil {
-		t.Error("extracted through a link that leads out")
-	}
-	if files, err := os.ReadDir(outside); err != nil || len(files) != 0 {
-		t.Errorf("outside: %v, %v", files, err)
 	}
 }

@@ -30,18 +30,18 @@ type Remote struct {
 	bring Bringer
 }
 
-// NewRemote returns the bundle described by p, with its index.json, which must have p's digest. Manifests are brought
-// on demand and read from local.
-func NewRemote(p Published, indexJSON []byte, local Source, bring Bringer) (*Remote, error) {
-	if got := digest.FromBytes(indexJSON); got != p.Index.Digest {
-		return nil, fmt.Errorf("index.json has digest %s instead of %s", got, p.Index.Digest)
+// NewRemote returns the bundle of that identity with those blobs, and with its index.json, which must have the identity as
+// digest. Manifests are brought on demand and read from local.
+func NewRemote(identity digest.Digest, blobs []ocispec.Descriptor, indexJSON []byte, local Source, bring Bringer) (*Remote, error) {
+	if got := digest.FromBytes(indexJSON); got != identity {
+		return nil, fmt.Errorf("index.json has digest %s instead of %s", got, identity)
 	}
 	x, err := ParseIndex(indexJSON)
 	if err != nil {
 		return nil, err
 	}
-	r := &Remote{Catalog: Catalog{index: x, identity: p.Index.Digest}, sizes: make(map[format.Sum]int64, len(p.Blobs)), local: local, bring: bring}
-	for _, d := range p.Blobs {
+	r := &Remote{Catalog: Catalog{index: x, identity: identity}, sizes: make(map[format.Sum]int64, len(blobs)), local: local, bring: bring}
+	for _, d := range blobs {
 		s, err := format.ParseDigest(d.Digest)
 		if err != nil {
 			return nil, err
@@ -92,7 +92,7 @@ func (r *Remote) lookup(ctx context.Context, s format.Sum) (int64, bool, error) 
 	if size, ok := r.sizes[s]; ok {
 		return size, true, nil
 	}
-	return r.local.lookup(ctx, s)
+	return r.local.Stat(ctx, s.Digest())
 }
 
 func (r *Remote) read(ctx context.Context, s format.Sum, most int64) ([]byte, error) {
@@ -100,7 +100,7 @@ func (r *Remote) read(ctx context.Context, s format.Sum, most int64) ([]byte, er
 	if ok && size > most {
 		return nil, fmt.Errorf("blob %s has %d bytes; at most %d were expected", s.Digest(), size, most)
 	}
-	_, there, err := r.local.lookup(ctx, s)
+	_, there, err := r.local.Stat(ctx, s.Digest())
 	if err != nil {
 		return nil, err
 	}
@@ -109,7 +109,7 @@ func (r *Remote) read(ctx context.Context, s format.Sum, most int64) ([]byte, er
 			return nil, err
 		}
 	}
-	return r.local.read(ctx, s, most)
+	return r.local.ReadBlob(ctx, s.Digest(), most)
 }
 
 // Survey returns the Contents of every item, in the order of Index().Items.
@@ -133,7 +133,7 @@ func (r *Remote) Documents(ctx context.Context, items []Item) error {
 	for depth := 0; depth <= maxDepth; depth++ {
 		wave = slices.DeleteFunc(wave, func(w want) bool {
 			size, ok := r.sizes[w.sum]
-			skip := !ok || size > maxManifest || w.class > classManifest || asked[w] || len(asked) >= maxChildren
+			skip := !ok || size > MaxManifest || w.class > classManifest || asked[w] || len(asked) >= maxChildren
 			asked[w] = true
 			return skip
 		})
@@ -174,7 +174,7 @@ func (r *Remote) below(ctx context.Context, items []Item, wave []want) (next []w
 		if err != nil {
 			return nil, err
 		}
-		data, err := r.read(ctx, w.sum, maxManifest)
+		data, err := r.read(ctx, w.sum, MaxManifest)
 		if err != nil {
 			return nil, err
 		}

@@ -2,31 +2,23 @@ package bundle
 
 import (
 	"context"
-	"io"
+
+	"github.com/opencontainers/go-digest"
 
 	"github.com/kkbundle/kkbundle/bundle/format"
 )
 
-// A Source provides the blobs of a bundle to write, compressed in frames. A Cache is one.
+// A Source provides the blobs of a bundle to write, compressed in frames. A cache.Cache is one.
 type Source interface {
-	blobSource
-	// encoding returns the encoder for index.json, the directory and small blobs, which also names the encoder of the
+	// Stat reports whether there is a blob, and its size.
+	Stat(ctx context.Context, d digest.Digest) (size int64, ok bool, err error)
+	// ReadBlob returns a whole blob of at most max bytes, checked against its digest.
+	ReadBlob(ctx context.Context, d digest.Digest, max int64) ([]byte, error)
+	// Encoding returns the encoder for index.json, the directory and small blobs, which also names the encoder of the
 	// frames.
-	encoding() *format.Encoder
-	// open returns the frames of a blob of more than format.SmallBlob bytes.
-	open(ctx context.Context, s format.Sum) (frames, error)
-}
-
-// frames are the frames of one large blob.
-type frames interface {
-	// blobSize is the size of the blob, and length that of its frames.
-	blobSize() int64
-	length() int64
-	// seekEntries returns the frames' entries of the seek table. It is called after copyTo.
-	seekEntries() []byte
-	// copyTo copies the frames to w, using buf. It fails if they have changed since they were made.
-	copyTo(ctx context.Context, w io.Writer, buf []byte) error
-	close() error
+	Encoding() *format.Encoder
+	// Frames returns the frames of a blob of more than format.SmallBlob bytes.
+	Frames(ctx context.Context, d digest.Digest) (format.Frames, error)
 }
 
 // A settler is a Source that checks its output while more is written. Write calls it at the end.
@@ -35,19 +27,13 @@ type settler interface {
 	settle(written error) error
 }
 
-func (c *Cache) encoding() *format.Encoder { return c.enc }
+// blobsOf are the blobs of a Source, for a walk.
+type blobsOf struct{ Source }
 
-func (c *Cache) open(_ context.Context, s format.Sum) (frames, error) {
-	e, err := c.entry(s)
-	if err != nil {
-		return nil, err
-	}
-	if !c.isOwn(e) {
-		return &convertedFrames{c: c, other: e}, nil
-	}
-	return e, nil
+func (b blobsOf) lookup(ctx context.Context, s format.Sum) (int64, bool, error) {
+	return b.Stat(ctx, s.Digest())
 }
 
-func (e *cacheEntry) blobSize() int64     { return e.size }
-func (e *cacheEntry) length() int64       { return e.data }
-func (e *cacheEntry) seekEntries() []byte { return e.table }
+func (b blobsOf) read(ctx context.Context, s format.Sum, max int64) ([]byte, error) {
+	return b.ReadBlob(ctx, s.Digest(), max)
+}

@@ -20,7 +20,7 @@ type Stamp struct {
 func (r *Reader) Stamp() (Stamp, error) {
 	src := r.r
 	if r.encrypted != nil {
-		src = r.encrypted.src
+		src = r.encrypted.Source
 	}
 	switch f := src.(type) {
 	case *parts.Set:

@@ -17,6 +17,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/kkbundle/kkbundle/bundle/agefile"
 	"github.com/kkbundle/kkbundle/bundle/format"
 )
 
@@ -72,8 +73,8 @@ func NewStream(ctx context.Context, src io.Reader, jobs int) (*Stream, error) {
 	if err != nil {
 		return nil, fmt.Errorf("zstd decoder: %w", err)
 	}
-	if _, ok := src.(*decrypter); !ok {
-		src = Decrypt(src, nil)
+	if _, ok := src.(*agefile.Reader); !ok {
+		src = agefile.Decrypt(src, nil)
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	s := &Stream{

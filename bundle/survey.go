@@ -209,7 +209,7 @@ type frameReader struct {
 // read returns a checked blob that may be an index or manifest; it is valid until the next call.
 func (f *frameReader) read(ctx context.Context, b format.Blob) ([]byte, error) {
 	if !b.Small() {
-		return f.Reader.read(ctx, b.Sum, maxManifest)
+		return f.Reader.read(ctx, b.Sum, MaxManifest)
 	}
 	if f.frame != b.Frame || f.content == nil {
 		var err error

@@ -9,13 +9,14 @@ import (
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/kkbundle/kkbundle/bundle/cache"
 	"github.com/kkbundle/kkbundle/bundle/format"
 )
 
 // TestSurveyOfAManifestInSeveralFrames reads a large manifest in a bundle of another writer, whose frames are small.
 func TestSurveyOfAManifestInSeveralFrames(t *testing.T) {
 	t.Parallel()
-	c, err := OpenCache(t.TempDir(), LevelDefault)
+	c, err := cache.Open(t.TempDir(), LevelDefault)
 	if err != nil {
 		t.Fatal(err)
 	}

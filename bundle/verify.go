@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"runtime"
 	"slices"
 	"sync"
 
@@ -315,3 +316,6 @@ func (v *verifier) report() (Report, error) {
 	}
 	return rep, all
 }
+
+// ReadJobs is the number of blobs to read from a bundle at a time. Each takes the memory of a frame and its content.
+func ReadJobs() int { return min(runtime.GOMAXPROCS(0), 8) }

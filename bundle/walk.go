@@ -12,10 +12,12 @@ import (
 	"github.com/kkbundle/kkbundle/bundle/format"
 )
 
+// MaxManifest is the most bytes of an index or manifest: the limit of registries.
+const MaxManifest = 4 << 20
+
 // Bounds on the graph below the items. They are far above any real bundle, and keep a hostile one from exhausting
 // memory or time.
 const (
-	maxManifest  = 4 << 20 // bytes: the limit of registries
 	maxDepth     = 8       // indexes in indexes
 	maxValues    = 1 << 18 // values in one manifest, some 100 bytes of memory each; 4 MiB of descriptors have half as many
 	maxChildren  = 1 << 20 // references in all manifests together
@@ -46,6 +48,9 @@ func classOf(mediaType string) class {
 	}
 }
 
+// IsManifest reports whether a media type is that of the manifest of an image or artifact.
+func IsManifest(mediaType string) bool { return classOf(mediaType) == classManifest }
+
 // withdrawn reports whether a media type is that of a manifest whose references are not followed: no runtime and hardly
 // a registry accepts these kinds.
 func withdrawn(mediaType string) bool {
@@ -61,10 +66,6 @@ func withdrawn(mediaType string) bool {
 type blobSource interface {
 	lookup(ctx context.Context, s format.Sum) (size int64, ok bool, err error)
 	read(ctx context.Context, s format.Sum, max int64) ([]byte, error)
-}
-
-func (c *Cache) lookup(ctx context.Context, s format.Sum) (int64, bool, error) {
-	return c.Stat(ctx, s.Digest())
 }
 
 // A child is a reference inside an index or manifest.
@@ -241,7 +242,7 @@ func (w *walk) reach(ctx context.Context, it Item, s step, number int) (*node, e
 func (w *walk) refers(ctx context.Context, d document) ([]child, error) {
 	children, ok := w.known[d]
 	if !ok {
-		data, err := w.src.read(ctx, d.sum, maxManifest)
+		data, err := w.src.read(ctx, d.sum, MaxManifest)
 		if err != nil {
 			return nil, err
 		}

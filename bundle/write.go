@@ -23,6 +23,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/bundle/format"
 	"github.com/kkbundle/kkbundle/bundle/parts"
+	"github.com/kkbundle/kkbundle/internal/disk"
 )
 
 // WriteOptions configure Write and Create. The zero value is valid.
@@ -97,7 +98,7 @@ func createTemp(path string) (*os.File, error) {
 
 // createTempFile creates a locked file next to path, with permissions according to the umask, unlike os.CreateTemp.
 func createTempFile(path string) (*os.File, error) {
-	return createLocked(func() (*os.File, error) {
+	return disk.CreateLocked(func() (*os.File, error) {
 		return os.OpenFile(tempName(path), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o644)
 	})
 }
@@ -110,7 +111,7 @@ func tempName(path string) string {
 // sweepTemps removes createTempFile's files for path or its parts that no process has locked.
 func sweepTemps(path string) error {
 	prefix := "." + filepath.Base(path) + "."
-	return sweep(filepath.Dir(path), func(f fs.FileInfo) bool {
+	return disk.Sweep(filepath.Dir(path), func(f fs.FileInfo) bool {
 		return strings.HasPrefix(f.Name(), prefix) && strings.HasSuffix(f.Name(), tempSuffix)
 	})
 }
@@ -118,7 +119,7 @@ func sweepTemps(path string) error {
 // describe adds the bundle's largest size to an error about a full disk. Content that is not in the cache may compress, so that less
 // may do.
 func describe(ctx context.Context, path string, src Source, x Index, err error) error {
-	if isFull(err) {
+	if disk.IsFull(err) {
 		if need, sizeErr := Estimate(context.WithoutCancel(ctx), src, x); sizeErr == nil {
 			return fmt.Errorf("write bundle %s: the disk is full; the bundle takes at most %d MiB there: %w", path, need>>20+1, err)
 		}
@@ -130,7 +131,7 @@ func describe(ctx context.Context, path string, src Source, x Index, err error) 
 }
 
 // Write writes the bundle of x to w. Every blob must be in src. The error lists all missing blobs as *MissingError, and
-// a damaged copy as *CacheError.
+// a damaged copy as *cache.EntryError.
 func Write(ctx context.Context, w io.Writer, src Source, x Index, o WriteOptions) (Summary, error) {
 	p, err := newPlan(ctx, src, x)
 	if err != nil {
@@ -186,7 +187,7 @@ func newPlan(ctx context.Context, src Source, x Index) (*plan, error) {
 		return nil, err
 	}
 	found := problems{known: make(map[format.Sum]bool)}
-	w := &walk{src: src, report: found.report}
+	w := &walk{src: blobsOf{src}, report: found.report}
 	if err := w.run(ctx, x.Items); err != nil {
 		return nil, err
 	}
@@ -194,11 +195,11 @@ func newPlan(ctx context.Context, src Source, x Index) (*plan, error) {
 		return nil, err
 	}
 	p := &plan{index: index}
-	p.layout = format.Layout{FrameSize: src.encoding().FrameSize, IndexSize: int64(len(index)), Blobs: w.order()}
+	p.layout = format.Layout{FrameSize: src.Encoding().FrameSize, IndexSize: int64(len(index)), Blobs: w.order()}
 	if frames := p.layout.Put(); frames > format.MaxFrames {
 		return nil, fmt.Errorf("the bundle would have %d frames; at most %d are allowed: split the content into several bundles", frames, format.MaxFrames)
 	}
-	return p, p.addDirectory(src.encoding())
+	return p, p.addDirectory(src.Encoding())
 }
 
 // addDirectory builds the directory of the layout's blobs, whose positions are known.
@@ -219,12 +220,12 @@ func (p *plan) most(ctx context.Context, src Source) (int64, error) {
 			total += format.MaxFrameLen(s.Size)
 			continue
 		}
-		e, err := src.open(ctx, p.layout.Blobs[s.Blob].Sum)
+		e, err := src.Frames(ctx, p.layout.Blobs[s.Blob].Sum.Digest())
 		if err != nil {
 			return 0, err
 		}
-		total += e.length()
-		if err := e.close(); err != nil {
+		total += e.Len()
+		if err := e.Close(); err != nil {
 			return 0, err
 		}
 	}
@@ -238,7 +239,7 @@ func (p *plan) write(ctx context.Context, w io.Writer, src Source, o WriteOption
 	if err != nil {
 		return Summary{}, err
 	}
-	defer out.stop()
+	defer out.Stop()
 	content := io.Writer(out)
 	if o.Want != "" {
 		content = io.MultiWriter(out, sum256)
@@ -252,7 +253,7 @@ func (p *plan) write(ctx context.Context, w io.Writer, src Source, o WriteOption
 		bw.progress = func() { o.Progress(bw.off, most) }
 	}
 	if s, ok := src.(*Incoming); ok {
-		if f, ok := w.(*steadyFile); ok && s.volatile && len(o.Recipients) == 0 && o.Want == "" {
+		if f, ok := w.(*steadyFile); ok && s.Temporary() && len(o.Recipients) == 0 && o.Want == "" {
 			bw.file, bw.counted, bw.places = f, counted, newPlaces(ctx, f, p, s)
 			defer s.place(bw.places)() // after the fetches, which start's function waits for
 		}
@@ -269,7 +270,7 @@ func (p *plan) write(ctx context.Context, w io.Writer, src Source, o WriteOption
 	if got := digest.NewDigest(digest.SHA256, sum256); o.Want != "" && got != o.Want {
 		return Summary{}, fmt.Errorf("the bundle written has %s; %s was expected", got, o.Want)
 	}
-	if err := out.finish(); err != nil {
+	if err := out.Finish(); err != nil {
 		return Summary{}, err
 	}
 	sum := Summary{Digest: digest.FromBytes(p.index), Size: counted.n, Blobs: len(p.layout.Blobs)}
@@ -320,7 +321,7 @@ func (w *bundleWriter) segment(ctx context.Context, s format.Segment) error {
 	return err
 }
 
-// Write passes frames on and counts them, for copyTo.
+// Write passes frames on and counts them, for CopyTo.
 func (w *bundleWriter) Write(b []byte) (int, error) {
 	n, err := w.w.Write(b)
 	w.off += int64(n)
@@ -341,7 +342,7 @@ func (w *bundleWriter) skip(n int64) error {
 }
 
 func (w *bundleWriter) frame(content []byte) error {
-	frame := w.src.encoding().AppendFrame(nil, content)
+	frame := w.src.Encoding().AppendFrame(nil, content)
 	sum := binary.LittleEndian.Uint32(frame[len(frame)-4:])
 	w.entries = format.AppendEntry(w.entries, format.FrameInfo{Len: uint32(len(frame)), Size: uint32(len(content)), Checksum: sum})
 	_, err := w.Write(frame)
@@ -350,29 +351,29 @@ func (w *bundleWriter) frame(content []byte) error {
 
 // blob copies the frames of a blob unchanged from the source.
 func (w *bundleWriter) blob(ctx context.Context, b format.Blob) (err error) {
-	e, err := w.src.open(ctx, b.Sum)
+	e, err := w.src.Frames(ctx, b.Sum.Digest())
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, e.close()) }()
-	if e.blobSize() != b.Size {
+	defer func() { err = errors.Join(err, e.Close()) }()
+	if e.BlobSize() != b.Size {
 		return fmt.Errorf("the size of blob %s changed while the bundle was written", b.Sum.Digest())
 	}
 	if at, ok := e.(placed); ok && w.refer != nil {
-		err = w.refer(at.section())
-		w.off += e.length()
+		err = w.refer(at.Section())
+		w.off += e.Len()
 	} else {
-		err = e.copyTo(ctx, w, w.buf)
+		err = e.CopyTo(ctx, w, w.buf)
 	}
 	if err != nil {
 		return err
 	}
-	w.entries = append(w.entries, e.seekEntries()...)
+	w.entries = append(w.entries, e.SeekEntries()...)
 	return nil
 }
 
 func (w *bundleWriter) glueFrame(ctx context.Context, s format.Segment) (err error) {
-	w.glue, err = w.appendGlue(w.glue[:0], s, func(d format.Sum) ([]byte, error) { return w.src.read(ctx, d, format.SmallBlob) })
+	w.glue, err = w.appendGlue(w.glue[:0], s, func(d format.Sum) ([]byte, error) { return w.src.ReadBlob(ctx, d.Digest(), format.SmallBlob) })
 	if err != nil {
 		return err
 	}

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,7 +19,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
-	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/klauspost/compress/zstd"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -28,29 +26,8 @@ import (
 
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/bundle/bundletest"
+	"github.com/kkbundle/kkbundle/bundle/cache"
 )
-
-// randomBytes returns n bytes that do not compress; text does.
-func randomBytes(seed int64, n int) []byte {
-	b := make([]byte, n)
-	rand.New(rand.NewSource(seed)).Read(b)
-	return b
-}
-
-func text(seed int64, n int) []byte {
-	r := rand.New(rand.NewSource(seed))
-	words := []string{"alpha", "beta", "gamma", "delta", "kubelet", "etcd", "registry", "\n", "0x1f", "containerd"}
-	var b bytes.Buffer
-	for b.Len() < min(n, 32<<10) {
-		b.WriteString(words[r.Intn(len(words))])
-		b.WriteByte(' ')
-	}
-	page := bytes.Clone(b.Bytes())
-	for i := 0; b.Len() < n; i++ {
-		fmt.Fprintf(&b, "page %d\n%s", i, page)
-	}
-	return b.Bytes()[:n]
-}
 
 // shared is the cache that tests with the large bundle read from.
 var shared struct {
@@ -75,7 +52,7 @@ func TestMain(m *testing.M) {
 func large(t testing.TB) *bundletest.Builder {
 	t.Helper()
 	b := bundletest.NewBuilder(t)
-	b.Cache = openCache(t, shared.dir)
+	b.Cache = bundletest.OpenCache(t, shared.dir)
 	shared.once.Do(func() {
 		fill(t, b)
 		shared.index = b.Index
@@ -88,11 +65,11 @@ func fill(t testing.TB, b *bundletest.Builder) {
 	t.Helper()
 	const frame = 4 << 20
 	for i, n := range []int{0, 1, 511, 512, 513, 64<<10 - 1, 64 << 10, 64<<10 + 1, 100_000, frame - 1, frame, frame + 1, 2*frame + 77} {
-		b.File(fmt.Sprintf("https://files.example/random/%d", n), "r", nil, randomBytes(int64(i), n))
-		b.File(fmt.Sprintf("https://files.example/text/%d", n), "t", nil, text(int64(i), n))
+		b.File(fmt.Sprintf("https://files.example/random/%d", n), "r", nil, bundletest.Random(int64(i), n))
+		b.File(fmt.Sprintf("https://files.example/text/%d", n), "t", nil, bundletest.Text(int64(i), n))
 	}
 	for i := range 30 {
-		b.File(fmt.Sprintf("https://files.example/small/%d", i), "s", nil, randomBytes(int64(100+i), 9000*(i%7)+i))
+		b.File(fmt.Sprintf("https://files.example/small/%d", i), "s", nil, bundletest.Random(int64(100+i), 9000*(i%7)+i))
 	}
 	b.Image(bundletest.ImageRef, bundletest.RandomImage(t, 7, 2, 300_000))
 	b.ImageIndex(bundletest.MultiRef, bundletest.MultiImage(t, 9), func(d v1.Descriptor) bool { return d.Platform.Architecture == "arm64" })
@@ -195,7 +172,7 @@ func TestSameBytes(t *testing.T) {
 			var sums [2][32]byte
 			for i := range sums {
 				b := bundletest.NewBuilder(t)
-				c, err := bundle.OpenCache(t.TempDir(), level)
+				c, err := cache.Open(t.TempDir(), level)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -203,11 +180,11 @@ func TestSameBytes(t *testing.T) {
 				order := []int64{1, 2, 3, 4}
 				if i == 1 {
 					slices.Reverse(order)
-					b.Bytes(text(99, 5<<20)) // what a shared cache holds beside
+					b.Bytes(bundletest.Text(99, 5<<20)) // what a shared cache holds beside
 				}
 				for _, n := range order {
-					b.File(fmt.Sprintf("https://files.example/%d", n), "f", nil, text(n, int(n)*700_000))
-					b.File(fmt.Sprintf("https://files.example/r%d", n), "f", nil, randomBytes(n, int(n)*50_000))
+					b.File(fmt.Sprintf("https://files.example/%d", n), "f", nil, bundletest.Text(n, int(n)*700_000))
+					b.File(fmt.Sprintf("https://files.example/r%d", n), "f", nil, bundletest.Random(n, int(n)*50_000))
 				}
 				data, err := os.ReadFile(b.Bundle().Path)
 				if err != nil {
@@ -375,56 +352,10 @@ func TestOtherToolsReadTheLayout(t *testing.T) {
 	if out, err := exec.CommandContext(t.Context(), "sh", "-c", `zstd -dcq "$1" | tar -x -C "$2"`, "sh", b.Path, dir).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	checkLayout(t, dir, b.Reader.Index())
+	bundletest.CheckLayout(t, dir, b.Reader.Index())
 }
 
 // checkLayout reads every item of a layout with other readers than ours.
-func checkLayout(t *testing.T, dir string, x bundle.Index) {
-	t.Helper()
-	p, err := layout.FromPath(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	idx, err := p.ImageIndex()
-	if err != nil {
-		t.Fatal(err)
-	}
-	m, err := idx.IndexManifest()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(m.Manifests) != len(x.Items) {
-		t.Errorf("go-containerregistry sees %d items instead of %d", len(m.Manifests), len(x.Items))
-	}
-	for _, it := range x.Items {
-		h, err := v1.NewHash(string(it.Descriptor.Digest))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if it.Descriptor.MediaType == ocispec.MediaTypeImageIndex {
-			_, err = idx.ImageIndex(h)
-		} else {
-			_, err = idx.Image(h)
-		}
-		if err != nil {
-			t.Errorf("go-containerregistry: %s: %v", it, err)
-		}
-	}
-	if _, err := exec.LookPath("skopeo"); err != nil {
-		t.Log("skopeo is not installed: not tried")
-		return
-	}
-	for _, it := range x.Items {
-		if it.Kind != bundle.KindImage {
-			continue
-		}
-		out, err := exec.CommandContext(t.Context(), "skopeo", "inspect", "--raw", "oci:"+dir+":"+it.Ref).CombinedOutput()
-		if err != nil || digest.FromBytes(out) != it.Descriptor.Digest {
-			t.Errorf("skopeo inspect %s: %v: %.300s", it, err, out)
-		}
-	}
-}
-
 func TestPythonReader(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"python3", "zstd"} {

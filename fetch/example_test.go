@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/cache"
 	"github.com/kkbundle/kkbundle/fetch"
 	"github.com/kkbundle/kkbundle/manifest"
 )
@@ -23,7 +24,7 @@ func Example() {
 	if err := os.WriteFile(filepath.Join(dir, "notes.txt"), []byte("Ring the bell.\n"), 0o600); err != nil {
 		log.Fatal(err)
 	}
-	cache, err := bundle.OpenCache(filepath.Join(dir, "cache"), bundle.LevelDefault)
+	cache, err := cache.Open(filepath.Join(dir, "cache"), bundle.LevelDefault)
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -32,7 +32,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
-	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/cache"
 	"github.com/kkbundle/kkbundle/fetch"
 	"github.com/kkbundle/kkbundle/manifest"
 )
@@ -586,7 +586,7 @@ func (w *memoryWriter) Commit(_ context.Context, size int64, want digest.Digest)
 	got := ocispec.Descriptor{Digest: digestOf(w.data), Size: int64(len(w.data))}
 	if size >= 0 && size != got.Size || want != "" && want != got.Digest {
 		w.data = nil
-		return got, errors.Join(&bundle.MismatchError{Want: want, Got: got.Digest, WantSize: size, GotSize: got.Size}, w.Close())
+		return got, errors.Join(&cache.MismatchError{Want: want, Got: got.Digest, WantSize: size, GotSize: got.Size}, w.Close())
 	}
 	w.done = true
 	w.s.mu.Lock()

@@ -21,6 +21,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/cache"
 	"github.com/kkbundle/kkbundle/fetch"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/proof/trust"
@@ -198,7 +199,7 @@ func testReferrers(t *testing.T, p *publisher) {
 		}
 		x.Items = append(x.Items, bundle.Item(it))
 	}
-	if _, err := bundle.Create(t.Context(), filepath.Join(t.TempDir(), "b.kkb"), o.Store.(*bundle.Cache), x, bundle.WriteOptions{}); err != nil {
+	if _, err := bundle.Create(t.Context(), filepath.Join(t.TempDir(), "b.kkb"), o.Store.(*cache.Cache), x, bundle.WriteOptions{}); err != nil {
 		t.Error(err)
 	}
 	for policy, want := range map[manifest.ReferrerPolicy][]string{manifest.ReferrersSignatures: signatures, manifest.ReferrersNone: nil} {

@@ -23,6 +23,7 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/cache"
 	"github.com/kkbundle/kkbundle/fetch"
 	"github.com/kkbundle/kkbundle/manifest"
 )
@@ -180,9 +181,9 @@ func noise(seed uint64, n int) []byte {
 	return out
 }
 
-func newStore(t testing.TB) *bundle.Cache {
+func newStore(t testing.TB) *cache.Cache {
 	t.Helper()
-	c, err := bundle.OpenCache(t.TempDir(), bundle.LevelFast)
+	c, err := cache.Open(t.TempDir(), bundle.LevelFast)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,13 +8,14 @@ import (
 	"path/filepath"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/cache"
 	"github.com/kkbundle/kkbundle/registry"
 	"github.com/kkbundle/kkbundle/registry/registrytest"
 )
 
 // writeBundle writes a bundle with one file to a directory.
 func writeBundle(ctx context.Context, dir string) *bundle.Reader {
-	cache, err := bundle.OpenCache(filepath.Join(dir, "cache"), bundle.LevelDefault)
+	cache, err := cache.Open(filepath.Join(dir, "cache"), bundle.LevelDefault)
 	if err != nil {
 		log.Fatal(err)
 	}

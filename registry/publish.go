@@ -20,13 +20,14 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/published"
 )
 
 // PublishOptions configure Publish. Only Repository and Tags are required; the other fields are as in PushOptions.
 type PublishOptions struct {
 	Repository string   // HOST[:PORT]/PATH
 	Tags       []string // tags for the bundle, at least one
-	Signatures []bundle.Signature
+	Signatures []published.Signature
 	Deltas     []Delta // attached to the bundle
 	Auth       authn.Keychain
 	Transport  http.RoundTripper
@@ -39,7 +40,7 @@ type PublishOptions struct {
 
 // A Delta is a file of package delta that makes the published bundle, or the old bundle of another one that does.
 type Delta struct {
-	bundle.PublishedDelta
+	published.Delta
 	Open func(offset int64) (io.ReadCloser, error)
 }
 
@@ -79,7 +80,7 @@ func CheckTag(tag string) error {
 // content. A bundle with too many blobs is refused before anything is sent. The tags are set last; the summary has their
 // previous digests. Errors match the same classes as Push's.
 func Publish(ctx context.Context, b *bundle.Reader, o PublishOptions) (PublishSummary, error) {
-	doc, err := b.Published(o.Signatures)
+	doc, err := published.Of(b, o.Signatures)
 	if err != nil {
 		return PublishSummary{}, fmt.Errorf("publish to %s: %w", o.Repository, err)
 	}
@@ -97,7 +98,7 @@ type publisher struct {
 	bundle  *bundle.Reader
 	options PublishOptions
 	repo    *repo
-	doc     bundle.Publication
+	doc     published.Documents
 	blobs   []publishedBlob
 	total   int64
 

@@ -9,8 +9,8 @@ import (
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
-	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/bundle/bundletest"
+	"github.com/kkbundle/kkbundle/bundle/published"
 	"github.com/kkbundle/kkbundle/registry"
 	"github.com/kkbundle/kkbundle/registry/registrytest"
 )
@@ -53,12 +53,12 @@ func TestPublishSendsWhatIsNew(t *testing.T) {
 	if got, want := first.BlobsSent, len(older.Reader.Blobs())+1; got != want {
 		t.Errorf("sent %d blobs, want %d", got, want)
 	}
-	published, err := bundle.ParsePublished(raw(t, s, "1"), nil)
+	found, err := published.Parse(raw(t, s, "1"), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if published.Index.Digest != older.Reader.Digest() || len(published.Blobs) != len(older.Reader.Blobs()) {
-		t.Errorf("published is %s with %d blobs", published.Index.Digest, len(published.Blobs))
+	if found.Index.Digest != older.Reader.Digest() || len(found.Blobs) != len(older.Reader.Blobs()) {
+		t.Errorf("published is %s with %d blobs", found.Index.Digest, len(found.Blobs))
 	}
 
 	s.ForgetRequests()
@@ -146,19 +146,19 @@ func TestPublishedSignatures(t *testing.T) {
 	b, _ := twoVersions(t)
 	s := registrytest.Start(t, registrytest.Options{})
 	o := publishOptions(s)
-	o.Signatures = []bundle.Signature{{Suffix: "sigstore.json", Data: []byte("{}")}, {Suffix: "ops.sigstore.json", Data: []byte("{}")}}
+	o.Signatures = []published.Signature{{Suffix: "sigstore.json", Data: []byte("{}")}, {Suffix: "ops.sigstore.json", Data: []byte("{}")}}
 	publish(t, b, o)
-	published, err := bundle.ParsePublished(raw(t, s, "1"), nil)
+	found, err := published.Parse(raw(t, s, "1"), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := ocispec.Descriptor{Digest: "sha256:44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a", Size: 2}
 	for _, suffix := range []string{"sigstore.json", "ops.sigstore.json"} {
-		if got := published.Signatures[suffix]; got.Digest != want.Digest || got.Size != want.Size {
+		if got := found.Signatures[suffix]; got.Digest != want.Digest || got.Size != want.Size {
 			t.Errorf("%s is %v", suffix, got)
 		}
 	}
-	o.Signatures = []bundle.Signature{{Suffix: "../sigstore.json"}}
+	o.Signatures = []published.Signature{{Suffix: "../sigstore.json"}}
 	if _, err := registry.Publish(t.Context(), b.Reader, o); err == nil {
 		t.Error("a name that leads elsewhere was taken")
 	}

@@ -6,15 +6,19 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand"
+	"os/exec"
 	"path/filepath"
 	"testing"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/random"
 	"github.com/google/go-containerregistry/pkg/v1/types"
@@ -22,6 +26,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/cache"
 )
 
 // References of the items that New puts into a bundle.
@@ -39,7 +44,7 @@ const FileContent = "#!/bin/sh\necho it\n"
 type Bundle struct {
 	Path   string
 	Reader *bundle.Reader // closed when the test ends
-	Cache  *bundle.Cache  // the source of its blobs
+	Cache  *cache.Cache   // the source of its blobs
 }
 
 // New returns a bundle with one image, one image for two platforms, one file and one chart.
@@ -55,7 +60,7 @@ func New(t testing.TB) *Bundle {
 
 // A Builder collects items. A problem ends the test.
 type Builder struct {
-	Cache *bundle.Cache
+	Cache *cache.Cache
 	Index bundle.Index
 	t     testing.TB
 	blobs int // makes keys for the cache
@@ -64,10 +69,7 @@ type Builder struct {
 // NewBuilder returns a builder with an empty cache of its own at the fast level.
 func NewBuilder(t testing.TB) *Builder {
 	t.Helper()
-	c, err := bundle.OpenCache(t.TempDir(), bundle.LevelFast)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := OpenCache(t, t.TempDir())
 	return &Builder{Cache: c, Index: bundle.Index{Name: "test", Version: "1.0.0", Platforms: []string{"linux/amd64", "linux/arm64"}}, t: t}
 }
 
@@ -295,4 +297,98 @@ func ChartArchive(t testing.TB, name, version string) []byte {
 		t.Fatal(err)
 	}
 	return b.Bytes()
+}
+
+// OpenCache opens a cache at the fast level.
+func OpenCache(t testing.TB, dir string) *cache.Cache {
+	t.Helper()
+	c, err := cache.Open(dir, bundle.LevelFast)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// Put puts a blob into a cache.
+func Put(ctx context.Context, c *cache.Cache, data []byte) error {
+	d := digest.FromBytes(data)
+	w, _, err := c.Begin(ctx, d.String())
+	if err != nil {
+		return err
+	}
+	if _, err := w.Write(data); err != nil {
+		return errors.Join(err, w.Close())
+	}
+	_, err = w.Commit(ctx, int64(len(data)), d)
+	return errors.Join(err, w.Close())
+}
+
+// Random returns n bytes that do not compress.
+func Random(seed int64, n int) []byte {
+	b := make([]byte, n)
+	rand.New(rand.NewSource(seed)).Read(b)
+	return b
+}
+
+// Text returns n bytes that compress.
+func Text(seed int64, n int) []byte {
+	r := rand.New(rand.NewSource(seed))
+	words := []string{"alpha", "beta", "gamma", "delta", "kubelet", "etcd", "registry", "\n", "0x1f", "containerd"}
+	var b bytes.Buffer
+	for b.Len() < min(n, 32<<10) {
+		b.WriteString(words[r.Intn(len(words))])
+		b.WriteByte(' ')
+	}
+	page := bytes.Clone(b.Bytes())
+	for i := 0; b.Len() < n; i++ {
+		fmt.Fprintf(&b, "page %d\n%s", i, page)
+	}
+	return b.Bytes()[:n]
+}
+
+// CheckLayout checks that a directory is an image layout of the index, as another tool reads it.
+func CheckLayout(t testing.TB, dir string, x bundle.Index) {
+	t.Helper()
+	p, err := layout.FromPath(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	idx, err := p.ImageIndex()
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := idx.IndexManifest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(m.Manifests) != len(x.Items) {
+		t.Errorf("go-containerregistry sees %d items instead of %d", len(m.Manifests), len(x.Items))
+	}
+	for _, it := range x.Items {
+		h, err := v1.NewHash(string(it.Descriptor.Digest))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if it.Descriptor.MediaType == ocispec.MediaTypeImageIndex {
+			_, err = idx.ImageIndex(h)
+		} else {
+			_, err = idx.Image(h)
+		}
+		if err != nil {
+			t.Errorf("go-containerregistry: %s: %v", it, err)
+		}
+	}
+	if _, err := exec.LookPath("skopeo"); err != nil {
+		t.Log("skopeo is not installed: not tried")
+		return
+	}
+	for _, it := range x.Items {
+		if it.Kind != bundle.KindImage {
+			continue
+		}
+		out, err := exec.CommandContext(t.Context(), "skopeo", "inspect", "--raw", "oci:"+dir+":"+it.Ref).CombinedOutput()
+		if err != nil || digest.FromBytes(out) != it.Descriptor.Digest {
+			t.Errorf("skopeo inspect %s: %v: %.300s", it, err, out)
+		}
+	}
 }

@@ -20,8 +20,10 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/cache"
 	"github.com/kkbundle/kkbundle/bundle/encoders"
 	"github.com/kkbundle/kkbundle/bundle/format"
+	"github.com/kkbundle/kkbundle/bundle/published"
 	"github.com/kkbundle/kkbundle/bundle/regzip"
 	"github.com/kkbundle/kkbundle/internal/disk"
 )
@@ -54,7 +56,7 @@ type Listing struct {
 }
 
 // NewListing returns the listing of a published bundle.
-func NewListing(p bundle.Published) *Listing {
+func NewListing(p published.Bundle) *Listing {
 	l := &Listing{Digest: p.Index.Digest, Blobs: make(map[digest.Digest]bool, len(p.Blobs))}
 	for _, b := range p.Blobs {
 		l.Blobs[b.Digest] = true
@@ -178,7 +180,7 @@ func (f *file) rebuild(ctx context.Context, o Options, level bundle.Level) (_ *a
 			err = errors.Join(err, a.Close())
 		}
 	}()
-	if a.scratch, err = bundle.OpenScratch(o.dir(), level); err != nil {
+	if a.scratch, err = cache.OpenScratch(o.dir(), level); err != nil {
 		return nil, err
 	}
 	if a.store, err = newSpool(o.dir()); err != nil {
@@ -204,7 +206,7 @@ type applier struct {
 	*file
 	o         Options
 	store     *spool // nil when the blobs are made
-	scratch   *bundle.Scratch
+	scratch   *cache.Scratch
 	indexJSON []byte // NEW's
 	index     bundle.Index
 }

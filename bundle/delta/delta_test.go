@@ -18,7 +18,9 @@ import (
 
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/bundle/bundletest"
+	"github.com/kkbundle/kkbundle/bundle/cache"
 	"github.com/kkbundle/kkbundle/bundle/delta"
+	"github.com/kkbundle/kkbundle/bundle/published"
 )
 
 // A tree is the content of a layer.
@@ -157,9 +159,9 @@ func (f fixture) sameBytes(t *testing.T, c delta.Created) {
 
 func TestADeltaAgainstAListingCarriesTheOtherBlobs(t *testing.T) {
 	old, next := pairOf(t)
-	data, err := old.Reader.Listing()
+	data, err := published.Listing(old.Reader)
 	check(t, err)
-	p, err := bundle.ParseListing(data)
+	p, err := published.ParseListing(data)
 	check(t, err)
 	path := filepath.Join(t.TempDir(), "x.kkd")
 	c, err := delta.Create(t.Context(), *from(next), delta.Options{Listed: delta.NewListing(p), Output: path})
@@ -193,7 +195,7 @@ func TestUnpackMakesTheSameBytes(t *testing.T) {
 // atLevel returns the bundle with all blobs compressed again.
 func atLevel(t testing.TB, b *bundletest.Bundle, level bundle.Level) *bundletest.Bundle {
 	t.Helper()
-	c, err := bundle.OpenCache(t.TempDir(), level)
+	c, err := cache.Open(t.TempDir(), level)
 	check(t, err)
 	for _, d := range b.Reader.Blobs() {
 		rc, err := b.Reader.Blob(t.Context(), d.Digest, 0)

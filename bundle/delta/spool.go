@@ -6,6 +6,7 @@ import (
 	"os"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/cache"
 )
 
 // NewSpool returns a temporary file in a directory. It has no name.
@@ -40,7 +41,7 @@ func (s *spool) Write(p []byte) (int, error) {
 // WriteAt writes p at an offset.
 func (s *spool) WriteAt(p []byte, at int64) (int, error) {
 	n, err := s.f.WriteAt(p, at)
-	if full := bundle.NewFullError(s.dir, err); full != nil {
+	if full := cache.NewFullError(s.dir, err); full != nil {
 		return n, full
 	}
 	if err != nil {

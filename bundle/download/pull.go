@@ -20,6 +20,7 @@ import (
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/bundle/delta"
 	"github.com/kkbundle/kkbundle/bundle/parts"
+	"github.com/kkbundle/kkbundle/bundle/published"
 	"github.com/kkbundle/kkbundle/internal/disk"
 	"github.com/kkbundle/kkbundle/internal/plain"
 )
@@ -241,7 +242,7 @@ func (p *puller) bringSignature(ctx context.Context) error {
 	at := *p.at
 	at.Path = strings.TrimSuffix(at.Path, bundle.EncryptedSuffix)
 	plain.at, plain.name = &at, bundle.BaseName(p.name)
-	there, err := plain.small(ctx, signatureSuffix, bundle.MaxSignatureSize)
+	there, err := plain.small(ctx, signatureSuffix, published.MaxSignatureSize)
 	if there {
 		p.result.Signature = bundle.BaseName(p.Output) + signatureSuffix
 	}

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/cache"
 	"github.com/kkbundle/kkbundle/bundle/format"
 	"github.com/kkbundle/kkbundle/bundle/regzip"
 )
@@ -372,15 +373,15 @@ func tear(t *testing.T, dir string) {
 
 func TestGCLeavesTheRecord(t *testing.T) {
 	dir, s := t.TempDir(), madeByGo(t)
-	if c, err := bundle.OpenCache(dir, bundle.LevelFast); err != nil || c.Close() != nil {
+	if c, err := cache.Open(dir, bundle.LevelFast); err != nil || c.Close() != nil {
 		t.Fatal(err)
 	}
 	identify(t, Open(dir), s)
-	cache, none, atOnce := bundle.NewCacheDir(dir), int64(0), time.Duration(0)
-	for f, err := range cache.Files(t.Context()) {
+	blobs, none, atOnce := cache.At(dir), int64(0), time.Duration(0)
+	for f, err := range blobs.Files(t.Context()) {
 		t.Errorf("the cache lists %s, %v", f.Path, err)
 	}
-	if _, err := cache.GC(t.Context(), bundle.GCOptions{MaxSize: &none, OlderThan: &atOnce}); err != nil {
+	if _, err := blobs.GC(t.Context(), cache.GCOptions{MaxSize: &none, OlderThan: &atOnce}); err != nil {
 		t.Fatal(err)
 	}
 	if _, ok := Open(dir).Lookup(s.digest()); !ok {

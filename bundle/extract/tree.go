@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/ocilayout"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/registry/serve"
 )
@@ -43,7 +44,7 @@ func Tree(ctx context.Context, r *bundle.Reader, dir string, items []bundle.Item
 	if err := Files(ctx, r, dir, files); err != nil || len(images) == 0 {
 		return err
 	}
-	return bundle.ExtractLayout(ctx, r, filepath.Join(dir, treeImages), images)
+	return ocilayout.Extract(ctx, r, filepath.Join(dir, treeImages), images)
 }
 
 // Files writes each item to a file below dir, several at a time, images as archives for docker load. A file is written whole or not at all, and
@@ -89,7 +90,7 @@ func openRoot(dir string) (*os.Root, error) {
 
 func writeItem(ctx context.Context, r *bundle.Reader, root *os.Root, name string, it bundle.Item) error {
 	if it.Kind == bundle.KindImage {
-		return writeFile(root, name, 0o644, func(w io.Writer) error { return r.WriteDockerArchive(ctx, w, it) })
+		return writeFile(root, name, 0o644, func(w io.Writer) error { return ocilayout.DockerArchive(ctx, w, r, it) })
 	}
 	layer, err := r.ContentOf(ctx, it)
 	if err != nil {

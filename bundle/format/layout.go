@@ -3,7 +3,9 @@ package format
 import (
 	"archive/tar"
 	"bytes"
+	"context"
 	"fmt"
+	"io"
 	"iter"
 )
 
@@ -41,6 +43,34 @@ func (b Blob) Pieces(frameSize int) int {
 		return 0
 	}
 	return int((b.Size + int64(frameSize) - 1) / int64(frameSize))
+}
+
+// MaxFramesLen returns the maximal total length of the blob's own frames.
+func (b Blob) MaxFramesLen(frameSize int) int64 {
+	return MaxFrameLen(b.Size) + 64*int64(b.Pieces(frameSize))
+}
+
+// StoredFramesLen returns the total length of the blob's own frames if none compresses. It is the most that an encoder
+// makes.
+func (b Blob) StoredFramesLen(frameSize int) int64 {
+	whole, rest := b.Size/int64(frameSize), b.Size%int64(frameSize)
+	n := whole * StoredLen(int64(frameSize))
+	if rest > 0 {
+		n += StoredLen(rest)
+	}
+	return n
+}
+
+// Frames are the frames of one large blob, as they go into a bundle.
+type Frames interface {
+	// BlobSize is the size of the blob, and Len that of its frames.
+	BlobSize() int64
+	Len() int64
+	// SeekEntries returns the frames' entries of the seek table. It is called after CopyTo.
+	SeekEntries() []byte
+	// CopyTo copies the frames to w, using buf. It fails if they have changed since they were made.
+	CopyTo(ctx context.Context, w io.Writer, buf []byte) error
+	Close() error
 }
 
 // A Layout is the order of everything in a bundle. All sizes and positions follow from it. Writing, opening and

@@ -13,7 +13,9 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/cache"
 	"github.com/kkbundle/kkbundle/bundle/delta"
+	"github.com/kkbundle/kkbundle/bundle/published"
 	"github.com/kkbundle/kkbundle/fetch"
 	"github.com/kkbundle/kkbundle/internal/plain"
 )
@@ -59,7 +61,7 @@ func (p *pulling) useDeltas(ctx context.Context, missing int64) error {
 
 // fatal reports whether an error about a delta ends the pull: it was interrupted, or a damaged copy in the cache is dropped first.
 func fatal(ctx context.Context, err error) bool {
-	return ctx.Err() != nil || len(bundle.CacheErrors(err)) > 0
+	return ctx.Err() != nil || len(cache.EntryErrors(err)) > 0
 }
 
 // offers returns the deltas attached to the bundle, with their files.
@@ -68,16 +70,16 @@ func (p *pulling) offers(ctx context.Context) (map[delta.Offer]ocispec.Descripto
 	if err != nil {
 		return nil, err
 	}
-	list = slices.DeleteFunc(slices.Clone(list), func(d ocispec.Descriptor) bool { return d.ArtifactType != bundle.ArtifactTypeDelta })
+	list = slices.DeleteFunc(slices.Clone(list), func(d ocispec.Descriptor) bool { return d.ArtifactType != published.ArtifactTypeDelta })
 	offers := map[delta.Offer]ocispec.Descriptor{}
 	for _, entry := range list[:min(len(list), maxDeltas)] {
 		data, err := p.artifact.Document(ctx, entry)
 		if err != nil && fatal(ctx, err) {
 			return nil, err
 		}
-		var d bundle.PublishedDelta
+		var d published.Delta
 		if err == nil {
-			d, err = bundle.ParsePublishedDelta(data, p.artifact.Digest)
+			d, err = published.ParseDelta(data, p.artifact.Digest)
 		}
 		if err != nil {
 			p.View.Note("%s: ignored (%s)", entry.Digest, plain.Line(err.Error()))

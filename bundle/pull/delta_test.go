@@ -25,7 +25,9 @@ import (
 
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/bundle/bundletest"
+	"github.com/kkbundle/kkbundle/bundle/cache"
 	"github.com/kkbundle/kkbundle/bundle/delta"
+	"github.com/kkbundle/kkbundle/bundle/published"
 	"github.com/kkbundle/kkbundle/bundle/pull"
 	"github.com/kkbundle/kkbundle/fetch"
 	"github.com/kkbundle/kkbundle/internal/disk"
@@ -92,13 +94,13 @@ func deltaOf(t *testing.T, old, next *bundletest.Bundle) registry.Delta {
 	check(t, err)
 	data, err := os.ReadFile(path)
 	check(t, err)
-	return published(old, next, data)
+	return offered(old, next, data)
 }
 
-// published offers data as a delta.
-func published(old, next *bundletest.Bundle, data []byte) registry.Delta {
+// offered offers data as a delta.
+func offered(old, next *bundletest.Bundle, data []byte) registry.Delta {
 	return registry.Delta{
-		PublishedDelta: bundle.PublishedDelta{
+		Delta: published.Delta{
 			Old: old.Reader.Digest(), New: next.Reader.Digest(),
 			File: ocispec.Descriptor{Digest: digest.FromBytes(data), Size: int64(len(data))},
 		},
@@ -130,12 +132,12 @@ func options(t *testing.T, s *registrytest.Server, have ...*bundletest.Bundle) (
 			Keychain: authn.NewMultiKeychain(),
 			Retry:    fetch.Retry{Attempts: 2, Wait: time.Millisecond, MaxWait: time.Millisecond},
 		},
-		OpenCache: func(level string) (*bundle.Cache, string, error) {
+		OpenCache: func(level string) (*cache.Cache, string, error) {
 			l, err := bundle.ParseLevel(level)
 			if err != nil {
 				return nil, "", err
 			}
-			c, err := bundle.OpenCache(filepath.Join(dir, "cache"), l)
+			c, err := cache.Open(filepath.Join(dir, "cache"), l)
 			return c, dir, err
 		},
 		Check:  func(bundle.Index, []string, func(string) ([]byte, error)) error { return nil },
@@ -207,7 +209,7 @@ func TestPullTakesTheDelta(t *testing.T) {
 		}
 		t.Run(listing+", a bundle of another encoder", func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "best.kkb")
-			c, err := bundle.OpenCache(t.TempDir(), bundle.LevelBest)
+			c, err := cache.Open(t.TempDir(), bundle.LevelBest)
 			check(t, err)
 			for _, b := range middle.Reader.Blobs() {
 				w, _, err := c.Begin(t.Context(), b.Digest.String())
@@ -245,7 +247,7 @@ func TestPullWithoutAFittingDelta(t *testing.T) {
 	t.Parallel()
 	v := makeVersions(t, 3)
 	old, middle, next := v.bundles[0], v.bundles[1], v.bundles[2]
-	large := published(middle, next, make([]byte, 2*fileSize))
+	large := offered(middle, next, make([]byte, 2*fileSize))
 	for name, c := range map[string]struct {
 		have   *bundletest.Bundle
 		deltas []registry.Delta
@@ -294,7 +296,7 @@ func TestPullTakesBlobsWhereADeltaIsBad(t *testing.T) {
 			deltas: []registry.Delta{good}, says: "the delta cannot be used",
 			fault: registrytest.Fault{Method: "GET", Path: path("/blobs/" + good.File.Digest.String()), Times: -1, Effect: registrytest.Corrupt()},
 		},
-		"a byte was flipped before it was published": {deltas: []registry.Delta{published(old, next, flipped)}, says: "the delta is damaged"},
+		"a byte was flipped before it was published": {deltas: []registry.Delta{offered(old, next, flipped)}, says: "the delta is damaged"},
 		"the registry answers 503 for the list": {
 			deltas: []registry.Delta{good}, says: "the registry does not list deltas",
 			fault: registrytest.Fault{Path: path("/referrers/|/manifests/sha256-"), Times: -1, Effect: registrytest.Fail(http.StatusServiceUnavailable, "0")},
@@ -307,22 +309,22 @@ func TestPullTakesBlobsWhereADeltaIsBad(t *testing.T) {
 			deltas: []registry.Delta{good}, says: "the delta cannot be used",
 			fault: registrytest.Fault{Method: "GET", Path: path("/blobs/" + good.File.Digest.String()), Times: -1, Effect: registrytest.Fail(http.StatusServiceUnavailable, "0")},
 		},
-		"it is no delta":                 {deltas: []registry.Delta{published(old, next, []byte("junk"))}, says: "not a delta of kkbundle"},
-		"it makes another bundle":        {deltas: []registry.Delta{published(old, next, backData)}, says: "its manifest says"},
-		"of two with one base one works": {deltas: []registry.Delta{published(old, next, []byte("junk")), good}, used: true, says: "the delta cannot be used"},
+		"it is no delta":                 {deltas: []registry.Delta{offered(old, next, []byte("junk"))}, says: "not a delta of kkbundle"},
+		"it makes another bundle":        {deltas: []registry.Delta{offered(old, next, backData)}, says: "its manifest says"},
+		"of two with one base one works": {deltas: []registry.Delta{offered(old, next, []byte("junk")), good}, used: true, says: "the delta cannot be used"},
 		"its subject is another bundle": {
 			says: "the delta is attached to another bundle",
 			forge: func(t *testing.T, s *registrytest.Server, subject digest.Digest) {
 				t.Helper()
 				other := ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest, Digest: digest.FromString("other"), Size: 5}
-				attach(t, s, subject, good.PublishedDelta, other)
+				attach(t, s, subject, good.Delta, other)
 			},
 		},
 		"it is larger than promised": {
 			says: "the delta cannot be used",
 			forge: func(t *testing.T, s *registrytest.Server, subject digest.Digest) {
 				t.Helper()
-				less := good.PublishedDelta
+				less := good.Delta
 				less.File.Size -= 10
 				attach(t, s, subject, less, ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest, Digest: subject, Size: 5})
 			},
@@ -355,14 +357,14 @@ func must(r io.ReadCloser, err error) io.Reader {
 }
 
 // attach lists a delta's manifest under the fallback tag of subject, whatever subject the manifest has.
-func attach(t *testing.T, s *registrytest.Server, subject digest.Digest, d bundle.PublishedDelta, named ocispec.Descriptor) {
+func attach(t *testing.T, s *registrytest.Server, subject digest.Digest, d published.Delta, named ocispec.Descriptor) {
 	t.Helper()
 	data, err := d.Manifest(named)
 	check(t, err)
 	emptyConfig(t, s)
 	put(t, s, digest.FromBytes(data).String(), ocispec.MediaTypeImageManifest, data)
 	list, err := json.Marshal(ocispec.Index{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageIndex, Manifests: []ocispec.Descriptor{
-		{MediaType: ocispec.MediaTypeImageManifest, Digest: digest.FromBytes(data), Size: int64(len(data)), ArtifactType: bundle.ArtifactTypeDelta},
+		{MediaType: ocispec.MediaTypeImageManifest, Digest: digest.FromBytes(data), Size: int64(len(data)), ArtifactType: published.ArtifactTypeDelta},
 	}})
 	check(t, err)
 	put(t, s, strings.ReplaceAll(subject.String(), ":", "-"), ocispec.MediaTypeImageIndex, list)

@@ -11,8 +11,8 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
-	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/bundle/bundletest"
+	"github.com/kkbundle/kkbundle/bundle/published"
 	"github.com/kkbundle/kkbundle/bundle/pull"
 	"github.com/kkbundle/kkbundle/registry/registrytest"
 )
@@ -20,13 +20,13 @@ import (
 // split publishes a bundle again as an index, as publish does above 20,000 blobs, with two blobs in each manifest.
 func split(t *testing.T, s *registrytest.Server, b *bundletest.Bundle, change func(*ocispec.Index)) {
 	t.Helper()
-	data, err := b.Reader.Listing()
+	data, err := published.Listing(b.Reader)
 	check(t, err)
 	var m ocispec.Manifest
 	check(t, json.Unmarshal(data, &m))
-	x := ocispec.Index{Versioned: m.Versioned, MediaType: ocispec.MediaTypeImageIndex, ArtifactType: bundle.ArtifactTypeBundle, Annotations: m.Annotations}
+	x := ocispec.Index{Versioned: m.Versioned, MediaType: ocispec.MediaTypeImageIndex, ArtifactType: published.ArtifactTypeBundle, Annotations: m.Annotations}
 	layers := m.Layers
-	m.ArtifactType, m.Annotations = bundle.ArtifactTypeBlobs, nil
+	m.ArtifactType, m.Annotations = published.ArtifactTypeBlobs, nil
 	for i := 0; i < len(layers); i += 2 {
 		m.Layers = layers[i:min(i+2, len(layers))]
 		data, err := json.Marshal(m)

@@ -21,7 +21,10 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/agefile"
+	"github.com/kkbundle/kkbundle/bundle/cache"
 	"github.com/kkbundle/kkbundle/bundle/delta"
+	"github.com/kkbundle/kkbundle/bundle/published"
 	"github.com/kkbundle/kkbundle/bundle/transfer"
 	"github.com/kkbundle/kkbundle/fetch"
 	"github.com/kkbundle/kkbundle/internal/disk"
@@ -67,7 +70,7 @@ type Options struct {
 	Want digest.Digest
 
 	// OpenCache returns the cache for a level, and its directory.
-	OpenCache func(level string) (*bundle.Cache, string, error)
+	OpenCache func(level string) (*cache.Cache, string, error)
 	// Check verifies the signatures by name before any content is downloaded.
 	Check func(x bundle.Index, signatures []string, read func(name string) ([]byte, error)) error
 	// Output returns the path of the file to write.
@@ -93,7 +96,7 @@ type puller struct {
 }
 
 // A lateStore is replaced when the compression of the bundle is known.
-type lateStore struct{ *bundle.Cache }
+type lateStore struct{ *cache.Cache }
 
 // Pull downloads a bundle and writes it to a file, with its signatures beside it.
 func Pull(ctx context.Context, o Options) (Result, error) {
@@ -103,7 +106,7 @@ func Pull(ctx context.Context, o Options) (Result, error) {
 		return Result{}, err
 	}
 	defer one.artifact.Close()
-	r, err := bundle.Mend(one.cache, one.dropped, func() (Result, error) {
+	r, err := cache.Mend(one.cache, one.dropped, func() (Result, error) {
 		again := *one
 		return again.run(ctx)
 	})
@@ -133,7 +136,7 @@ func OpenWhole(ctx context.Context, o Options, scratch string) (*bundle.Reader, 
 		return nil, err
 	}
 	defer one.artifact.Close()
-	return bundle.Mend(one.cache, one.dropped, func() (*bundle.Reader, error) {
+	return cache.Mend(one.cache, one.dropped, func() (*bundle.Reader, error) {
 		again := *one
 		return again.compose(ctx, scratch)
 	})
@@ -148,12 +151,12 @@ func look(ctx context.Context, o Options) (*pulling, error) {
 	}
 	store := &lateStore{c}
 	p.Fetch.Store, p.Fetch.Progress = store, p.progress
-	var published bundle.Published
-	a, err := bundle.Mend(c, p.dropped, func() (a *fetch.Artifact, err error) {
+	var found published.Bundle
+	a, err := cache.Mend(c, p.dropped, func() (a *fetch.Artifact, err error) {
 		if a, err = fetch.OpenArtifact(ctx, p.Repository, p.Reference, p.Fetch); err != nil {
 			return nil, err
 		}
-		published, err = bundle.ParsePublished(a.Manifest, func(d ocispec.Descriptor) ([]byte, error) { return a.Document(ctx, d) })
+		found, err = published.Parse(a.Manifest, func(d ocispec.Descriptor) ([]byte, error) { return a.Document(ctx, d) })
 		if err != nil {
 			a.Close()
 		}
@@ -162,18 +165,18 @@ func look(ctx context.Context, o Options) (*pulling, error) {
 	if err != nil {
 		return nil, p.refused(err)
 	}
-	if level, err := bundle.ParseLevel(published.Level); err == nil && !p.LevelGiven && p.Level != level.String() {
+	if level, err := bundle.ParseLevel(found.Level); err == nil && !p.LevelGiven && p.Level != level.String() {
 		if c, dir, err = p.OpenCache(level.String()); err != nil {
 			a.Close()
 			return nil, err
 		}
 		store.Cache = c
 	}
-	return &pulling{puller: p, artifact: a, published: published, cache: c, cacheDir: dir}, nil
+	return &pulling{puller: p, artifact: a, published: found, cache: c, cacheDir: dir}, nil
 }
 
 // dropped reports a damaged blob of the cache.
-func (p *puller) dropped(damaged *bundle.CacheError) {
+func (p *puller) dropped(damaged *cache.EntryError) {
 	p.View.Note("the cache's copy of blob %s is damaged (%s); downloading it again", damaged.Digest, damaged.Reason)
 }
 
@@ -222,8 +225,8 @@ func (r *remedy) Unwrap() error { return r.cause }
 type pulling struct {
 	*puller
 	artifact  *fetch.Artifact
-	published bundle.Published
-	cache     *bundle.Cache
+	published published.Bundle
+	cache     *cache.Cache
 	cacheDir  string
 	made      *bundle.From // the bundle that deltas make; nil without
 	deltas    []digest.Digest
@@ -304,7 +307,7 @@ func (p *pulling) openRemote(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if p.remote, err = bundle.NewRemote(p.published, index, p.local, p.bring); err != nil {
+	if p.remote, err = bundle.NewRemote(p.published.Index.Digest, p.published.Blobs, index, p.local, p.bring); err != nil {
 		return p.refused(err)
 	}
 	return p.Check(p.remote.Index(), slices.Sorted(maps.Keys(p.published.Signatures)), func(name string) ([]byte, error) {
@@ -375,7 +378,7 @@ func (p *pulling) bringAll(ctx context.Context, x bundle.Index) error {
 	needs, err := p.needs(ctx, x.Items)
 	if err != nil {
 		var (
-			damaged *bundle.CacheError
+			damaged *cache.EntryError
 			failed  *fetch.Errors
 		)
 		if errors.As(err, &damaged) || errors.As(err, &failed) || ctx.Err() != nil {
@@ -433,7 +436,7 @@ func (p *pulling) room(ctx context.Context, needs []bundle.Need) error {
 		}
 	}
 	if len(p.Recipients) > 0 {
-		file = bundle.EncryptedSize(file)
+		file = agefile.MaxSize(file)
 	}
 	lacking, err := p.lacking(ctx, needs, p.same())
 	if err != nil {

@@ -11,6 +11,8 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/agefile"
+	"github.com/kkbundle/kkbundle/bundle/cache"
 	"github.com/kkbundle/kkbundle/internal/disk"
 )
 
@@ -97,7 +99,7 @@ func (c *copier) write(ctx context.Context, x bundle.Index) (CopyResult, error) 
 		return CopyResult{}, err
 	}
 	if len(c.Recipients) > 0 {
-		most = bundle.EncryptedSize(most)
+		most = agefile.MaxSize(most)
 	}
 	place := disk.Need{Dir: filepath.Dir(c.Output), What: "the bundle", Bytes: most, Remedy: "name another place with -o"}
 	if _, err := disk.CheckSpace(place); err != nil {
@@ -112,13 +114,13 @@ func (c *copier) write(ctx context.Context, x bundle.Index) (CopyResult, error) 
 }
 
 // openScratch opens a cache beside the result for contents that are compressed or written anew: nil if there are none.
-func (c *copier) openScratch() (*bundle.Cache, error) {
+func (c *copier) openScratch() (*cache.Cache, error) {
 	mixed := slices.ContainsFunc(c.readers, func(f bundle.From) bool { return f.FrameSize() != c.readers[0].FrameSize() })
 	if !mixed && len(c.locks) == 0 {
 		return nil, nil //nolint:nilnil // most copies need none
 	}
 	if len(c.Recipients) > 0 { // nothing in clear beside an encrypted bundle, which may be on a medium to carry
-		s, err := bundle.OpenScratch(os.TempDir(), c.readers[0].Level())
+		s, err := cache.OpenScratch(os.TempDir(), c.readers[0].Level())
 		if err != nil {
 			return nil, err
 		}
@@ -128,7 +130,7 @@ func (c *copier) openScratch() (*bundle.Cache, error) {
 	// The same name each time: the next run removes the directory of a killed one.
 	dir := filepath.Join(filepath.Dir(c.Output), "."+filepath.Base(c.Output)+".scratch")
 	c.scratch = func() error { return os.RemoveAll(dir) }
-	return bundle.OpenCache(dir, c.readers[0].Level())
+	return cache.Open(dir, c.readers[0].Level())
 }
 
 func (c *copier) phase(name string) func(done, total int64) {

@@ -10,6 +10,7 @@ import (
 	"filippo.io/age"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/cache"
 	"github.com/kkbundle/kkbundle/bundle/transfer"
 )
 
@@ -25,7 +26,7 @@ func TestEncryptedCopy(t *testing.T) {
 	keys := func([]*age.Stanza) ([]age.Identity, error) { return []age.Identity{key}, nil }
 	var from []bundle.From
 	for name, level := range map[string]bundle.Level{"plain": bundle.LevelDefault, "encrypted": bundle.LevelBest} {
-		cache, err := bundle.OpenCache(t.TempDir(), level)
+		cache, err := cache.Open(t.TempDir(), level)
 		if err != nil {
 			t.Fatal(err)
 		}

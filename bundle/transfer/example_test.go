@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/cache"
 	"github.com/kkbundle/kkbundle/bundle/transfer"
 )
 
@@ -19,7 +20,7 @@ func ExampleCopy() {
 		log.Fatal(err)
 	}
 	defer os.RemoveAll(dir)
-	cache, err := bundle.OpenCache(filepath.Join(dir, "cache"), bundle.LevelDefault)
+	cache, err := cache.Open(filepath.Join(dir, "cache"), bundle.LevelDefault)
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/ocilayout"
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/installer/task"
@@ -275,7 +276,7 @@ func (c ContainerdImages) send(ctx context.Context, t *task.Host, items []bundle
 		args = append(args, "--local")
 	}
 	return stream(ctx, t, e, func(ctx context.Context, w io.Writer) error {
-		return t.Site.Bundle.WriteMissing(ctx, w, items, func(d digest.Digest) bool { return has[d] })
+		return ocilayout.ArchiveMissing(ctx, w, t.Site.Bundle, items, func(d digest.Digest) bool { return has[d] })
 	}, append(args, "-")...)
 }
 
@@ -338,7 +339,7 @@ func (dockerImages) Put(ctx context.Context, t *task.Host, images []NodeImage, e
 			return err
 		}
 		if err := stream(ctx, t, e, func(ctx context.Context, w io.Writer) error {
-			return t.Site.Bundle.WriteDockerArchive(ctx, w, one)
+			return ocilayout.DockerArchive(ctx, w, t.Site.Bundle, one)
 		}, "docker", "load", "--quiet"); err != nil {
 			return err
 		}

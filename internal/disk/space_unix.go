@@ -2,7 +2,11 @@
 
 package disk
 
-import "golang.org/x/sys/unix"
+import (
+	"errors"
+
+	"golang.org/x/sys/unix"
+)
 
 // writable returns why dir is not writable: permissions, or a read-only file system.
 func writable(dir string) error { return unix.Access(dir, unix.W_OK|unix.X_OK) }
@@ -19,3 +23,6 @@ func freeSpace(dir string) (device uint64, free int64, err error) {
 	}
 	return uint64(st.Dev), int64(fs.Bavail) * int64(fs.Bsize), nil //nolint:unconvert // the types differ by system
 }
+
+// IsFull reports whether an error says that a disk is full, or this user's share of it.
+func IsFull(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }

@@ -8,6 +8,7 @@ import (
 	"os"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/cache"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/proof/sbom"
 )
@@ -20,7 +21,7 @@ func ExampleNew() {
 		log.Fatal(err)
 	}
 	defer os.RemoveAll(dir)
-	cache, err := bundle.OpenCache(dir, bundle.LevelDefault)
+	cache, err := cache.Open(dir, bundle.LevelDefault)
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -29,6 +29,8 @@ import (
 	"github.com/kkbundle/kkbundle/bundle/diff"
 	"github.com/kkbundle/kkbundle/bundle/extract"
 	"github.com/kkbundle/kkbundle/bundle/format"
+	"github.com/kkbundle/kkbundle/bundle/ocilayout"
+	"github.com/kkbundle/kkbundle/bundle/published"
 	"github.com/kkbundle/kkbundle/bundle/transfer"
 	"github.com/kkbundle/kkbundle/fetch/packages/packagestest"
 	"github.com/kkbundle/kkbundle/proof/closure"
@@ -112,9 +114,9 @@ func referrer(t *testing.T, b *bundletest.Builder) ocispec.Descriptor {
 	config := b.Bytes([]byte("{}"))
 	config.MediaType = bundle.MediaTypeEmpty
 	layer := b.Bytes([]byte("signature"))
-	layer.MediaType = bundle.MediaTypeSignature
+	layer.MediaType = published.MediaTypeSignature
 	subject := b.Index.Items[0].Descriptor
-	m := ocispec.Manifest{MediaType: ocispec.MediaTypeImageManifest, ArtifactType: bundle.MediaTypeSignature, Config: config, Layers: []ocispec.Descriptor{layer}, Subject: &subject}
+	m := ocispec.Manifest{MediaType: ocispec.MediaTypeImageManifest, ArtifactType: published.MediaTypeSignature, Config: config, Layers: []ocispec.Descriptor{layer}, Subject: &subject}
 	m.SchemaVersion = 2
 	d := b.JSON(m)
 	d.MediaType, d.ArtifactType = m.MediaType, m.ArtifactType
@@ -530,7 +532,7 @@ func use(ctx context.Context, r *rand.Rand, dir, path, before string) (what stri
 		for _, it := range items[:min(len(items), 50)] {
 			_, _ = b.ForPlatform(ctx, it, amd64)
 			_, _, _ = b.Narrow(ctx, it, amd64)
-			_ = b.WriteDockerArchive(ctx, io.Discard, it)
+			_ = ocilayout.DockerArchive(ctx, io.Discard, b, it)
 		}
 		return "extract of an item"
 	case 5:

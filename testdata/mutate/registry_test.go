@@ -32,6 +32,8 @@ import (
 
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/bundle/bundletest"
+	"github.com/kkbundle/kkbundle/bundle/cache"
+	"github.com/kkbundle/kkbundle/bundle/published"
 	"github.com/kkbundle/kkbundle/fetch"
 	"github.com/kkbundle/kkbundle/manifest"
 )
@@ -68,7 +70,7 @@ func documents() []string {
 	}
 }
 
-type published struct {
+type served struct {
 	data            []byte
 	mediaType, name string
 	digest          digest.Digest // of a manifest
@@ -76,12 +78,12 @@ type published struct {
 
 // An upstream is what hosts publish, by path.
 type upstream struct {
-	content map[string]published
+	content map[string]served
 	edit    func(name string, data []byte) []byte
 }
 
 func newUpstream(archive []byte, edit func(name string, data []byte) []byte) *upstream {
-	u := &upstream{content: map[string]published{}, edit: edit}
+	u := &upstream{content: map[string]served{}, edit: edit}
 	u.images()
 	u.charts(archive)
 	tool := []byte("tool")
@@ -104,7 +106,7 @@ func (u *upstream) put(at, name string, data []byte) []byte {
 	if name != docNone {
 		data = u.edit(name, data)
 	}
-	u.content[at] = published{data: data, name: name, mediaType: "application/octet-stream"}
+	u.content[at] = served{data: data, name: name, mediaType: "application/octet-stream"}
 	return data
 }
 
@@ -113,7 +115,7 @@ func (u *upstream) blob(repo, name, mediaType string, data []byte) ocispec.Descr
 		data = u.edit(name, data)
 	}
 	d := digest.FromBytes(data)
-	u.content[path.Join("/v2", repo, "blobs", string(d))] = published{data: data, name: name}
+	u.content[path.Join("/v2", repo, "blobs", string(d))] = served{data: data, name: name}
 	return ocispec.Descriptor{MediaType: mediaType, Digest: d, Size: int64(len(data))}
 }
 
@@ -125,7 +127,7 @@ func (u *upstream) manifest(repo, name, mediaType string, m any, tags ...string)
 	data = u.edit(name, data)
 	d := digest.FromBytes(data)
 	for _, tag := range append(tags, string(d)) {
-		u.content[path.Join("/v2", repo, "manifests", tag)] = published{data: data, name: name, mediaType: mediaType, digest: d}
+		u.content[path.Join("/v2", repo, "manifests", tag)] = served{data: data, name: name, mediaType: mediaType, digest: d}
 	}
 	return ocispec.Descriptor{MediaType: mediaType, Digest: d, Size: int64(len(data))}
 }
@@ -146,10 +148,10 @@ func (u *upstream) images() {
 	u.put("/v2/app/tags/list", docTags, []byte(`{"name":"app","tags":["1.0","1.1","0.9","latest"]}`))
 	empty := u.blob("app", docNone, ocispec.MediaTypeEmptyJSON, []byte("{}"))
 	signature := u.manifest("app", docSignature, ocispec.MediaTypeImageManifest, ocispec.Manifest{
-		Versioned: version, MediaType: ocispec.MediaTypeImageManifest, ArtifactType: bundle.MediaTypeSignature, Config: empty,
-		Layers: []ocispec.Descriptor{u.blob("app", docNone, bundle.MediaTypeSignature, []byte("{}"))}, Subject: &root,
+		Versioned: version, MediaType: ocispec.MediaTypeImageManifest, ArtifactType: published.MediaTypeSignature, Config: empty,
+		Layers: []ocispec.Descriptor{u.blob("app", docNone, published.MediaTypeSignature, []byte("{}"))}, Subject: &root,
 	})
-	signature.ArtifactType = bundle.MediaTypeSignature
+	signature.ArtifactType = published.MediaTypeSignature
 	list, err := json.Marshal(ocispec.Index{Versioned: version, MediaType: ocispec.MediaTypeImageIndex, Manifests: []ocispec.Descriptor{signature}})
 	if err != nil {
 		panic(err)
@@ -418,7 +420,7 @@ func download(t *testing.T, mirror string, part int) (err error) {
 		t.Fatal(err)
 	}
 	defer os.RemoveAll(dir)
-	store, err := bundle.OpenCache(dir, bundle.LevelFast)
+	store, err := cache.Open(dir, bundle.LevelFast)
 	if err != nil {
 		t.Fatal(err)
 	}

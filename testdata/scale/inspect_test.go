@@ -17,12 +17,13 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/cache"
 )
 
 // A catalogue collects items as real ones are: images for two platforms of a few layers, and files.
 type catalogue struct {
 	testing.TB
-	cache *bundle.Cache
+	cache *cache.Cache
 	index bundle.Index
 	layer int64 // bytes of a layer or file
 	blobs int
@@ -104,7 +105,7 @@ func (c *catalogue) file(n int) {
 func bundleOf(t testing.TB, layer int64) (path string, size int64) {
 	t.Helper()
 	dir := t.TempDir()
-	cache, err := bundle.OpenCache(filepath.Join(dir, "cache"), bundle.LevelFast)
+	cache, err := cache.Open(filepath.Join(dir, "cache"), bundle.LevelFast)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,6 +14,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/cache"
 	"github.com/kkbundle/kkbundle/registry/registrytest"
 )
 
@@ -22,7 +23,7 @@ import (
 func manyItems(t *testing.T, n int) (path string) {
 	t.Helper()
 	dir := t.TempDir()
-	opened, err := bundle.OpenCache(filepath.Join(dir, "cache"), bundle.LevelFast)
+	opened, err := cache.Open(filepath.Join(dir, "cache"), bundle.LevelFast)
 	if err != nil {
 		t.Fatal(err)
 	}

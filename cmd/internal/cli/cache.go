@@ -17,7 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kkbundle/kkbundle/builder"
-	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/cache"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/internal/plain"
 )
@@ -47,9 +47,9 @@ meanwhile; the files they use stay.`,
 		},
 	}
 	cmd.PersistentFlags().StringVar(&dir, "cache", "", "directory of the cache (default $KKBUNDLE_CACHE, else the user's cache directory)")
-	open := func() (bundle.CacheDir, string, error) {
+	open := func() (cache.Dir, string, error) {
 		path, err := cacheDir(dir)
-		return bundle.NewCacheDir(path), path, err
+		return cache.At(path), path, err
 	}
 	cmd.AddCommand(newCacheLsCmd(g, open), newCacheGCCmd(g, open), newCacheVerifyCmd(g, open), &cobra.Command{
 		Use:   "dir",
@@ -68,7 +68,7 @@ meanwhile; the files they use stay.`,
 }
 
 // A cacheOpener returns the cache of the command line, and its path.
-type cacheOpener func() (bundle.CacheDir, string, error)
+type cacheOpener func() (cache.Dir, string, error)
 
 func newCacheLsCmd(g *globals, open cacheOpener) *cobra.Command {
 	var order string
@@ -90,15 +90,15 @@ blob, part or other, sizes are bytes.`,
 
 // A cachedFile is a line of cache ls.
 type cachedFile struct {
-	Kind    bundle.CacheKind `json:"kind"`
-	Digest  digest.Digest    `json:"digest,omitempty"`
-	Level   string           `json:"level,omitempty"`
-	Encoder string           `json:"encoder,omitempty"`
-	Size    int64            `json:"size"` // bytes of the blob, or of its unfinished part
-	Disk    int64            `json:"disk"` // bytes
-	Used    time.Time        `json:"used"`
-	Path    string           `json:"path"`
-	Damaged string           `json:"damaged,omitempty"` // reason, if it can be seen without reading the blob
+	Kind    cache.Kind    `json:"kind"`
+	Digest  digest.Digest `json:"digest,omitempty"`
+	Level   string        `json:"level,omitempty"`
+	Encoder string        `json:"encoder,omitempty"`
+	Size    int64         `json:"size"` // bytes of the blob, or of its unfinished part
+	Disk    int64         `json:"disk"` // bytes
+	Used    time.Time     `json:"used"`
+	Path    string        `json:"path"`
+	Damaged string        `json:"damaged,omitempty"` // reason, if it can be seen without reading the blob
 }
 
 // cacheTotals has the sums of cache ls.
@@ -113,11 +113,11 @@ type cacheTotals struct {
 
 func (t *cacheTotals) add(f cachedFile) {
 	switch f.Kind {
-	case bundle.CacheBlob:
+	case cache.Blob:
 		t.Blobs++
-	case bundle.CachePart:
+	case cache.Part:
 		t.Parts++
-	case bundle.CacheOther:
+	case cache.Other:
 		t.Others++
 	}
 	if f.Damaged != "" {
@@ -183,13 +183,13 @@ func runCacheLs(ctx context.Context, g *globals, open cacheOpener, order string)
 	return list.end(totals)
 }
 
-func newCachedFile(dir bundle.CacheDir, f bundle.CacheFile) (cachedFile, error) {
+func newCachedFile(dir cache.Dir, f cache.File) (cachedFile, error) {
 	line := cachedFile{Kind: f.Kind, Digest: f.Digest, Level: f.Level, Encoder: f.Encoder, Disk: f.Disk, Used: f.Used, Path: f.Path}
-	if f.Kind != bundle.CacheOther && f.Level == "" {
+	if f.Kind != cache.Other && f.Level == "" {
 		return line, nil // of another version, in an unknown format
 	}
 	var (
-		damaged *bundle.CacheError
+		damaged *cache.EntryError
 		err     error
 	)
 	line.Size, err = dir.Size(f)
@@ -229,13 +229,13 @@ func (t *cacheTable) file(f cachedFile) error {
 		name = plain.Line(f.Path)
 	}
 	switch {
-	case f.Kind == bundle.CacheOther:
+	case f.Kind == cache.Other:
 		name, bytes = name+" (unknown file)", "-"
 	case f.Damaged != "":
 		name, bytes = name+" (damaged: "+f.Damaged+")", "-"
 	case f.Level == "":
 		name, bytes = name+" (of another version of kkbundle)", "-"
-	case f.Kind == bundle.CachePart:
+	case f.Kind == cache.Part:
 		name += " (unfinished)"
 	}
 	_, err := fmt.Fprintf(t.out, cacheColumns, level, bytes, plain.Size(f.Disk), usage.FormatAge(t.now.Sub(f.Used)), name)
@@ -337,7 +337,7 @@ func runCacheGC(ctx context.Context, g *globals, open cacheOpener, o cacheGCOpti
 		return err
 	}
 	out := cacheGCResult{Version: 1, DryRun: o.dryRun, Files: []string{}}
-	options.Removed = func(f bundle.CacheFile) {
+	options.Removed = func(f cache.File) {
 		if g.JSON {
 			out.Files = append(out.Files, f.Path)
 		}
@@ -362,15 +362,15 @@ func runCacheGC(ctx context.Context, g *globals, open cacheOpener, o cacheGCOpti
 }
 
 // tooMuchLeft returns the reason why the cache is larger than --max-size.
-func tooMuchLeft(r bundle.GCResult, o bundle.GCOptions) string {
+func tooMuchLeft(r cache.GCResult, o cache.GCOptions) string {
 	if o.MaxSize == nil || r.Left <= *o.MaxSize {
 		return ""
 	}
 	return ", which is more than --max-size: the rest is in use by a running build or kept by --keep"
 }
 
-func (o cacheGCOptions) parse() (bundle.GCOptions, error) {
-	out := bundle.GCOptions{DryRun: o.dryRun}
+func (o cacheGCOptions) parse() (cache.GCOptions, error) {
+	out := cache.GCOptions{DryRun: o.dryRun}
 	var errs []error
 	if o.maxSize != "" {
 		n, err := usage.ParseSize(o.maxSize)
@@ -393,7 +393,7 @@ func (o cacheGCOptions) parse() (bundle.GCOptions, error) {
 }
 
 func newCacheVerifyCmd(g *globals, open cacheOpener) *cobra.Command {
-	var o bundle.VerifyCacheOptions
+	var o cache.VerifyOptions
 	cmd := &cobra.Command{
 		Use:   "verify",
 		Short: "Verify every cached blob and drop damaged ones",
@@ -425,7 +425,7 @@ type damagedBlob struct {
 
 // A cacheDamageError lists damaged blobs of the cache.
 type cacheDamageError struct {
-	damaged []*bundle.CacheError
+	damaged []*cache.EntryError
 	dropped bool
 }
 
@@ -444,7 +444,7 @@ func (e *cacheDamageError) Error() string {
 	return b.String()
 }
 
-func runCacheVerify(ctx context.Context, g *globals, open cacheOpener, o bundle.VerifyCacheOptions) error {
+func runCacheVerify(ctx context.Context, g *globals, open cacheOpener, o cache.VerifyOptions) error {
 	dir, path, err := open()
 	if err != nil {
 		return err

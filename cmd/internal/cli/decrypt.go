@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/kkbundle/kkbundle/builder"
-	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/agefile"
 	"github.com/kkbundle/kkbundle/cmd/internal/terminal"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/proof/encryption"
@@ -56,7 +56,7 @@ func (g *globals) askWith(ctx context.Context) {
 }
 
 // keysFor returns the keys of the bundle at path. They are read only if the bundle is encrypted.
-func (g *globals) keysFor(path string) bundle.Keys {
+func (g *globals) keysFor(path string) agefile.Keys {
 	return func(stanzas []*age.Stanza) ([]age.Identity, error) {
 		if encryption.NeedsPassphrase(stanzas) {
 			return g.bundlePassphrase(path)

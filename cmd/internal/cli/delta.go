@@ -18,6 +18,7 @@ import (
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/bundle/delta"
 	"github.com/kkbundle/kkbundle/bundle/parts"
+	"github.com/kkbundle/kkbundle/bundle/published"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/internal/plain"
 )
@@ -215,13 +216,13 @@ func (g *globals) listingOf(ctx context.Context, f *deltaFiles) (*delta.Listing,
 		}
 		defer end()
 		f.old = ""
-		return delta.NewListing(bundle.Published{Index: ocispec.Descriptor{Digest: r.Digest()}, Blobs: r.Blobs()}), nil
+		return delta.NewListing(published.Bundle{Index: ocispec.Descriptor{Digest: r.Digest()}, Blobs: r.Blobs()}), nil
 	case strings.HasSuffix(name, ".json") && !strings.HasSuffix(name, parts.ListSuffix):
 		data, err := builder.ReadFile(name)
 		if err != nil {
 			return nil, err
 		}
-		p, err := bundle.ParseListing(data)
+		p, err := published.ParseListing(data)
 		if err != nil {
 			return nil, &builder.InputError{Err: fmt.Errorf("%s: %w: want the output of kkbundle inspect --listing", name, err)}
 		}

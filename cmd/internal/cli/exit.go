@@ -12,6 +12,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/builder"
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/agefile"
 	"github.com/kkbundle/kkbundle/bundle/download"
 	"github.com/kkbundle/kkbundle/bundle/pull"
 	"github.com/kkbundle/kkbundle/cmd/internal/terminal"
@@ -113,7 +114,7 @@ func exitClasses() []exitClass {
 			return asError[*deploy.UnreachableError](err) || asError[*precheck.UnreachableError](err) || asError[*host.UnreachableError](err) || asError[*host.SudoError](err) || asError[*host.SlowError](err) ||
 				asError[*host.HelperError](err)
 		}},
-		{24, "bundle encrypted, and no given key decrypts it", asError[*bundle.EncryptedError]},
+		{24, "bundle encrypted, and no given key decrypts it", asError[*agefile.EncryptedError]},
 		{14, "some items could not be fetched; the rest is kept", asError[*fetch.Errors]},
 		{15, "registry or web server refused or unreachable", func(err error) bool {
 			return asError[*pushError](err) || asError[*pull.RefusedError](err) || asError[*download.ServerError](err) || asError[*deploy.RegistryError](err)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/bundle/extract"
+	"github.com/kkbundle/kkbundle/bundle/ocilayout"
 	"github.com/kkbundle/kkbundle/bundle/transfer"
 	"github.com/kkbundle/kkbundle/cmd/internal/site"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
@@ -206,9 +207,9 @@ func (e *extraction) image(ctx context.Context, item bundle.Item) error {
 	base := extract.PlainName(strings.NewReplacer(":", "-", "@", "-").Replace(item.Ref))
 	switch e.format {
 	case formatOCIArchive:
-		return e.archive(base+".tar", 1, func(w io.Writer) error { return e.r.WriteOCIArchive(ctx, w, []bundle.Item{item}) })
+		return e.archive(base+".tar", 1, func(w io.Writer) error { return ocilayout.Archive(ctx, w, e.r, []bundle.Item{item}) })
 	case formatDocker:
-		return e.archive(base+".tar", 1, func(w io.Writer) error { return e.r.WriteDockerArchive(ctx, w, item) })
+		return e.archive(base+".tar", 1, func(w io.Writer) error { return ocilayout.DockerArchive(ctx, w, e.r, item) })
 	case formatTree:
 		return usage.Errorf("a tree has several items: name them with --item")
 	}
@@ -223,7 +224,7 @@ func (e *extraction) layout(ctx context.Context, items []bundle.Item) error {
 	if err := e.overwrite.directory(e.output); err != nil {
 		return err
 	}
-	if err := bundle.ExtractLayout(ctx, e.r, e.output, items); err != nil {
+	if err := ocilayout.Extract(ctx, e.r, e.output, items); err != nil {
 		return err
 	}
 	return e.done(extractResult{Version: 1, Path: e.output, Items: len(items)}, "%s as an OCI image layout", plain.Count(len(items), "item"))
@@ -323,7 +324,7 @@ func (e *extraction) several(ctx context.Context) error {
 	case formatOCIArchive:
 		x := e.r.Index()
 		name := strings.TrimSuffix(bundle.FileName(x.Name, x.Version), ".kkb")
-		return e.archive(extract.PlainName(name)+".tar", len(items), func(w io.Writer) error { return e.r.WriteOCIArchive(ctx, w, items) })
+		return e.archive(extract.PlainName(name)+".tar", len(items), func(w io.Writer) error { return ocilayout.Archive(ctx, w, e.r, items) })
 	case formatTree:
 		return e.tree(ctx, items)
 	}

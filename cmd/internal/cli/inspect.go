@@ -12,6 +12,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/builder"
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/published"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/internal/plain"
 	"github.com/kkbundle/kkbundle/proof/closure"
@@ -96,7 +97,7 @@ func runInspectListing(ctx context.Context, g *globals, path string, login login
 		return err
 	}
 	defer r.Close()
-	data, err := r.Listing()
+	data, err := published.Listing(r)
 	if err != nil {
 		return err
 	}

@@ -42,7 +42,7 @@ type inspectedLayer struct {
 // openLayers opens a bundle whose content is read. A published one comes to the cache.
 func (g *globals) openLayers(ctx context.Context, path string, login loginFlags) (*bundle.Reader, error) {
 	if usage.IsAddress(path) {
-		return g.openPublished(ctx, published{address: path, scratch: os.TempDir()}, login)
+		return g.openPublished(ctx, inRegistry{address: path, scratch: os.TempDir()}, login)
 	}
 	return g.openAny(ctx, path)
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/builder"
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/cache"
 	"github.com/kkbundle/kkbundle/cmd/internal/terminal"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/fetch"
@@ -43,7 +44,7 @@ func (f *fetchFlags) compression() (bundle.Level, error) {
 	return level, nil
 }
 
-func (f *fetchFlags) openCache() (*bundle.Cache, string, error) {
+func (f *fetchFlags) openCache() (*cache.Cache, string, error) {
 	level, err := f.compression()
 	if err != nil {
 		return nil, "", err
@@ -52,7 +53,7 @@ func (f *fetchFlags) openCache() (*bundle.Cache, string, error) {
 	if err != nil {
 		return nil, "", err
 	}
-	c, err := bundle.OpenCache(dir, level)
+	c, err := cache.Open(dir, level)
 	return c, dir, err
 }
 

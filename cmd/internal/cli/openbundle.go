@@ -9,6 +9,7 @@ import (
 	"os"
 
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/agefile"
 	"github.com/kkbundle/kkbundle/cmd/internal/site"
 	"github.com/kkbundle/kkbundle/cmd/internal/terminal"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
@@ -165,7 +166,7 @@ func (g *globals) openPipe(path string) (io.ReadCloser, error) {
 	if pipe == nil || err != nil {
 		return nil, err
 	}
-	return decryptedPipe{bundle.Decrypt(pipe, g.keysFor(path)), pipe}, nil
+	return decryptedPipe{agefile.Decrypt(pipe, g.keysFor(path)), pipe}, nil
 }
 
 // A decryptedPipe reads the content of a bundle and closes its pipe.

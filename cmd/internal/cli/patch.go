@@ -87,22 +87,22 @@ func (g *globals) openOld(ctx context.Context, f deltaFiles) (*bundle.From, erro
 	if err != nil {
 		return nil, err
 	}
-	r, err := g.openPublished(ctx, published{address: f.old, want: head.Old, scratch: filepath.Dir(f.output)}, f.login)
+	r, err := g.openPublished(ctx, inRegistry{address: f.old, want: head.Old, scratch: filepath.Dir(f.output)}, f.login)
 	if err != nil {
 		return nil, err
 	}
 	return &bundle.From{Name: f.old, Reader: r}, nil
 }
 
-// published names a bundle in a registry that is read like a file.
-type published struct {
+// An inRegistry names a bundle in a registry that is read like a file.
+type inRegistry struct {
 	address string
 	want    digest.Digest // its identity; "" for any
 	scratch string        // directory for temporary files
 }
 
 // openPublished downloads the blobs of a published bundle to the cache and opens the bundle there.
-func (g *globals) openPublished(ctx context.Context, p published, login loginFlags) (*bundle.Reader, error) {
+func (g *globals) openPublished(ctx context.Context, p inRegistry, login loginFlags) (*bundle.Reader, error) {
 	o := pullOptions{loginFlags: login, fetchFlags: fetchFlags{level: bundle.LevelDefault.String()}}
 	options, err := o.library(g, p.address)
 	if err != nil {

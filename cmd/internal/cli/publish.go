@@ -15,6 +15,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/bundle/delta"
+	"github.com/kkbundle/kkbundle/bundle/published"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/internal/disk"
 	"github.com/kkbundle/kkbundle/internal/plain"
@@ -190,7 +191,7 @@ func readDelta(ctx context.Context, path string) (d registry.Delta, err error) {
 	if err != nil {
 		return d, err
 	}
-	d.PublishedDelta = bundle.PublishedDelta{Old: head.Old, New: head.New, File: ocispec.Descriptor{Digest: sum, Size: info.Size()}}
+	d.Delta = published.Delta{Old: head.Old, New: head.New, File: ocispec.Descriptor{Digest: sum, Size: info.Size()}}
 	d.Open = func(offset int64) (io.ReadCloser, error) {
 		f, err := os.Open(path)
 		if err != nil {
@@ -205,7 +206,7 @@ func readDelta(ctx context.Context, path string) (d registry.Delta, err error) {
 }
 
 // signaturesBeside reads the signatures beside a bundle.
-func signaturesBeside(path string) (all []bundle.Signature, err error) {
+func signaturesBeside(path string) (all []published.Signature, err error) {
 	path = bundle.BaseName(path)
 	entries, err := os.ReadDir(filepath.Dir(path))
 	if err != nil {
@@ -213,14 +214,14 @@ func signaturesBeside(path string) (all []bundle.Signature, err error) {
 	}
 	for _, e := range entries {
 		suffix, ok := strings.CutPrefix(e.Name(), filepath.Base(path)+".")
-		if s := (bundle.Signature{Suffix: suffix}); !ok || s.Check() != nil {
+		if s := (published.Signature{Suffix: suffix}); !ok || s.Check() != nil {
 			continue
 		}
 		data, err := readSidecar(filepath.Join(filepath.Dir(path), e.Name()))
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, bundle.Signature{Suffix: suffix, Data: data})
+		all = append(all, published.Signature{Suffix: suffix, Data: data})
 	}
 	return all, nil
 }
@@ -231,5 +232,5 @@ func readSidecar(path string) (data []byte, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	return io.ReadAll(io.LimitReader(f, bundle.MaxSignatureSize+1)) // a larger one is refused later
+	return io.ReadAll(io.LimitReader(f, published.MaxSignatureSize+1)) // a larger one is refused later
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/builder"
 	"github.com/kkbundle/kkbundle/bundle"
+	"github.com/kkbundle/kkbundle/bundle/cache"
 	"github.com/kkbundle/kkbundle/bundle/pull"
 	"github.com/kkbundle/kkbundle/cmd/internal/terminal"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
@@ -139,7 +140,7 @@ func (o *pullOptions) library(g *globals, address string) (lib pull.Options, err
 	}
 	lib = pull.Options{
 		Name: at.String(), Reference: at.Reference(), Items: o.items, Level: o.level, LevelGiven: o.levelGiven, PartSize: o.split.Bytes, View: pullView{g},
-		OpenCache: func(level string) (*bundle.Cache, string, error) {
+		OpenCache: func(level string) (*cache.Cache, string, error) {
 			flags := o.fetchFlags
 			flags.level = level
 			return flags.openCache()

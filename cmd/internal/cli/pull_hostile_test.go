@@ -15,6 +15,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/bundle/bundletest"
+	"github.com/kkbundle/kkbundle/bundle/published"
 	"github.com/kkbundle/kkbundle/cmd/internal/cli"
 	"github.com/kkbundle/kkbundle/cmd/internal/terminal"
 )
@@ -29,7 +30,7 @@ type liar struct {
 func newLiar(t *testing.T) *liar {
 	t.Helper()
 	b := bundletest.New(t)
-	data, err := b.Reader.Listing()
+	data, err := published.Listing(b.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,7 +133,7 @@ func TestPullTrustsNothing(t *testing.T) {
 		"signature that leads elsewhere": {
 			func(l *liar) {
 				l.manifest.Layers = append(l.manifest.Layers, ocispec.Descriptor{
-					MediaType: bundle.MediaTypeSignature, Digest: l.manifest.Config.Digest, Size: 2,
+					MediaType: published.MediaTypeSignature, Digest: l.manifest.Config.Digest, Size: 2,
 					Annotations: map[string]string{ocispec.AnnotationTitle: "../x.sigstore.json"},
 				})
 			}, 15, "is not a valid signature",

@@ -13,6 +13,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/bundle/download"
+	"github.com/kkbundle/kkbundle/bundle/published"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/internal/plain"
 	"github.com/kkbundle/kkbundle/web/dial"
@@ -75,7 +76,7 @@ func (g *globals) openWeb(ctx context.Context, address string, f loginFlags) (*b
 		return g.trust.signatures, nil
 	}, read: func(file string) ([]byte, error) { return os.ReadFile(file) }}
 	if len(g.trust.signatures) == 0 {
-		data, err := c.Small(ctx, webSidecar(address), bundle.MaxSignatureSize)
+		data, err := c.Small(ctx, webSidecar(address), published.MaxSignatureSize)
 		if err != nil {
 			return nil, errors.Join(err, r.Close())
 		}

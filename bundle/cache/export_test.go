@@ -1,0 +1,4 @@
+package cache
+
+// DirOf lets tests damage entries.
+func DirOf(c *Cache) string { return c.dir }
