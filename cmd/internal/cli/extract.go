@@ -63,7 +63,9 @@ NAME, the whole bundle becomes an OCI image layout directory.
   --for      the items of a host of the inventory: files/, and images/ as archives for ctr images import
   --range    bytes of a file, chart or blob, after checking the whole of it
 
-A directory must be empty or absent; an interrupted layout continues. --force writes into any directory, and replaces its files.` + itemsHelp,
+A directory must be empty or absent; an interrupted layout continues. --force writes into any directory, and replaces its files.
+
+` + itemsHelp,
 		Example: `  kkbundle extract site-1.4.0.kkb kubeadm --platform linux/arm64
   kkbundle extract site-1.4.0.kkb nginx:1.29 --format docker-archive --platform linux/amd64 -o - | docker load
   kkbundle extract site-1.4.0.kkb debian.iso --range 0-1023 | xxd

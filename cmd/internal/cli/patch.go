@@ -32,7 +32,8 @@ OLD may also be a published bundle, oci://HOST/PATH[:TAG|@DIGEST]: its blobs are
 
 push, install, upgrade, verify, inspect and diff take OLD+DELTA in place of NEW, and write no file: OLD.kkb+x.kkd, or a chain,
 OLD.kkb+x.kkd+y.kkd. Temporary files lie in $TMPDIR. The signature of NEW lies beside the last delta: x.kkb.sigstore.json for x.kkd.
-Guide: docs/site/updates.md.` + overwriteHelp,
+
+` + overwriteHelp + ` Guide: docs/site/updates.md.`,
 		Example: `  kkbundle patch site-1.4.0.kkb site-1.5.0.kkd -o site-1.5.0.kkb
   kkbundle verify --key cosign.pub site-1.5.0.kkb
   kkbundle patch oci://registry.corp.example/bundles/site:1.4.0 site-1.5.0.kkd -o site-1.5.0.kkb

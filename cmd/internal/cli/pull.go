@@ -39,9 +39,9 @@ func newPullCmd(g *globals) *cobra.Command {
 		Long: `Downloads a published bundle to a file, from oci://HOST/PATH[:TAG|@DIGEST] or https://HOST/PATH/NAME.kkb.
 
 From a registry, signatures come with it, and only blobs that are neither in the cache nor in the bundles of --have are transferred; a
-repeated pull continues at the byte. Every blob's digest is checked. The digest of the file is that of the published bundle; its bytes are the same too, if both
-versions of kkbundle have the same encoder. If published deltas against a bundle of --have are smaller than the missing blobs, they are
-downloaded instead.
+repeated pull continues at the byte. Every blob's digest is checked. The digest of the file is that of the published bundle; its bytes
+are the same too, if both versions of kkbundle have the same encoder. If published deltas against a bundle of --have are smaller than
+the missing blobs, they are downloaded instead.
 
 With trusted keys (--trust, or the default), the bundle must be signed by one of them; this is checked before its content is
 downloaded.
@@ -49,7 +49,7 @@ downloaded.
   --item, --platform                 only that part is downloaded, as copy would write it
   --encrypt-to, -R, --passphrase     the file is encrypted, as build writes it; the cache is not
 
-Guides: docs/build/pipelines.md, docs/site/updates.md.` + itemsHelp + `
+` + itemsHelp + `
 
 From a web server (a file server, S3, a generic repository of Nexus or Artifactory): downloads NAME.kkb, or its parts side by side if the
 server has NAME.kkb.parts.json, and NAME.kkb.sigstore.json. With --have, NAME.kkd is downloaded instead if it was made against that
@@ -57,7 +57,7 @@ bundle and is smaller. A later run continues if the server has the same file, by
 after NAME.kkb.sha256, if there is one, every byte and the signature are checked. -o names a file or a directory.
 
 ` + overwriteHelp + ` A different signature beside
-it needs --force, too.`,
+it needs --force, too. Guides: docs/build/pipelines.md, docs/site/updates.md.`,
 		Example: `  kkbundle pull oci://registry.corp.example/bundles/site:1.4.0
   kkbundle pull --have site-1.3.0.kkb oci://registry.corp.example/bundles/site:1.4.0
   kkbundle pull --have site-1.3.0.kkb -o . https://files.corp.example/bundles/site-1.4.0.kkb
