@@ -18,6 +18,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/kkbundle/kkbundle/charts"
+	"github.com/kkbundle/kkbundle/fetch/helmindex"
 	"github.com/kkbundle/kkbundle/internal/capped"
 	"github.com/kkbundle/kkbundle/manifest"
 )
@@ -159,11 +160,11 @@ func (h *helmCharts) resolveRepo(ctx context.Context, c manifest.Chart) (manifes
 	if err != nil {
 		return manifest.Pin{}, err
 	}
-	chosen, err := pickVersion(versions, c.Version, func(v chartVersion) string { return v.Version })
+	chosen, err := pickVersion(versions, c.Version, func(v helmindex.Version) string { return v.Version })
 	if err != nil {
 		return manifest.Pin{}, fmt.Errorf("chart %s in %s: %w", c.Name, c.Repo, err)
 	}
-	address, err := chosen.address(c.Repo)
+	address, err := archiveAddress(chosen, c.Repo)
 	if err != nil {
 		return manifest.Pin{}, fmt.Errorf("chart %s %s in %s: %w", c.Name, chosen.Version, c.Repo, err)
 	}
@@ -180,8 +181,8 @@ func (h *helmCharts) resolveRepo(ctx context.Context, c manifest.Chart) (manifes
 		Verified: verified,
 	}
 	if isRegistryAddress(address) {
-		pin, err = h.pinIndexed(ctx, pin, chosen.sha256())
-	} else if pin, err = h.web.pinURL(ctx, pin, address, chosen.sha256()); err == nil {
+		pin, err = h.pinIndexed(ctx, pin, archiveDigest(chosen))
+	} else if pin, err = h.web.pinURL(ctx, pin, address, archiveDigest(chosen)); err == nil {
 		pin, err = h.pinProvenance(ctx, pin, address)
 	}
 	if err != nil {

@@ -23,7 +23,7 @@ var errUnsignedChart = errors.New("the chart has no provenance file (.prov), whi
 // checkChart requires a provenance file of Helm that a given key signed, for this chart and archive. The format is that
 // of helm package --sign: a clear-signed text with Chart.yaml, "..." and the digests of the files.
 func (dir baseDir) checkChart(v *manifest.ChartVerify, pin manifest.Pin, archive digest.Digest, provenance []byte) error {
-	data, err := readFile(dir.path(v.Key), signature.MaxKeyring)
+	data, err := capped.ReadFile(dir.path(v.Key), signature.MaxKeyring)
 	if err != nil {
 		return fmt.Errorf("verify: %w", err)
 	}

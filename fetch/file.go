@@ -23,6 +23,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/web"
+	"github.com/kkbundle/kkbundle/web/logins"
 	"github.com/kkbundle/kkbundle/web/proxy"
 )
 
@@ -107,7 +108,7 @@ func (f *files) pinLocal(ctx context.Context, pin manifest.Pin, known digest.Dig
 type webFiles struct {
 	network   *network
 	loader    *downloader
-	logins    netrc
+	logins    logins.Netrc
 	overrides []manifest.Override
 	platforms []string // of the run
 
@@ -182,9 +183,9 @@ func (w *webFiles) urlDownload(address string, want digest.Digest, size int64) (
 	for _, p := range places {
 		o := origin{place: p, header: http.Header{}}
 		o.client = func(context.Context) (*http.Client, error) { return p.peer.client(p.peer.trip), nil }
-		if l, ok := w.logins.find(p.url.Hostname()); ok {
+		if l, ok := w.logins.Find(p.url.Hostname()); ok {
 			req := http.Request{Header: o.header}
-			req.SetBasicAuth(l.user, l.password)
+			req.SetBasicAuth(l.User, l.Password)
 		}
 		o.explain = func(err error) error { return explainStatus(p.peer, err) }
 		d.places = append(d.places, o)

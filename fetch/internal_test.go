@@ -1,6 +1,7 @@
 package fetch
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"net/http"
@@ -8,10 +9,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/kkbundle/kkbundle/fetch/helmindex"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -127,71 +128,6 @@ func TestDiagnostics(t *testing.T) {
 	}
 }
 
-func TestParseNetrc(t *testing.T) {
-	t.Parallel()
-	got := parseNetrc(`# comment machine no login no
-machine a.example login anna password p#1
-machine B.example
-  login bert
-  account x
-  password q
-macdef init
-machine c.example login inside macro
-
-default login anonymous password me
-machine a.example login second password ignored
-`)
-	want := netrc{"a.example": {"anna", "p#1"}, "b.example": {"bert", "q"}}
-	if diff := cmp.Diff(want, got, cmp.AllowUnexported(login{})); diff != "" {
-		t.Error(diff)
-	}
-	if l, ok := got.find("A.EXAMPLE"); !ok || l.user != "anna" {
-		t.Errorf("got %v, %v", l, ok)
-	}
-	if l, ok := got.find("somebody.else"); ok {
-		t.Errorf("somebody else got %v", l)
-	}
-}
-
-func TestParseNetrcQuotes(t *testing.T) {
-	t.Parallel()
-	got := parseNetrc(`machine a.example login "anna b" password "p \"q\" \\ \t#"
-machine "b.example" password "half
-machine c.example
-login
-carl
-password "d"
-machine`)
-	want := netrc{"a.example": {"anna b", "p \"q\" \\ \t#"}, "b.example": {"", "half"}, "c.example": {"carl", "d"}}
-	if diff := cmp.Diff(want, got, cmp.AllowUnexported(login{})); diff != "" {
-		t.Error(diff)
-	}
-}
-
-// FuzzParseNetrc wants every login that a well-formed file has, whatever stands before it.
-func FuzzParseNetrc(f *testing.F) {
-	f.Add("machine a login b password c\n", "p w\"\\")
-	f.Add("macdef x\nmachine y\n\n", "")
-	f.Add("default login \"\\", "#x")
-	f.Fuzz(func(t *testing.T, before, password string) {
-		if strings.ContainsAny(password, "\n\r\t") {
-			return
-		}
-		quoted := `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(password) + `"`
-		// An empty line ends a macro; two words end whatever waits for a value.
-		got := parseNetrc(before + "\n\n\naccount account\n\ndefault machine z.example login me password " + quoted)
-		if own, ok := parseNetrc(before)["z.example"]; ok {
-			if got["z.example"] != own {
-				t.Errorf("the first entry does not count: %v", got["z.example"])
-			}
-			return
-		}
-		if len(got) == 0 && len(parseNetrc(before)) > 0 {
-			t.Error("entries went away")
-		}
-	})
-}
-
 func TestNextURL(t *testing.T) {
 	t.Parallel()
 	at, err := url.Parse("http://r.site:5000/v2/app/tags/list?n=1000")
@@ -238,72 +174,6 @@ func TestPickVersion(t *testing.T) {
 	}
 }
 
-const indexYAML = `apiVersion: v1
-entries:
-  app:
-  - apiVersion: v2
-    description: |
-      text
-        other:
-    digest: ` + sumA + `
-    urls:
-    - app-1.0.0.tgz
-    version: 1.0.0
-  - version: 0.9.0
-    urls: [https://elsewhere.example/app-0.9.0.tgz]
-  other:
-    - version: 2.0.0
-      urls:
-        - charts/other-2.0.0.tgz
-generated: "2026-01-01T00:00:00Z"
-`
-
-func TestParseIndex(t *testing.T) {
-	t.Parallel()
-	want := []chartVersion{
-		{Version: "1.0.0", URLs: []string{"app-1.0.0.tgz"}, Digest: sumA},
-		{Version: "0.9.0", URLs: []string{"https://elsewhere.example/app-0.9.0.tgz"}},
-	}
-	quoted := strings.Replace(indexYAML, "  app:\n", "  \"app\":\n", 1)
-	flow := "entries: {app: [{version: 1.0.0, urls: [app-1.0.0.tgz], digest: " + sumA + "}, {version: 0.9.0, urls: ['https://elsewhere.example/app-0.9.0.tgz']}]}\n"
-	asJSON := `{"entries": {"app": [{"version": "1.0.0", "urls": ["app-1.0.0.tgz"], "digest": "` + sumA + `"}, {"version": "0.9.0", "urls": ["https://elsewhere.example/app-0.9.0.tgz"]}]}}`
-	for name, text := range map[string]string{"as helm writes it": indexYAML, "quoted": quoted, "flow": flow, "json": asJSON} {
-		got, err := parseIndex([]byte(text), "app")
-		if err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("%s: %s", name, diff)
-		}
-	}
-	if got, err := parseIndex([]byte(indexYAML), "other"); err != nil || len(got) != 1 || got[0].Version != "2.0.0" {
-		t.Errorf("other: %v, %v", got, err)
-	}
-	if got, err := parseIndex([]byte(indexYAML), "none"); err != nil || got != nil {
-		t.Errorf("none: %v, %v", got, err)
-	}
-	for _, bad := range []string{"<html></html>", "entries: 5\n", "{", "a: b\n"} {
-		if _, err := parseIndex([]byte(bad), "app"); err == nil {
-			t.Errorf("%q was read", bad)
-		}
-	}
-	if part, ok := indexSection([]byte(indexYAML), "other"); !ok || strings.Contains(string(part), "app-1.0.0") || strings.Contains(string(part), "generated") {
-		t.Errorf("section: %v %s", ok, part)
-	}
-}
-
-// FuzzParseIndex wants an answer, whatever somebody's server sends.
-func FuzzParseIndex(f *testing.F) {
-	f.Add([]byte(indexYAML), "app")
-	f.Add([]byte("entries:\n  a:\n  - version: 1\n"), "a")
-	f.Fuzz(func(t *testing.T, data []byte, chart string) {
-		if len(data) > 10_000 {
-			return
-		}
-		_, _ = parseIndex(data, chart)
-	})
-}
-
 func TestAddress(t *testing.T) {
 	t.Parallel()
 	for _, c := range [][3]string{
@@ -312,7 +182,7 @@ func TestAddress(t *testing.T) {
 		{"https://h/charts", "/app-1.tgz", "https://h/app-1.tgz"},
 		{"https://h/charts", "https://x/app-1.tgz?a=b", "https://x/app-1.tgz?a=b"},
 	} {
-		got, err := chartVersion{URLs: []string{c[1]}}.address(c[0])
+		got, err := archiveAddress(helmindex.Version{URLs: []string{c[1]}}, c[0])
 		if err != nil || got != c[2] {
 			t.Errorf("%v: got %s, %v", c, got, err)
 		}
@@ -321,7 +191,7 @@ func TestAddress(t *testing.T) {
 
 func TestAddressWithSecret(t *testing.T) {
 	t.Parallel()
-	_, err := chartVersion{URLs: []string{"https://bucket.example/app-1.tgz?X-Amz-Signature=s3cret"}}.address("https://h/charts")
+	_, err := archiveAddress(helmindex.Version{URLs: []string{"https://bucket.example/app-1.tgz?X-Amz-Signature=s3cret"}}, "https://h/charts")
 	if err == nil || !strings.Contains(err.Error(), "X-Amz-Signature") || strings.Contains(err.Error(), "s3cret") {
 		t.Errorf("got %v", err)
 	}
@@ -446,5 +316,18 @@ func TestErrorsByCause(t *testing.T) {
   image b:1: not signed`
 	if got != want {
 		t.Errorf("got %s\nwant %s", got, want)
+	}
+}
+
+// TestHostileManifest refuses a manifest of a million empty descriptors before they are made.
+func TestHostileManifest(t *testing.T) {
+	t.Parallel()
+	data := []byte(`{"schemaVersion":2,"layers":[` + strings.Repeat("{},", maxManifest/3-20) + `{}]}`)
+	desc := ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest}
+	if _, err := parseManifest(desc, data); err == nil || !strings.Contains(err.Error(), "values") {
+		t.Error(err)
+	}
+	if bytes.Count(data, []byte(",")) < maxValues {
+		t.Error("the manifest is not large enough")
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/kkbundle/kkbundle/internal/capped"
 	"github.com/kkbundle/kkbundle/internal/disk"
 )
 
@@ -63,7 +64,7 @@ func (r *records) file(address string) string {
 
 // recall returns the record of an address, if the store still has the content. An invalid record counts as none.
 func (r *records) recall(ctx context.Context, address string) *memory {
-	data, err := readFile(r.file(address), maxMemory)
+	data, err := capped.ReadFile(r.file(address), maxMemory)
 	if err != nil {
 		return nil
 	}

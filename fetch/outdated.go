@@ -205,7 +205,7 @@ func (l *versionLookup) newerChart(ctx context.Context, n *Newer) error {
 	var all []string
 	for _, v := range versions {
 		all = append(all, v.Version)
-		if now := v.sha256(); v.Version == n.Pin.Version && now != "" && n.Pin.Digest != "" && now != n.Pin.Digest {
+		if now := archiveDigest(v); v.Version == n.Pin.Version && now != "" && n.Pin.Digest != "" && now != n.Pin.Digest {
 			n.Moved = now
 		}
 	}

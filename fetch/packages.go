@@ -18,6 +18,7 @@ import (
 	"github.com/kkbundle/kkbundle/fetch/packages/deb"
 	"github.com/kkbundle/kkbundle/fetch/packages/rpm"
 	"github.com/kkbundle/kkbundle/fetch/packages/signature"
+	"github.com/kkbundle/kkbundle/internal/capped"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -183,7 +184,7 @@ func (c *choice) isBase(name string) bool { return slices.Contains(c.known.Base,
 
 // keys reads a keyring.
 func (c *choice) keys(file string) (*signature.Keys, error) {
-	data, err := readFile(c.dir.path(file), signature.MaxKeyring)
+	data, err := capped.ReadFile(c.dir.path(file), signature.MaxKeyring)
 	if err != nil {
 		return nil, fmt.Errorf("keyring: %w", err)
 	}

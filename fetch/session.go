@@ -44,7 +44,7 @@ func newSession(o Options) (*session, error) {
 	if err != nil {
 		return nil, fmt.Errorf("fetch: %w", err)
 	}
-	logins, err := readNetrc()
+	logins, err := logins.ReadNetrc()
 	if err != nil {
 		return nil, err
 	}

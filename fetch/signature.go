@@ -12,6 +12,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/kkbundle/kkbundle/internal/capped"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/proof/trust"
 )
@@ -163,7 +164,7 @@ func (a referrer) pin(repository string) manifest.Pin {
 
 // publicKey reads a key named by the manifest or the lock.
 func (i *images) publicKey(path string) (*trust.PublicKey, error) {
-	data, err := readFile(i.dir.path(path), trust.MaxKey)
+	data, err := capped.ReadFile(i.dir.path(path), trust.MaxKey)
 	if err != nil {
 		return nil, fmt.Errorf("verify: %w", err)
 	}

@@ -5,6 +5,7 @@ import (
 
 	"github.com/opencontainers/go-digest"
 
+	"github.com/kkbundle/kkbundle/internal/capped"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/proof/trust"
 	"github.com/kkbundle/kkbundle/proof/trust/keyless"
@@ -29,7 +30,7 @@ func (i *images) signer(pin *manifest.Pin) (signer, error) {
 		pin.KeyDigest = key.Fingerprint()
 		return keySigner{key}, nil
 	}
-	data, err := readFile(i.dir.path(pin.Root), keyless.MaxRoot)
+	data, err := capped.ReadFile(i.dir.path(pin.Root), keyless.MaxRoot)
 	if err != nil {
 		return nil, fmt.Errorf("verify: %w", err)
 	}

@@ -1,4 +1,4 @@
-package fetch
+package logins
 
 import (
 	"errors"
@@ -8,18 +8,21 @@ import (
 	"path/filepath"
 	"strings"
 	"unicode"
+
+	"github.com/kkbundle/kkbundle/internal/capped"
 )
 
 const maxNetrc = 1 << 20
 
-// netrc holds logins by host name. The default entry is ignored: it would give the same password to every server named
+// Netrc holds logins by host name. The default entry is ignored: it would give the same password to every server named
 // in a manifest or a foreign chart index. The parser is ours for that, and for the quoted values that curl reads.
-type netrc map[string]login
+type Netrc map[string]Login
 
-type login struct{ user, password string }
+// A Login is what netrc has for a host.
+type Login struct{ User, Password string }
 
-// readNetrc reads $NETRC or ~/.netrc; a missing file is an empty one.
-func readNetrc() (netrc, error) {
+// ReadNetrc reads $NETRC or ~/.netrc; a missing file is an empty one.
+func ReadNetrc() (Netrc, error) {
 	path := os.Getenv("NETRC")
 	if path == "" {
 		home, err := os.UserHomeDir()
@@ -28,7 +31,7 @@ func readNetrc() (netrc, error) {
 		}
 		path = filepath.Join(home, ".netrc")
 	}
-	data, err := readFile(path, maxNetrc)
+	data, err := capped.ReadFile(path, maxNetrc)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil // an empty one
 	}
@@ -41,9 +44,9 @@ func readNetrc() (netrc, error) {
 // parseNetrc reads the format of curl and ftp: a sequence of words in which "machine NAME" or "default" begin an entry,
 // "login" and "password" are followed by their value, and "macdef" defines a macro up to the next empty line. Comments
 // begin with #. A value in double quotes may have spaces, and quotes after a backslash.
-func parseNetrc(text string) netrc {
-	out := netrc{}
-	host, current := "", login{}
+func parseNetrc(text string) Netrc {
+	out := Netrc{}
+	host, current := "", Login{}
 	inMacro := false
 	keep := func() {
 		if _, taken := out[host]; host != "" && !taken {
@@ -62,9 +65,9 @@ func parseNetrc(text string) netrc {
 			case "machine":
 				host = strings.ToLower(value)
 			case "login":
-				current.user = value
+				current.User = value
 			case "password":
-				current.password = value
+				current.Password = value
 			case "macdef":
 				inMacro, rest = true, ""
 			}
@@ -77,7 +80,7 @@ func parseNetrc(text string) netrc {
 				rest = ""
 			case word == "machine", word == "default":
 				keep()
-				host, current = "", login{}
+				host, current = "", Login{}
 				if word == "machine" {
 					key = word
 				}
@@ -136,8 +139,8 @@ func unquote(word string) string {
 	return out.String()
 }
 
-// find returns the login for a host name without port.
-func (n netrc) find(host string) (login, bool) {
+// Find returns the login for a host name without port.
+func (n Netrc) Find(host string) (Login, bool) {
 	l := n[strings.ToLower(host)]
-	return l, l.user != ""
+	return l, l.User != ""
 }

@@ -1,14 +1,11 @@
-package fetch
+package helmindex
 
 import (
-	"bytes"
 	"fmt"
 	"runtime/metrics"
 	"strings"
 	"testing"
 	"time"
-
-	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
 // peak returns the largest heap during f, in bytes.
@@ -65,9 +62,9 @@ func TestHostileChartIndex(t *testing.T) { //nolint:paralleltest // it measures 
 	const most = 200 << 20
 	for name, index := range hostileIndexes() {
 		t.Run(name, func(t *testing.T) { //nolint:paralleltest // it measures the heap
-			var versions []chartVersion
+			var versions []Version
 			var err error
-			used := peak(func() { versions, err = parseIndex(index, "app") })
+			used := peak(func() { versions, err = Parse(index, "app") })
 			t.Logf("%d MB, %d versions, %v", used>>20, len(versions), err)
 			if used > most {
 				t.Errorf("it took %d MB; at most %d are allowed", used>>20, most>>20)
@@ -82,26 +79,13 @@ func TestHostileChartIndex(t *testing.T) { //nolint:paralleltest // it measures 
 func TestJSONIndex(t *testing.T) {
 	t.Parallel()
 	index := []byte(`{"apiVersion":"v1","entries":{"other":[{"version":"9.0.0","maintainers":[{"name":"x"}]}],"app":[{"version":"1.0.0","urls":["a.tgz"],"digest":"ab"},{"version":"2.0.0"}]},"generated":"now"}`)
-	got, err := parseIndex(index, "app")
+	got, err := Parse(index, "app")
 	if err != nil || fmt.Sprint(got) != "[{1.0.0 [a.tgz] ab} {2.0.0 [] }]" {
 		t.Errorf("%v, %v", got, err)
 	}
 	for _, bad := range [][]byte{[]byte(`{}`), []byte(`{"entries":[]}`), index[:len(index)-20], []byte(`{"entries":{"app":{}}}`)} {
-		if got, err := parseIndex(bad, "app"); err == nil {
+		if got, err := Parse(bad, "app"); err == nil {
 			t.Errorf("%.40s: %v", bad, got)
 		}
-	}
-}
-
-// TestHostileManifest refuses a manifest of a million empty descriptors before they are made.
-func TestHostileManifest(t *testing.T) {
-	t.Parallel()
-	data := []byte(`{"schemaVersion":2,"layers":[` + strings.Repeat("{},", maxManifest/3-20) + `{}]}`)
-	desc := ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest}
-	if _, err := parseManifest(desc, data); err == nil || !strings.Contains(err.Error(), "values") {
-		t.Error(err)
-	}
-	if bytes.Count(data, []byte(",")) < maxValues {
-		t.Error("the manifest is not large enough")
 	}
 }

@@ -1,18 +1,20 @@
-package fetch
+package helmindex
 
 import (
 	"bytes"
 	"errors"
 	"fmt"
+	"strings"
 	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
 
 	"github.com/kkbundle/kkbundle/internal/capped"
+	"github.com/kkbundle/kkbundle/internal/plain"
 )
 
-// indexNodes estimates the nodes that a parser makes of YAML. A colon separates a key from its value.
-func indexNodes(text []byte) int { return capped.Values(text) + bytes.Count(text, []byte(":")) }
+// nodes estimates the nodes that a parser makes of YAML. A colon separates a key from its value.
+func nodes(text []byte) int { return capped.Values(text) + bytes.Count(text, []byte(":")) }
 
 // parseYAML returns the nodes of a document. The decoder into Go values is not used: it compares all keys of an object with each
 // other and reports each pair of equal ones, so that a megabyte of equal keys takes gigabytes.
@@ -41,7 +43,7 @@ func yamlField(object *yaml.Node, key string) (value *yaml.Node, err error) {
 			continue
 		}
 		if value != nil {
-			return nil, fmt.Errorf("line %d: key %s occurs twice", k.Line, printable(key))
+			return nil, fmt.Errorf("line %d: key %s occurs twice", k.Line, plain.Clip(strings.TrimSpace(plain.Line(key)), maxKey))
 		}
 		value = target(object.Content[i+1])
 	}
@@ -60,7 +62,7 @@ func target(n *yaml.Node) *yaml.Node {
 }
 
 // yamlVersions returns the versions of one chart among the entries of an index.
-func yamlVersions(entries *yaml.Node, chart string) ([]chartVersion, error) {
+func yamlVersions(entries *yaml.Node, chart string) ([]Version, error) {
 	list, err := yamlField(entries, chart)
 	if err != nil || list == nil {
 		return nil, err
@@ -68,7 +70,7 @@ func yamlVersions(entries *yaml.Node, chart string) ([]chartVersion, error) {
 	if list.Kind != yaml.SequenceNode || len(list.Content) > maxChartVersions {
 		return nil, fmt.Errorf("line %d: want a list of at most %d versions", list.Line, maxChartVersions)
 	}
-	var versions []chartVersion
+	var versions []Version
 	for _, n := range list.Content {
 		v, err := yamlVersion(n)
 		if err != nil {
@@ -79,7 +81,7 @@ func yamlVersions(entries *yaml.Node, chart string) ([]chartVersion, error) {
 	return versions, nil
 }
 
-func yamlVersion(n *yaml.Node) (v chartVersion, err error) {
+func yamlVersion(n *yaml.Node) (v Version, err error) {
 	for key, into := range map[string]*string{"version": &v.Version, "digest": &v.Digest} {
 		value, err := yamlField(n, key)
 		if err != nil {

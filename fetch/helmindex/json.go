@@ -1,4 +1,4 @@
-package fetch
+package helmindex
 
 import (
 	"bytes"
@@ -14,13 +14,13 @@ const (
 	maxChartVersions = 1 << 16 // of one chart
 	maxChartVersion  = 1 << 20 // bytes of one version in an index
 	maxVersionValues = 1 << 14 // values in one version
-	maxIndexNesting  = 64
+	maxNesting       = 64
 	maxJSONValues    = 1 << 22 // values in an index, a microsecond each; 20 MB of real ones have a million
 )
 
-// parseJSONIndex returns the entries of one chart in an index as JSON. It reads value by value and keeps only these, so
+// parseJSON returns the entries of one chart in an index as JSON. It reads value by value and keeps only these, so
 // that memory does not depend on the number of other values.
-func parseJSONIndex(index []byte, chart string) (versions []chartVersion, err error) {
+func parseJSON(index []byte, chart string) (versions []Version, err error) {
 	if err := capped.CheckJSON(index, maxJSONValues); err != nil {
 		return nil, err
 	}
@@ -84,8 +84,8 @@ func skipValue(d *json.Decoder) error {
 		}
 		switch t {
 		case json.Delim('{'), json.Delim('['):
-			if depth++; depth > maxIndexNesting {
-				return fmt.Errorf("values are nested more than %d deep", maxIndexNesting)
+			if depth++; depth > maxNesting {
+				return fmt.Errorf("values are nested more than %d deep", maxNesting)
 			}
 		case json.Delim('}'), json.Delim(']'):
 			depth--
@@ -97,11 +97,11 @@ func skipValue(d *json.Decoder) error {
 }
 
 // jsonVersions reads the list of a chart's versions.
-func jsonVersions(d *json.Decoder) ([]chartVersion, error) {
+func jsonVersions(d *json.Decoder) ([]Version, error) {
 	if err := expect(d, '['); err != nil {
 		return nil, err
 	}
-	var list []chartVersion
+	var list []Version
 	for d.More() {
 		if len(list) == maxChartVersions {
 			return nil, fmt.Errorf("a chart has more than %d versions", maxChartVersions)
@@ -113,7 +113,7 @@ func jsonVersions(d *json.Decoder) ([]chartVersion, error) {
 		if len(raw) > maxChartVersion {
 			return nil, fmt.Errorf("a version of a chart has %d bytes; at most %d are read", len(raw), maxChartVersion)
 		}
-		var v chartVersion
+		var v Version
 		if err := capped.JSON(raw, maxVersionValues, &v); err != nil {
 			return nil, err
 		}
