@@ -136,20 +136,20 @@ func TestUpgradeOfTheRuntimeAlone(t *testing.T) {
 	s.options.Cluster = tasktest.Cluster(t, "kubernetes: {version: v1.34.3}\ncri: {version: v1.7.30}")
 	b := runtimeBundle(t, s.options.Cluster, "docker.io")
 	start := func() *upgrade {
-		u := s.upgradeWith(t, b)
+		u := upgradeWith(s, t, b)
 		u.how.Batch = Batch{count: 1}
 		return u
 	}
 	u := start()
-	plan, err := u.look(t.Context())
+	planned, err := u.look(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if plan.Changes, err = u.changes(t.Context()); err != nil {
+	if planned.Changes, err = u.changes(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if want := "containerd v2.1.4 -> v1.7.30 on cp1, node1, node2, node3"; len(plan.Changes) != 1 || plan.Changes[0].String() != want {
-		t.Errorf("changes %v, want %s", plan.Changes, want)
+	if want := "containerd v2.1.4 -> v1.7.30 on cp1, node1, node2, node3"; len(planned.Changes) != 1 || planned.Changes[0].String() != want {
+		t.Errorf("changes %v, want %s", planned.Changes, want)
 	}
 	f.fail = func(_ int, line string) (bool, bool) { return strings.HasPrefix(line, "drain node2"), false }
 	var stopped *StoppedError
@@ -221,7 +221,7 @@ func TestUpgradeOfEtcdAlone(t *testing.T) {
 	s, _ := runningSite(t, "cp1", "node1")
 	s.options.Cluster = tasktest.Cluster(t, "kubernetes: {version: v1.34.3}\netcd: {type: external}")
 	runsEtcd(t, s.hosts["cp1"], "3.6.4")
-	u := s.upgradeWith(t, runtimeBundle(t, s.options.Cluster, "docker.io"))
+	u := upgradeWith(s, t, runtimeBundle(t, s.options.Cluster, "docker.io"))
 	changes, err := u.changes(t.Context())
 	if err != nil || len(changes) != 1 || changes[0].String() != "etcd v3.6.4 -> v3.6.5 on cp1" {
 		t.Errorf("got %v, %v", changes, err)
@@ -248,7 +248,7 @@ func TestUpgradePlanWaitsForARestartingAPIServer(t *testing.T) {
 		}
 		started <- err
 	})
-	u := s.upgradeTo(t, "v1.34.3")
+	u := upgradeTo(s, t, "v1.34.3")
 	conf := "apiVersion: v1\nkind: Config\ncurrent-context: a\ncontexts: [{name: a, context: {cluster: a, user: a}}]\nclusters: [{name: a, cluster: {server: \"http://" + address + "\"}}]\nusers: [{name: a, user: {}}]\n"
 	if err := os.WriteFile(filepath.Join(s.options.WorkDir, task.AdminConfFile), []byte(conf), 0o600); err != nil {
 		t.Fatal(err)

@@ -85,7 +85,7 @@ func TestUpgradeWithADelta(t *testing.T) {
 	c, next := versioned(t, "v1.34.3")
 	s, f := upgradeSite(t, "v1.34.2", "cp1", "node1")
 	s.options.Cluster = c
-	u := s.upgradeWith(t, openDelta(t, old, next))
+	u := upgradeWith(s, t, openDelta(t, old, next))
 	if _, err := u.walkAll(t.Context()); err != nil {
 		t.Fatal(err)
 	}

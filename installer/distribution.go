@@ -9,14 +9,22 @@ import (
 	"github.com/kkbundle/kkbundle/installer/cluster"
 	"github.com/kkbundle/kkbundle/installer/cri"
 	"github.com/kkbundle/kkbundle/installer/endpoint"
+	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/etcd"
 	"github.com/kkbundle/kkbundle/installer/k3s"
 	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/installer/kubeadm"
+	"github.com/kkbundle/kkbundle/installer/siteregistry"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
+// planner is the plan for runs of it.
+func planner() engine.Planner {
+	return engine.Planner{Distribution: distributionOf, Access: siteregistry.NodeAccess, Demands: Needed, Packages: PackagesOf}
+}
+
+// distributionOf returns the cluster's distribution.
 func distributionOf(c *manifest.Cluster) task.Distribution {
 	if c.Kubernetes.Distribution == manifest.DistributionK3s {
 		return k3sDistribution()

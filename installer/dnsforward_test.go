@@ -72,7 +72,7 @@ func (d *dnsCluster) kubectl(_ context.Context, cmd host.Cmd) error {
 }
 
 // settle runs cluster-dns as a run does, and reports whether it changed something.
-func (s *site) settleDNS(t *testing.T) bool {
+func settleDNS(s *site, t *testing.T) bool {
 	t.Helper()
 	cp1 := s.run(t, nil).Hosts[0]
 	step := addon.DNSTask()
@@ -109,17 +109,17 @@ func TestForwardingComesBack(t *testing.T) {
 	d := newDNSCluster(t, s, nil)
 	s.join(t, "cp1", "node1")
 	s.hosts["node1"].put(t, "/etc/resolv.conf", "search site.example\n")
-	if !s.settleDNS(t) || forwards(d.corefile) {
+	if !settleDNS(s, t) || forwards(d.corefile) {
 		t.Fatalf("it still forwards:\n%s", d.corefile)
 	}
 	if d.restarts != 0 {
 		t.Error("CoreDNS was restarted for nothing: it reloads its configuration")
 	}
 	s.hosts["node1"].put(t, "/etc/resolv.conf", "nameserver 10.0.0.53\n")
-	if !s.settleDNS(t) || d.corefile != ourCorefile || d.restarts != 1 {
+	if !settleDNS(s, t) || d.corefile != ourCorefile || d.restarts != 1 {
 		t.Errorf("%d restarts, the Corefile is now:\n%s", d.restarts, d.corefile)
 	}
-	if s.settleDNS(t) {
+	if settleDNS(s, t) {
 		t.Error("a third run changes something")
 	}
 }
@@ -134,7 +134,7 @@ func TestForwardingOfTheOperatorStays(t *testing.T) {
 			d.corefile = text
 			s.join(t, "cp1", "node1")
 			s.hosts["node1"].put(t, "/etc/resolv.conf", resolv)
-			if s.settleDNS(t) || d.corefile != text {
+			if settleDNS(s, t) || d.corefile != text {
 				t.Errorf("%q was changed to %q", text, d.corefile)
 			}
 		}
@@ -163,7 +163,7 @@ func TestForwardingNeedsOnlyNodesOfCoreDNS(t *testing.T) {
 		d := newDNSCluster(t, s, one.taints)
 		s.join(t, "cp1", "node1")
 		s.hosts["node1"].put(t, "/etc/resolv.conf", "\n")
-		if s.settleDNS(t); forwards(d.corefile) != one.keeps {
+		if settleDNS(s, t); forwards(d.corefile) != one.keeps {
 			t.Errorf("%s without a nameserver: CoreDNS forwards %v", name, !one.keeps)
 		}
 	}
@@ -176,12 +176,12 @@ func TestForwardingIsJudgedOnAllNodes(t *testing.T) {
 	d := newDNSCluster(t, s, nil)
 	s.join(t, "cp1", "node1")
 	s.hosts["node1"].put(t, "/etc/resolv.conf", "\n")
-	s.settleDNS(t)
+	settleDNS(s, t)
 	var other corev1.Node
 	other.Name = "node2" // it is not connected
 	d.nodes = append(d.nodes, other)
 	s.hosts["node1"].put(t, "/etc/resolv.conf", "nameserver 10.0.0.53\n")
-	if s.settleDNS(t) || forwards(d.corefile) {
+	if settleDNS(s, t) || forwards(d.corefile) {
 		t.Errorf("it forwards:\n%s", d.corefile)
 	}
 }

@@ -206,7 +206,7 @@ func (f *movingCluster) issue(h *rooted) error {
 }
 
 // moveOnce moves as far as it goes. wrap changes the connections to hosts.
-func (s *site) moveOnce(ctx context.Context, t *testing.T, wrap func(host.Host) host.Host) error {
+func moveOnce(s *site, ctx context.Context, t *testing.T, wrap func(host.Host) host.Host) error {
 	t.Helper()
 	r := s.run(t, nil)
 	for _, h := range r.Hosts {
@@ -235,7 +235,7 @@ func (s *site) moveOnce(ctx context.Context, t *testing.T, wrap func(host.Host) 
 func unchanged(h host.Host) host.Host { return h }
 
 // isMoved checks that everything names the new endpoint.
-func (s *site) isMoved(t *testing.T, f *movingCluster) {
+func isMoved(s *site, t *testing.T, f *movingCluster) {
 	t.Helper()
 	before, after := f.before, f.after
 	for _, h := range s.hosts {
@@ -277,13 +277,13 @@ func (s *site) isMoved(t *testing.T, f *movingCluster) {
 func TestMoveEndpoint(t *testing.T) {
 	t.Parallel()
 	s, f := movingSite(t)
-	if err := s.moveOnce(t.Context(), t, unchanged); err != nil {
+	if err := moveOnce(s, t.Context(), t, unchanged); err != nil {
 		t.Fatal(err)
 	}
-	s.isMoved(t, f)
+	isMoved(s, t, f)
 	s.states()
 	f.restarts = nil
-	if err := s.moveOnce(t.Context(), t, unchanged); err != nil || len(s.states()) > 0 || len(f.restarts) > 0 {
+	if err := moveOnce(s, t.Context(), t, unchanged); err != nil || len(s.states()) > 0 || len(f.restarts) > 0 {
 		t.Errorf("a rerun: %v, restarts %q", err, f.restarts)
 	}
 }
@@ -318,7 +318,7 @@ func TestMoveEndpointContinues(t *testing.T) {
 	step := oneOf(t, 5)
 	whole, _ := movingSite(t)
 	var count atomic.Int64
-	if err := whole.moveOnce(t.Context(), t, func(h host.Host) host.Host { return ending{h, &count, 1 << 30, false, nil} }); err != nil {
+	if err := moveOnce(whole, t.Context(), t, func(h host.Host) host.Host { return ending{h, &count, 1 << 30, false, nil} }); err != nil {
 		t.Fatal(err)
 	}
 	ends := 2 * int(count.Load())
@@ -329,12 +329,12 @@ func TestMoveEndpointContinues(t *testing.T) {
 		s, f := movingSite(t)
 		var count atomic.Int64
 		ctx, kill := context.WithCancel(t.Context())
-		ctxErr := s.moveOnce(ctx, t, func(h host.Host) host.Host { return ending{h, &count, int64(1 + end/2), end%2 == 1, kill} })
+		ctxErr := moveOnce(s, ctx, t, func(h host.Host) host.Host { return ending{h, &count, int64(1 + end/2), end%2 == 1, kill} })
 		kill()
-		if err := s.moveOnce(t.Context(), t, unchanged); err != nil {
+		if err := moveOnce(s, t.Context(), t, unchanged); err != nil {
 			t.Fatalf("command %d failed with %v, and then: %v", 1+end/2, ctxErr, err)
 		}
-		s.isMoved(t, f)
+		isMoved(s, t, f)
 		if t.Failed() {
 			t.Fatalf("after command %d failed with %v", 1+end/2, ctxErr)
 		}

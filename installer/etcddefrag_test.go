@@ -221,7 +221,7 @@ func TestUpgradeRefusesAlarms(t *testing.T) {
 	t.Parallel()
 	s, _ := upgradeSite(t, "v1.33.6", "cp1", "node1")
 	s.options.Cluster = tasktest.Cluster(t, "kubernetes: {version: v1.34.4}\netcd: {type: external}")
-	u := s.upgradeWith(t, nil)
+	u := upgradeWith(s, t, nil)
 	e := &sizedEtcd{}
 	for _, one := range u.WithRole("etcd") {
 		s.hosts[one.Name].answer("etcdctl", func(_ context.Context, cmd host.Cmd) error { return e.control(cmd) })

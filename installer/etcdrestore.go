@@ -188,7 +188,7 @@ func (s *restoring) work(ctx context.Context) error {
 	}
 	for _, step := range steps {
 		err := s.run.OnAll(step.on, func(_ int, t *task.Host) error {
-			return s.run.TaskOn(ctx, restorePhase, task.Task{Name: step.name, Done: never, Do: step.do}, t)
+			return s.run.TaskOn(ctx, restorePhase, task.Task{Name: step.name, Done: task.Never, Do: step.do}, t)
 		})
 		if err != nil {
 			return err

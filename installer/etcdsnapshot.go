@@ -147,7 +147,7 @@ func BackupEtcd(ctx context.Context, o engine.Options, to string) (EtcdSnapshot,
 		if err != nil {
 			return err
 		}
-		return r.TaskOn(ctx, "etcd-backup", task.Task{Name: "save", Done: never, Do: func(ctx context.Context, t *task.Host) (err error) {
+		return r.TaskOn(ctx, "etcd-backup", task.Task{Name: "save", Done: task.Never, Do: func(ctx context.Context, t *task.Host) (err error) {
 			made, err = saveEtcd(ctx, t, to)
 			return err
 		}}, t)
@@ -165,9 +165,6 @@ func newEtcdRun(o engine.Options) (*engine.Run, error) {
 	}
 	return newInstall(o, engine.SavingEtcd())
 }
-
-// never is the Done of tasks that always run.
-func never(context.Context, *task.Host) (bool, error) { return false, nil }
 
 // workingMember returns a host with a working member.
 func workingMember(ctx context.Context, r *engine.Run) (*task.Host, error) {

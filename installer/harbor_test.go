@@ -269,7 +269,7 @@ func TestHarborCertificate(t *testing.T) {
 	if err := s.r.Phases(t.Context(), []task.Phase{{Name: "timer", Tasks: leafTimerTasks(cluster)}, {Name: "certificates", Tasks: reissueTasks(cluster, 0)}}); err != nil {
 		t.Fatal(err)
 	}
-	if script := s.hosts["reg1"].content(leafScript); !strings.Contains(script, "--restart="+siteregistry.HarborUnit+" ") || !strings.Contains(script, file) {
+	if script := s.hosts["reg1"].content(task.ProgramDir + "/bin/renew-leaf-certificates"); !strings.Contains(script, "--restart="+siteregistry.HarborUnit+" ") || !strings.Contains(script, file) {
 		t.Errorf("the timer runs:\n%s", script)
 	}
 	if now := certificateOn(t, s.hosts["reg1"], file); now == first || s.prepared["reg1"] != 2 {

@@ -23,7 +23,7 @@ import (
 
 // answerWith makes kubectl on cp1 answer with the objects of a survey. An API server of its own has no kubelet that would
 // set the conditions of pods, so recorded answers stand in for the API server.
-func (s *site) answerWith(t *testing.T, want *health.Survey) {
+func answerWith(s *site, t *testing.T, want *health.Survey) {
 	t.Helper()
 	typed := func(o kube.Object, kind string) any {
 		data, err := json.Marshal(o)
@@ -67,7 +67,7 @@ func (s *site) answerWith(t *testing.T, want *health.Survey) {
 }
 
 // judged returns the findings about nodes and pods of the cluster that kubectl on cp1 describes.
-func (s *site) judged(t *testing.T, rule task.ClusterRule) string {
+func judged(s *site, t *testing.T, rule task.ClusterRule) string {
 	t.Helper()
 	r := s.run(t, nil)
 	r.Rule = rule
@@ -136,8 +136,8 @@ func TestStatusJudgesPodsWithoutAClusterFile(t *testing.T) {
 			one.spoil(want)
 			s := newSite(t, "cp1", "node1")
 			s.options.Cluster.CNI.Type = one.network
-			s.answerWith(t, want)
-			if got := s.judged(t, one.rule); got != one.want {
+			answerWith(s, t, want)
+			if got := judged(s, t, one.rule); got != one.want {
 				t.Errorf("got %q, want %q", got, one.want)
 			}
 		})

@@ -3,6 +3,7 @@
 package installer
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"strings"
@@ -22,6 +23,7 @@ func TestPrecheckTaskTakesRules(t *testing.T) {
 	s.options.Judged = func(r precheck.Report) { report = r }
 	check := func() error {
 		r := s.run(t, nil)
+		r.Precheck = func(ctx context.Context) error { return precheckHosts(ctx, r) }
 		return precheckTask().Do(t.Context(), &task.Host{Site: r.Site})
 	}
 	var unreached *precheck.UnreachableError // its helper says nothing

@@ -113,7 +113,7 @@ func TestK3sIsInstalled(t *testing.T) {
 	t.Parallel()
 	s, b := newK3sSite(t, "")
 	// verify-nodes and the labels need a real API; they are common to all clusters.
-	phases := []task.Phase{{Name: "install", Tasks: slices.DeleteFunc(k3sTasks(s.options.Cluster), func(task task.Task) bool { return task.Name == "node-labels" })}}
+	phases := []task.Phase{{Name: "install", Tasks: slices.DeleteFunc(distributionOf(s.options.Cluster).Nodes(s.options.Cluster), func(task task.Task) bool { return task.Name == "node-labels" })}}
 	if err := s.run(t, b).Phases(t.Context(), phases); err != nil {
 		t.Fatal(err)
 	}
@@ -181,7 +181,7 @@ func TestK3sNeedsTheFirstServer(t *testing.T) {
 		t.Errorf("a token without a hash: %v", err)
 	}
 	s.options.DryRun = true
-	if err := s.run(t, b).Phases(t.Context(), []task.Phase{{Name: "install", Tasks: k3sTasks(s.options.Cluster)[:1]}}); err != nil {
+	if err := s.run(t, b).Phases(t.Context(), []task.Phase{{Name: "install", Tasks: distributionOf(s.options.Cluster).Nodes(s.options.Cluster)[:1]}}); err != nil {
 		t.Errorf("a dry run on fresh hosts: %v", err)
 	}
 }

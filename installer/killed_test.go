@@ -144,7 +144,7 @@ func (k killing) after(t *testing.T, s *site, n int) {
 	first := s.run(t, k.bundle)
 	life := &lifetime{left: n}
 	for _, target := range first.Hosts {
-		target.Conn = &mortalHost{target.Conn, life}
+		target.Conn = &mortalHost{Host: target.Conn, life: life}
 	}
 	if err := first.Phases(t.Context(), k.phases); err == nil {
 		t.Errorf("killed after %d commands: it says that it is complete", n)

@@ -95,7 +95,7 @@ func TestLeavesLastAYear(t *testing.T) {
 func TestLeafTimer(t *testing.T) {
 	t.Parallel()
 	s := leafSite(t)
-	phases := []task.Phase{{Name: "install", Tasks: leafTimerTasks(s.options.Cluster)}}
+	phases := []task.Phase{{Name: "install", Tasks: slices.DeleteFunc(tasksOf(s.options.Cluster), func(t task.Task) bool { return t.Name != "certificates-leaf-timer" })}}
 	if err := s.run(t, nil).Phases(t.Context(), phases); err != nil {
 		t.Fatal(err)
 	}
@@ -103,7 +103,7 @@ func TestLeafTimer(t *testing.T) {
 	hours := map[string]bool{}
 	for name, h := range s.hosts {
 		renewed := 0
-		for line := range strings.Lines(h.content(leafScript)) {
+		for line := range strings.Lines(h.content(task.ProgramDir + "/bin/renew-leaf-certificates")) {
 			command, _, ok := strings.Cut(strings.TrimSpace(line), " || ")
 			if !ok {
 				continue
@@ -121,15 +121,15 @@ func TestLeafTimer(t *testing.T) {
 			renewed += len(got)
 		}
 		if renewed != want[name] {
-			t.Errorf("%s renews %d certificates, want %d:\n%s", name, renewed, want[name], h.content(leafScript))
+			t.Errorf("%s renews %d certificates, want %d:\n%s", name, renewed, want[name], h.content(task.ProgramDir+"/bin/renew-leaf-certificates"))
 		}
-		_, timer, _ := strings.Cut(h.content(task.UnitDir+leafTimer), "OnCalendar=")
+		_, timer, _ := strings.Cut(h.content(task.UnitDir+"kkbundle-leaf-certificates.timer"), "OnCalendar=")
 		hours[strings.SplitN(timer, "\n", 2)[0]] = true
 	}
 	if len(hours) != 3 {
 		t.Errorf("hosts renew at %v", hours)
 	}
-	if !strings.Contains(s.hosts["cp1"].content(leafScript), "--restart="+siteregistry.Unit+","+siteregistry.PushUnit+" ") {
+	if !strings.Contains(s.hosts["cp1"].content(task.ProgramDir+"/bin/renew-leaf-certificates"), "--restart="+siteregistry.Unit+","+siteregistry.PushUnit+" ") {
 		t.Error("the registry is not restarted")
 	}
 	key := filepath.Join(s.hosts["cp1"].root, siteregistry.AuthorityFiles().Key)
@@ -137,10 +137,10 @@ func TestLeafTimer(t *testing.T) {
 		t.Errorf("the authority's key: %v, %v", info, err)
 	}
 	s.options.Cluster.Certificates.Renew = manifest.RenewManual
-	if err := s.run(t, nil).Phases(t.Context(), []task.Phase{{Name: "install", Tasks: leafTimerTasks(s.options.Cluster)}}); err != nil {
+	if err := s.run(t, nil).Phases(t.Context(), []task.Phase{{Name: "install", Tasks: slices.DeleteFunc(tasksOf(s.options.Cluster), func(t task.Task) bool { return t.Name != "certificates-leaf-timer" })}}); err != nil {
 		t.Fatal(err)
 	}
-	for _, file := range []string{siteregistry.AuthorityFiles().Key, etcd.ClientAuthorityFiles().Key, task.UnitDir + leafTimer} {
+	for _, file := range []string{siteregistry.AuthorityFiles().Key, etcd.ClientAuthorityFiles().Key, task.UnitDir + "kkbundle-leaf-certificates.timer"} {
 		if s.hosts["cp1"].content(file) != "" {
 			t.Errorf("with renew: manual, cp1 keeps %s", file)
 		}

@@ -22,7 +22,7 @@ type Deletion struct {
 	Hosts []string
 	// Unreachable means that the hosts are gone for good: only the cluster is changed. They need not be in the inventory.
 	Unreachable bool
-	// DrainTimeout bounds the drain of a node; 0 is the constant DrainTimeout.
+	// DrainTimeout bounds the drain of a node; 0 is kube.DrainTimeout.
 	DrainTimeout time.Duration
 	// DisableEviction deletes pods in spite of a PodDisruptionBudget.
 	DisableEviction bool
@@ -248,7 +248,7 @@ func drainTask(d Deletion) task.Task {
 			}
 			how := kube.Drain{Timeout: d.DrainTimeout, Force: true, DisableEviction: d.DisableEviction, HostGone: d.Unreachable}
 			if how.Timeout <= 0 {
-				how.Timeout = DrainTimeout
+				how.Timeout = kube.DrainTimeout
 			}
 			err := api.Drain(ctx, t.Name, how)
 			if err != nil && !d.Unreachable {

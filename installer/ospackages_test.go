@@ -198,7 +198,7 @@ func TestPackagesInterrupted(t *testing.T) {
 				phases := packagePhases(s.options.Cluster)
 				life := &lifetime{left: n}
 				first := run()
-				first.Hosts[0].Conn = &mortalHost{p, life}
+				first.Hosts[0].Conn = &mortalHost{Host: p, life: life}
 				err := first.Phases(t.Context(), phases)
 				if p.sources() != ownList+ownSource+ownRepo {
 					t.Fatalf("killed after %d commands, the host's sources are %q", n, p.sources())

@@ -99,7 +99,7 @@ func ask(t *testing.T, r *engine.Run, access task.RegistryAccess, request, body 
 }
 
 // registryFiles lists the files below the registry's directory.
-func (h *rooted) registryFiles(t *testing.T) []string {
+func registryFiles(h *rooted, t *testing.T) []string {
 	t.Helper()
 	list, err := filepath.Glob(h.root + siteregistry.DataDir + "/docker/registry/v2/repositories/*/*/*/*/*")
 	if err != nil {
@@ -158,7 +158,7 @@ func nodesCanOnlyPull(t *testing.T, r *engine.Run, h *rooted) {
 		t.Fatalf("the nodes' login pulls %s: %d, %d %s", list, tags, status, image)
 	}
 	upload := startUpload(t, r)
-	before := h.registryFiles(t)
+	before := registryFiles(h, t)
 	other := strings.Replace(image, "{", `{"annotations":{"evil":"yes"},`, 1)
 	for _, one := range []struct{ method, path, body string }{
 		{http.MethodPut, manifest + tag, other},
@@ -179,7 +179,7 @@ func nodesCanOnlyPull(t *testing.T, r *engine.Run, h *rooted) {
 	if _, now, _ := ask(t, r, nodes, http.MethodGet+" "+manifest+tag, ""); now != digest {
 		t.Errorf("the tag's digest is %s, and was %s", now, digest)
 	}
-	if diff := cmp.Diff(h.registryFiles(t), before); diff != "" {
+	if diff := cmp.Diff(registryFiles(h, t), before); diff != "" {
 		t.Errorf("something was written (-got +want):\n%s", diff)
 	}
 	// The port for pushes does not know the nodes' login, and cannot delete unless the cluster file says so.

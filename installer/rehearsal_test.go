@@ -40,7 +40,7 @@ apiserver_requested_deprecated_apis{group="x",removed_release="1.36",resource="l
 func TestRehearse(t *testing.T) {
 	t.Parallel()
 	s, f := upgradeSite(t, "v1.33.7", "cp1", "node1")
-	u := s.upgradeTo(t, "v1.34.3")
+	u := upgradeTo(s, t, "v1.34.3")
 	plan, err := u.look(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -81,7 +81,7 @@ func TestRehearseEtcdBesideTheCluster(t *testing.T) {
 	for kind, want := range map[manifest.EtcdType][]Replaced{manifest.EtcdExternal: {{"etcd", "3.6.4", "3.6.5"}}, manifest.EtcdProvided: nil} {
 		s, _ := upgradeSite(t, "v1.34.2", "cp1", "node1")
 		s.options.Cluster = tasktest.Cluster(t, "kubernetes: {version: v1.34.3}\netcd: {type: external}")
-		u := s.upgradeWith(t, nil)
+		u := upgradeWith(s, t, nil)
 		for _, h := range u.WithRole(manifest.RoleEtcd) {
 			s.hosts[h.Name].answer("etcd", func(_ context.Context, cmd host.Cmd) error {
 				_, err := cmd.Stdout.Write([]byte("etcd Version: 3.6.4\nGit SHA: 1\n"))

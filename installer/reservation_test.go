@@ -17,13 +17,13 @@ import (
 const reservation = kubeadm.PatchesDir + "/" + kubeadm.ReservationPatch
 
 // sized gives a host memory and processors.
-func (h *rooted) sized(t *testing.T, gib float64, processors string) {
+func sized(h *rooted, t *testing.T, gib float64, processors string) {
 	t.Helper()
 	h.put(t, "/proc/meminfo", fmt.Sprintf("MemTotal:       %d kB\nMemFree: 1 kB\n", int(gib*(1<<20))))
 	h.put(t, "/sys/devices/system/cpu/online", processors+"\n")
 }
 
-func (s *site) patch(t *testing.T) {
+func patch(s *site, t *testing.T) {
 	t.Helper()
 	if err := s.run(t, nil).Phases(t.Context(), []task.Phase{{Name: "install", Tasks: []task.Task{kubeadm.PatchesTask()}}}); err != nil {
 		t.Fatal(err)
@@ -46,14 +46,14 @@ func TestKubeletsReserveBySize(t *testing.T) {
 		{251.7, "0-7,16-23", "12084Mi", "110m"},
 	} {
 		s := newSite(t, "cp1", "node1")
-		s.hosts["node1"].sized(t, one.gib, one.processors)
-		s.patch(t)
+		sized(s.hosts["node1"], t, one.gib, one.processors)
+		patch(s, t)
 		want := "kubeReserved:\n  cpu: " + one.cpu + "\n  memory: " + one.memory + "\n"
 		if got := s.hosts["node1"].content(reservation); got != want {
 			t.Errorf("%v GiB, processors %s: got %q, want %q", one.gib, one.processors, got, want)
 		}
 		s.states()
-		if s.patch(t); strings.Contains(strings.Join(s.states()[2:], " "), "changed") {
+		if patch(s, t); strings.Contains(strings.Join(s.states()[2:], " "), "changed") {
 			t.Error("a second run changes something")
 		}
 	}
@@ -63,9 +63,9 @@ func TestKubeletsReserveBySize(t *testing.T) {
 func TestDryRunNamesReservations(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "cp1", "node1")
-	s.hosts["node1"].sized(t, 7.7, "0-3")
+	sized(s.hosts["node1"], t, 7.7, "0-3")
 	s.options.DryRun = true
-	s.patch(t)
+	patch(s, t)
 	want := "of 4 processors and 8 GiB the kubelet keeps from pods: kubeReserved: cpu: 80m memory: 1844Mi"
 	if !slices.ContainsFunc(s.events, func(e task.Event) bool { return e.Host == "node1" && strings.Contains(fmt.Sprint(e), want) }) {
 		t.Errorf("%q is in no event: %+v", want, s.events)
@@ -83,8 +83,8 @@ func TestReservationsGiveWay(t *testing.T) {
 	} {
 		s := newSite(t, "cp1", "node1")
 		s.options.Cluster = tasktest.Cluster(t, "kubernetes: {version: v1.34.3, kubelet: "+text+"}")
-		s.hosts["node1"].sized(t, 7.7, "0-3")
-		s.patch(t)
+		sized(s.hosts["node1"], t, 7.7, "0-3")
+		patch(s, t)
 		if got := s.hosts["node1"].content(reservation); got != want {
 			t.Errorf("%s: got %q, want %q", text, got, want)
 		}
@@ -97,18 +97,18 @@ func TestReservationsLeaveNodesAlone(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "cp1", "node1")
 	h := s.hosts["node1"]
-	h.sized(t, 7.7, "0-3")
+	sized(h, t, 7.7, "0-3")
 	s.join(t, "node1")
-	s.patch(t)
+	patch(s, t)
 	if got := h.content(reservation); got != "" || len(h.said("kubeadm")) > 0 {
 		t.Errorf("got %q", got)
 	}
 	s = newSite(t, "cp1", "node1")
 	h = s.hosts["node1"]
-	h.sized(t, 7.7, "0-3")
-	s.patch(t)
+	sized(h, t, 7.7, "0-3")
+	patch(s, t)
 	h.put(t, member.Path, "site v1.34.3\n")
-	if s.patch(t); h.content(reservation) == "" {
+	if patch(s, t); h.content(reservation) == "" {
 		t.Error("a node of this release loses its reservations")
 	}
 }
@@ -119,9 +119,9 @@ func TestControlPlanesRequestRoomForEtcd(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "cp1", "node1")
 	for _, name := range []string{"cp1", "node1"} {
-		s.hosts[name].sized(t, 15.6, "0-7")
+		sized(s.hosts[name], t, 15.6, "0-7")
 	}
-	s.patch(t)
+	patch(s, t)
 	for _, one := range []struct{ component, memory string }{{"etcd", "512Mi"}, {"kube-apiserver", "1024Mi"}} {
 		path := kubeadm.PatchesDir + "/" + one.component + "%kkbundle+strategic.yaml"
 		want := "spec:\n  containers:\n  - name: " + one.component + "\n    resources:\n      requests:\n        memory: " + one.memory + "\n"
@@ -133,8 +133,8 @@ func TestControlPlanesRequestRoomForEtcd(t *testing.T) {
 		}
 	}
 	s, _, _ = etcdSite(t, "external")
-	s.hosts["cp1"].sized(t, 15.6, "0-7")
-	s.patch(t)
+	sized(s.hosts["cp1"], t, 15.6, "0-7")
+	patch(s, t)
 	if got, want := s.hosts["cp1"].content(reservation), "kubeReserved:\n  cpu: 90m\n  memory: 2663Mi\nsystemReserved:\n  cpu: 100m\n  memory: 1024Mi\n"; got != want {
 		t.Errorf("with etcd as a unit: got %q, want %q", got, want)
 	}

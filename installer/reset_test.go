@@ -133,7 +133,7 @@ func TestResetRestores(t *testing.T) {
 	if during := h.tree(t); during == before {
 		t.Error("nothing was changed")
 	}
-	s.resetWould(t, "node1", "host", "/etc/systemd/system/"+machine.RouteUnit, machine.SysctlPath)
+	resetWould(s, t, "node1", "host", "/etc/systemd/system/"+machine.RouteUnit, machine.SysctlPath)
 	if err := Reset(t.Context(), s.options); err != nil {
 		t.Fatal(err)
 	}
@@ -208,7 +208,7 @@ func TestLookingLeavesARunAlone(t *testing.T) {
 }
 
 // resetWould wants a dry run of reset to name paths on a host.
-func (s *site) resetWould(t *testing.T, host, step string, paths ...string) {
+func resetWould(s *site, t *testing.T, host, step string, paths ...string) {
 	t.Helper()
 	o := s.options
 	o.DryRun = true

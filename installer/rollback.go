@@ -297,7 +297,7 @@ func (b *rollback) rescue(ctx context.Context) error {
 		if err := b.etcdAllows(ctx, t); err != nil {
 			return err
 		}
-		for _, step := range []task.Task{b.beginTask("rescue"), {Name: "control-plane", Done: never, Do: b.putManifests}} {
+		for _, step := range []task.Task{b.beginTask("rescue"), {Name: "control-plane", Done: task.Never, Do: b.putManifests}} {
 			if err := b.TaskOn(ctx, "rescue", step, t); err != nil {
 				return err
 			}

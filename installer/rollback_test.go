@@ -50,10 +50,10 @@ func rollbackSite(t *testing.T, names ...string) (*site, *fakeAPI) {
 }
 
 // upgraded upgrades a site, and returns the upgrade's error.
-func (s *site) upgraded(t *testing.T, f *fakeAPI, b *bundle.Reader) error {
+func upgraded(s *site, t *testing.T, f *fakeAPI, b *bundle.Reader) error {
 	t.Helper()
 	s.options.Cluster = tasktest.Cluster(t, "kubernetes: {version: "+releaseAfter+"}")
-	_, err := s.upgradeWith(t, b).walkAll(t.Context())
+	_, err := upgradeWith(s, t, b).walkAll(t.Context())
 	for name := range f.nodes {
 		s.hosts[name].put(t, "/var/lib/kubelet/config.yaml", "after")
 	}
@@ -61,13 +61,13 @@ func (s *site) upgraded(t *testing.T, f *fakeAPI, b *bundle.Reader) error {
 }
 
 // rollbackTo prepares a rollback to a cluster. etcd's members have the release of their manifests, and data of 3.6.
-func (s *site) rollbackTo(t *testing.T, f *fakeAPI, c *manifest.Cluster, b *bundle.Reader) *rollback {
+func rollbackTo(s *site, t *testing.T, f *fakeAPI, c *manifest.Cluster, b *bundle.Reader) *rollback {
 	t.Helper()
 	s.options.Cluster = c
 	f.target = c.Kubernetes.Version // of a kubelet that is started
 	r := s.run(t, b)
 	r.Operation, r.Rule = engine.Upgrading(), task.OtherVersion
-	back := newRollback(r, UpgradeOptions{Options: r.Options, DrainTimeout: DrainTimeout})
+	back := newRollback(r, UpgradeOptions{Options: r.Options, DrainTimeout: kube.DrainTimeout})
 	back.servicesWait = servicesWait
 	back.member = func(ctx context.Context, h *task.Host) (health.EtcdMetrics, error) {
 		version, err := etcdRelease(ctx, h, kube.ManifestsDir+"/etcd.yaml")
@@ -132,11 +132,11 @@ func TestRollbackOrder(t *testing.T) {
 	t.Parallel()
 	before, old, next := clustersOf(t)
 	s, f := rollbackSite(t, "cp1", "cp2", "node1", "node2")
-	if err := s.upgraded(t, f, next); err != nil {
+	if err := upgraded(s, t, f, next); err != nil {
 		t.Fatal(err)
 	}
 	f.steps()
-	plan, err := s.rollbackTo(t, f, before, old).walkBack(t.Context())
+	plan, err := rollbackTo(s, t, f, before, old).walkBack(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,7 +156,7 @@ func TestRollbackOrder(t *testing.T) {
 			t.Errorf("the kubelet of %s has the settings of %s", name, got)
 		}
 	}
-	plan, err = s.rollbackTo(t, f, before, old).walkBack(t.Context())
+	plan, err = rollbackTo(s, t, f, before, old).walkBack(t.Context())
 	if err != nil || !plan.Empty() || len(f.steps()) > 0 {
 		t.Errorf("a rerun plans %+v, %v", plan, err)
 	}
@@ -167,14 +167,14 @@ func TestRollbackOfALaterWorker(t *testing.T) {
 	t.Parallel()
 	before, old, next := clustersOf(t)
 	s, f := rollbackSite(t, "cp1", "node1")
-	if err := s.upgraded(t, f, next); err != nil {
+	if err := upgraded(s, t, f, next); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.RemoveAll(filepath.Join(s.hosts["node1"].root, marks.CopiesDir)); err != nil {
 		t.Fatal(err)
 	}
 	f.steps()
-	if _, err := s.rollbackTo(t, f, before, old).walkBack(t.Context()); err != nil {
+	if _, err := rollbackTo(s, t, f, before, old).walkBack(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if steps := strings.Join(f.steps(), "\n"); !strings.Contains(steps, "node1: kubeadm upgrade node") {
@@ -208,11 +208,11 @@ func TestRollbackToAStep(t *testing.T) {
 		}
 		return drains == 2, false
 	}
-	if _, err := s.upgradeWith(t, b).walkAll(t.Context()); err == nil || f.serverOf("cp1") != to {
+	if _, err := upgradeWith(s, t, b).walkAll(t.Context()); err == nil || f.serverOf("cp1") != to {
 		t.Fatalf("the upgrade was to stop in its last step: %v, the API server is %s", err, f.serverOf("cp1"))
 	}
 	f.fail = nil
-	back := s.rollbackTo(t, f, cluster, b)
+	back := rollbackTo(s, t, f, cluster, b)
 	f.target = over
 	if plan, err := back.walkBack(t.Context()); err != nil || plan.To != over {
 		t.Fatalf("to %q: %v", plan.To, err)
@@ -226,7 +226,7 @@ func TestRollbackToAStep(t *testing.T) {
 		t.Errorf("the API server is %s", f.serverOf("cp1"))
 	}
 	f.target = to
-	if plan, err := s.upgradeWith(t, b).walkAll(t.Context()); err != nil || f.serverOf("cp1") != to || len(plan.Steps) != 1 {
+	if plan, err := upgradeWith(s, t, b).walkAll(t.Context()); err != nil || f.serverOf("cp1") != to || len(plan.Steps) != 1 {
 		t.Errorf("again, in %v: %v, the API server is %s", plan.Steps, err, f.serverOf("cp1"))
 	}
 }
@@ -237,16 +237,16 @@ func TestRollbackFromEachCommand(t *testing.T) {
 	step := oneOf(t, 15)
 	before, old, next := clustersOf(t)
 	whole, all := rollbackSite(t, "cp1", "cp2", "node1")
-	if err := whole.upgraded(t, all, next); err != nil {
+	if err := upgraded(whole, t, all, next); err != nil {
 		t.Fatal(err)
 	}
 	for end := 0; end < 2*len(all.said); end += step {
 		n, after := 1+end/2, end%2 == 1
 		s, f := rollbackSite(t, "cp1", "cp2", "node1")
 		f.fail = func(i int, _ string) (bool, bool) { return i == n && !after, i == n && after }
-		first := s.upgraded(t, f, next)
+		first := upgraded(s, t, f, next)
 		f.fail = nil
-		if _, err := s.rollbackTo(t, f, before, old).walkBack(t.Context()); err != nil {
+		if _, err := rollbackTo(s, t, f, before, old).walkBack(t.Context()); err != nil {
 			t.Fatalf("the upgrade's command %d failed with %v, and then the rollback: %v", n, first, err)
 		}
 		wantBack(t, s, f, "the upgrade's command failed")
@@ -259,24 +259,24 @@ func TestRollbackContinuesAfterEachCommand(t *testing.T) {
 	step := oneOf(t, 11)
 	before, old, next := clustersOf(t)
 	whole, all := rollbackSite(t, "cp1", "node1")
-	if err := whole.upgraded(t, all, next); err != nil {
+	if err := upgraded(whole, t, all, next); err != nil {
 		t.Fatal(err)
 	}
 	all.said = nil
-	if _, err := whole.rollbackTo(t, all, before, old).walkBack(t.Context()); err != nil {
+	if _, err := rollbackTo(whole, t, all, before, old).walkBack(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	for end := 0; end < 2*len(all.said); end += step {
 		n, after := 1+end/2, end%2 == 1
 		s, f := rollbackSite(t, "cp1", "node1")
-		if err := s.upgraded(t, f, next); err != nil {
+		if err := upgraded(s, t, f, next); err != nil {
 			t.Fatal(err)
 		}
 		f.said = nil
 		f.fail = func(i int, _ string) (bool, bool) { return i == n && !after, i == n && after }
-		_, first := s.rollbackTo(t, f, before, old).walkBack(t.Context())
+		_, first := rollbackTo(s, t, f, before, old).walkBack(t.Context())
 		f.fail = nil
-		if _, err := s.rollbackTo(t, f, before, old).walkBack(t.Context()); err != nil {
+		if _, err := rollbackTo(s, t, f, before, old).walkBack(t.Context()); err != nil {
 			t.Fatalf("command %d failed with %v, and then: %v", n, first, err)
 		}
 		wantBack(t, s, f, "the rollback's command failed")
@@ -288,12 +288,12 @@ func TestRollbackBeginsWithCordonedNodes(t *testing.T) {
 	t.Parallel()
 	before, old, next := clustersOf(t)
 	s, f := rollbackSite(t, "cp1", "node1")
-	if err := s.upgraded(t, f, next); err != nil {
+	if err := upgraded(s, t, f, next); err != nil {
 		t.Fatal(err)
 	}
 	f.steps()
 	f.nodes["cp1"].Annotations[marks.UpgradingAnnotation], f.nodes["cp1"].Spec.Unschedulable = releaseAfter, true
-	if _, err := s.rollbackTo(t, f, before, old).walkBack(t.Context()); err != nil {
+	if _, err := rollbackTo(s, t, f, before, old).walkBack(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	drained := slices.DeleteFunc(f.steps(), func(step string) bool { return !strings.Contains(step, ": drain ") })
@@ -309,7 +309,7 @@ func (b *rollback) walkBackFor(ctx context.Context, commands int) (left int, err
 	defer cancel()
 	life := &lifetime{left: commands, end: cancel}
 	for _, target := range b.Hosts {
-		target.Conn = &mortalHost{target.Conn, life}
+		target.Conn = &mortalHost{Host: target.Conn, life: life}
 	}
 	_, err = b.walkBack(ctx)
 	return life.left, err
@@ -322,33 +322,33 @@ func TestUpgradeAfterAKilledRollback(t *testing.T) {
 	step := oneOf(t, 20)
 	before, old, next := clustersOf(t)
 	whole, all := rollbackSite(t, "cp1", "cp2", "node1")
-	if err := whole.upgraded(t, all, next); err != nil {
+	if err := upgraded(whole, t, all, next); err != nil {
 		t.Fatal(err)
 	}
 	const many = 10000
-	left, err := whole.rollbackTo(t, all, before, old).walkBackFor(t.Context(), many)
+	left, err := rollbackTo(whole, t, all, before, old).walkBackFor(t.Context(), many)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for n := 1; n < many-left; n += step {
 		s, f := rollbackSite(t, "cp1", "cp2", "node1")
-		if err := s.upgraded(t, f, next); err != nil {
+		if err := upgraded(s, t, f, next); err != nil {
 			t.Fatal(err)
 		}
 		f.said = nil
-		if _, err := s.rollbackTo(t, f, before, old).walkBackFor(t.Context(), n); err == nil {
+		if _, err := rollbackTo(s, t, f, before, old).walkBackFor(t.Context(), n); err == nil {
 			t.Fatalf("killed after %d commands: it says that it is complete", n)
 		}
 		undone := slices.ContainsFunc(f.said, func(line string) bool { return strings.Contains(line, "replace --filename") })
 		f.said, f.target = nil, releaseAfter // the kubelets of the next bundle
-		if err := s.upgraded(t, f, next); err != nil {
+		if err := upgraded(s, t, f, next); err != nil {
 			t.Fatalf("killed after %d commands: the upgrade does not continue: %v", n, err)
 		}
 		if applied := strings.Contains(strings.Join(f.steps(), "\n"), "kubeadm upgrade apply"); undone && !applied {
 			t.Fatalf("killed after %d commands: the objects of %s were put back, and kubeadm does not upgrade them again", n, releaseBefore)
 		}
 		wantForward(t, s, f, n)
-		if _, err := s.rollbackTo(t, f, before, old).walkBack(t.Context()); err != nil {
+		if _, err := rollbackTo(s, t, f, before, old).walkBack(t.Context()); err != nil {
 			t.Fatalf("killed after %d commands, then upgraded: %v", n, err)
 		}
 		wantBack(t, s, f, "killed, upgraded, and rolled back")
@@ -400,7 +400,7 @@ func TestRollbackWithoutAWorker(t *testing.T) {
 			t.Parallel()
 			s, f := rollbackSite(t, "cp1", "node1", "node2")
 			s.options.Cluster = tasktest.Cluster(t, "kubernetes: {version: "+releaseAfter+"}")
-			u := s.upgradeWith(t, next)
+			u := upgradeWith(s, t, next)
 			if c.left {
 				leave(u.Run, "node2")
 			}
@@ -411,7 +411,7 @@ func TestRollbackWithoutAWorker(t *testing.T) {
 			var plan UpgradePlan
 			var err error
 			for range 2 { // the second run finds the first one's
-				b := s.rollbackTo(t, f, before, old)
+				b := rollbackTo(s, t, f, before, old)
 				leave(b.Run, "node2")
 				if plan, err = b.walkBack(t.Context()); err != nil {
 					break
@@ -436,10 +436,10 @@ func TestRollbackWithoutAControlPlane(t *testing.T) {
 	t.Parallel()
 	before, old, next := clustersOf(t)
 	s, f := rollbackSite(t, "cp1", "cp2", "cp3")
-	if err := s.upgraded(t, f, next); err != nil {
+	if err := upgraded(s, t, f, next); err != nil {
 		t.Fatal(err)
 	}
-	b := s.rollbackTo(t, f, before, old)
+	b := rollbackTo(s, t, f, before, old)
 	leave(b.Run, "cp2")
 	if err := b.work(t.Context()); !errors.As(err, new(*WithoutError)) {
 		t.Errorf("got %v", err)
@@ -451,7 +451,7 @@ func TestForgetRollbackWithout(t *testing.T) {
 	t.Parallel()
 	_, _, next := clustersOf(t)
 	s, f := rollbackSite(t, "cp1", "node1", "node2")
-	if err := s.upgraded(t, f, next); err != nil {
+	if err := upgraded(s, t, f, next); err != nil {
 		t.Fatal(err)
 	}
 	s.options.Without = []string{"node2"}
@@ -479,11 +479,11 @@ func TestRollbackKeepsEtcdQuota(t *testing.T) {
 		s, f := rollbackSite(t, "cp1")
 		const file = kube.ManifestsDir + "/etcd.yaml"
 		s.hosts["cp1"].put(t, file, "    - etcd\n"+c.was+"    image: registry.k8s.io/etcd:3.6.2-0\n")
-		if err := s.upgraded(t, f, next); err != nil {
+		if err := upgraded(s, t, f, next); err != nil {
 			t.Fatal(err)
 		}
 		s.hosts["cp1"].put(t, file, "    - etcd\n"+c.is+"    image: registry.k8s.io/etcd:3.6.3-0\n")
-		if _, err := s.rollbackTo(t, f, before, old).walkBack(t.Context()); err != nil {
+		if _, err := rollbackTo(s, t, f, before, old).walkBack(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		wantBack(t, s, f, "another quota")
@@ -499,7 +499,7 @@ func TestUpgradeKeepsAnewUntilItChanges(t *testing.T) {
 	_, _, next := clustersOf(t)
 	s, f := rollbackSite(t, "cp1", "cp2")
 	s.options.Cluster = tasktest.Cluster(t, "kubernetes: {version: "+releaseAfter+"}")
-	u := s.upgradeWith(t, next)
+	u := upgradeWith(s, t, next)
 	for _, cp := range u.controlPlanes() { // the run ends here
 		if err := u.TaskOn(t.Context(), "upgrade", keepTask(u.Cluster), cp); err != nil {
 			t.Fatal(err)
@@ -508,7 +508,7 @@ func TestUpgradeKeepsAnewUntilItChanges(t *testing.T) {
 	const file, since = kube.ManifestsDir + "/etcd.yaml", "# changed since\n"
 	s.hosts["cp1"].put(t, file, s.hosts["cp1"].content(file)+since)
 	f.fail = func(_ int, line string) (bool, bool) { return strings.HasPrefix(line, "kubeadm upgrade node"), false }
-	if err := s.upgraded(t, f, next); err == nil {
+	if err := upgraded(s, t, f, next); err == nil {
 		t.Fatal("the upgrade of cp2 did not fail")
 	}
 	dir := marks.CopiesDir + "/" + releaseBefore
@@ -517,7 +517,7 @@ func TestUpgradeKeepsAnewUntilItChanges(t *testing.T) {
 	}
 	f.fail = nil
 	f.objects["configmap coredns"] = `{"kind":"ConfigMap","data":{"of":"the release after"}}`
-	if err := s.upgraded(t, f, next); err != nil {
+	if err := upgraded(s, t, f, next); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"cp1", "cp2"} {
@@ -536,7 +536,7 @@ func TestCompleteUpgradeIsNotUnderWay(t *testing.T) {
 	t.Parallel()
 	before, old, next := clustersOf(t)
 	s, f := rollbackSite(t, "cp1", "node1")
-	if err := s.upgraded(t, f, next); err != nil {
+	if err := upgraded(s, t, f, next); err != nil {
 		t.Fatal(err)
 	}
 	after := s.options.Cluster
@@ -567,16 +567,16 @@ func TestCompleteUpgradeIsNotUnderWay(t *testing.T) {
 	}
 	upgrade := func() (*engine.Run, func(context.Context) error) {
 		s.options.Cluster = after
-		u := s.upgradeWith(t, next)
+		u := upgradeWith(s, t, next)
 		return u.Run, u.work
 	}
 	run("a dry run", true, true, upgrade)
 	run("an upgrade", false, false, upgrade)
-	if _, err := s.rollbackTo(t, f, before, old).walkBack(t.Context()); err != nil {
+	if _, err := rollbackTo(s, t, f, before, old).walkBack(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	run("a rollback", false, false, func() (*engine.Run, func(context.Context) error) {
-		b := s.rollbackTo(t, f, before, old)
+		b := rollbackTo(s, t, f, before, old)
 		return b.Run, b.work
 	})
 }
@@ -608,14 +608,14 @@ func TestRollbackRefuses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s, f := rollbackSite(t, "cp1", "node1")
-			if err := s.upgraded(t, f, next); err != nil {
+			if err := upgraded(s, t, f, next); err != nil {
 				t.Fatal(err)
 			}
 			cluster := before
 			if c.cluster != "" {
 				cluster = tasktest.Cluster(t, c.cluster)
 			}
-			b := s.rollbackTo(t, f, cluster, old)
+			b := rollbackTo(s, t, f, cluster, old)
 			if c.change != nil {
 				c.change(s, f, b)
 			}
@@ -637,7 +637,7 @@ func TestRollbackRefusesToStopHalfWay(t *testing.T) {
 	t.Parallel()
 	before, old, next := clustersOf(t)
 	s, f := rollbackSite(t, "cp1", "node1")
-	if err := s.upgraded(t, f, next); err != nil {
+	if err := upgraded(s, t, f, next); err != nil {
 		t.Fatal(err)
 	}
 	f.objects["poddisruptionbudgets"] = `{"items":[{"metadata":{"name":"all","namespace":"shop"},"status":{"expectedPods":2,"desiredHealthy":2}}]}`
@@ -652,7 +652,7 @@ func TestRollbackRefusesToStopHalfWay(t *testing.T) {
 		return err
 	})
 	f.said = nil
-	_, err := s.rollbackTo(t, f, before, old).walkBack(t.Context())
+	_, err := rollbackTo(s, t, f, before, old).walkBack(t.Context())
 	if unfit, ok := errors.AsType[*UnfitError](err); !ok || !unfit.Back {
 		t.Fatal(err)
 	}
@@ -664,7 +664,7 @@ func TestRollbackRefusesToStopHalfWay(t *testing.T) {
 	if steps := f.steps(); len(steps) > 0 {
 		t.Errorf("a refused rollback did %q", steps)
 	}
-	b := s.rollbackTo(t, f, before, old)
+	b := rollbackTo(s, t, f, before, old)
 	b.Force = true
 	if _, err := b.walkBack(t.Context()); err != nil {
 		t.Errorf("with --force: %v", err)
@@ -678,7 +678,7 @@ func TestRollbackRefusesAnotherExternalEtcd(t *testing.T) {
 	before, old, _ := clustersOf(t)
 	s, f := rollbackSite(t, "cp1")
 	s.options.Inventory.Groups.Etcd = []string{"cp1"}
-	b := s.rollbackTo(t, f, before, old)
+	b := rollbackTo(s, t, f, before, old)
 	b.Cluster.Etcd.Type = manifest.EtcdExternal
 	for version, want := range map[string]string{"3.6.6": "", "3.7.0": "etcd on cp1 is 3.7.0, and the bundle has 3.6.5"} {
 		s.hosts["cp1"].stub(t, "etcd", "echo 'etcd Version: "+version+"'; echo 'Git SHA: 1'")
@@ -696,11 +696,11 @@ func TestRollbackOfADeadControlPlane(t *testing.T) {
 	before, old, next := clustersOf(t)
 	s, f := rollbackSite(t, "cp1", "node1")
 	f.fail = func(_ int, line string) (bool, bool) { return false, strings.HasPrefix(line, "kubeadm upgrade apply") }
-	if err := s.upgraded(t, f, next); err == nil {
+	if err := upgraded(s, t, f, next); err == nil {
 		t.Fatal("the upgrade did not fail")
 	}
 	f.fail, f.dead = nil, releaseAfter
-	b := s.rollbackTo(t, f, before, old)
+	b := rollbackTo(s, t, f, before, old)
 	b.patience = 1
 	if _, err := b.walkBack(t.Context()); err != nil {
 		t.Fatal(err)
@@ -714,7 +714,7 @@ func TestUpgradeLeavesOneWayBack(t *testing.T) {
 	_, _, next := clustersOf(t)
 	s, f := rollbackSite(t, "cp1", "node1")
 	f.fail = func(_ int, line string) (bool, bool) { return strings.HasPrefix(line, "drain node1"), false }
-	if err := s.upgraded(t, f, next); err == nil {
+	if err := upgraded(s, t, f, next); err == nil {
 		t.Fatal("the upgrade did not fail")
 	}
 	left := "/etc/kubernetes/tmp/kubeadm-backup-etcd-2026/etcd/member/snap/db"
@@ -732,7 +732,7 @@ func TestUpgradeLeavesOneWayBack(t *testing.T) {
 		t.Error("the programs of an unfinished node are gone")
 	}
 	f.fail = nil
-	if err := s.upgraded(t, f, next); err != nil {
+	if err := upgraded(s, t, f, next); err != nil {
 		t.Fatal(err)
 	}
 	r := s.run(t, nil)
@@ -753,10 +753,13 @@ func TestUpgradeLeavesOneWayBack(t *testing.T) {
 	if s.hosts["cp1"].content(left) != "" || s.hosts["node1"].content(settings) != "" {
 		t.Error("kubeadm's copies are left")
 	}
-	var out report.Status
-	addWaysBack(t.Context(), r, &out)
-	if len(out.WaysBack) != 2 || out.WaysBack[0].Release != releaseBefore || out.WaysBack[0].Bytes == 0 {
-		t.Errorf("the status names %+v", out.WaysBack)
+	for _, h := range r.Hosts {
+		if way, err := health.WayBack(t.Context(), h); err != nil || way == nil || way.Release != releaseBefore || way.Bytes == 0 {
+			t.Errorf("the way back of %s: %+v, %v", h.Name, way, err)
+		}
+	}
+	if len(r.Hosts) != 2 {
+		t.Errorf("%d hosts", len(r.Hosts))
 	}
 	// Settings that change without the version are kept anew: the copies of the upgrade before are not theirs.
 	if _, there, err := marks.FindCopies(t.Context(), r.Hosts[0]); err != nil || !there {
@@ -798,7 +801,7 @@ func TestUpgradeOfSettingsKeepsAnew(t *testing.T) {
 	s, f := rollbackSite(t, "cp1")
 	for _, step := range []struct{ settings, before string }{{"120", "before"}, {"130", "of 120 pods"}} {
 		s.options.Cluster = tasktest.Cluster(t, "kubernetes: {version: "+releaseBefore+", maxPods: "+step.settings+"}")
-		if _, err := s.upgradeWith(t, bundleOf(t, s.options.Cluster)).walkAll(t.Context()); err != nil {
+		if _, err := upgradeWith(s, t, bundleOf(t, s.options.Cluster)).walkAll(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		if got := s.hosts["cp1"].content(marks.CopiesDir + "/" + releaseBefore + "/var/lib/kubelet/config.yaml"); got != step.before {
@@ -822,10 +825,10 @@ func TestUpgradeWaitsForARestartingAPIServer(t *testing.T) {
 		lost = lost || first
 		return first, false
 	}
-	if err := s.upgraded(t, f, next); err != nil || !lost {
+	if err := upgraded(s, t, f, next); err != nil || !lost {
 		t.Errorf("lost %v: %v", lost, err)
 	}
-	u := s.upgradeWith(t, next)
+	u := upgradeWith(s, t, next)
 	u.settle = time.Millisecond
 	var asked []string
 	if err := u.settled(t.Context(), u.Hosts[0], func(context.Context, *task.Host) error {
@@ -844,7 +847,7 @@ func TestRollbackWaitsForAStartingAPIServer(t *testing.T) {
 	t.Parallel()
 	before, old, next := clustersOf(t)
 	s, f := rollbackSite(t, "cp1", "node1")
-	if err := s.upgraded(t, f, next); err != nil {
+	if err := upgraded(s, t, f, next); err != nil {
 		t.Fatal(err)
 	}
 	refused := false
@@ -853,7 +856,7 @@ func TestRollbackWaitsForAStartingAPIServer(t *testing.T) {
 		refused = refused || first
 		return first, false
 	}
-	if _, err := s.rollbackTo(t, f, before, old).walkBack(t.Context()); err != nil || !refused {
+	if _, err := rollbackTo(s, t, f, before, old).walkBack(t.Context()); err != nil || !refused {
 		t.Errorf("refused %v: %v", refused, err)
 	}
 	wantBack(t, s, f, "an API server that has just started")
@@ -864,10 +867,10 @@ func TestRollbackWaitsForItsPods(t *testing.T) {
 	t.Parallel()
 	before, old, next := clustersOf(t)
 	s, f := rollbackSite(t, "cp1")
-	if err := s.upgraded(t, f, next); err != nil {
+	if err := upgraded(s, t, f, next); err != nil {
 		t.Fatal(err)
 	}
-	b := s.rollbackTo(t, f, before, old)
+	b := rollbackTo(s, t, f, before, old)
 	if _, err := b.walkBack(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -893,10 +896,10 @@ func TestRollbackAgainWaitsForItsAPIServers(t *testing.T) {
 	t.Parallel()
 	before, old, next := clustersOf(t)
 	s, f := rollbackSite(t, "cp1", "node1")
-	if err := s.upgraded(t, f, next); err != nil {
+	if err := upgraded(s, t, f, next); err != nil {
 		t.Fatal(err)
 	}
-	b := s.rollbackTo(t, f, before, old)
+	b := rollbackTo(s, t, f, before, old)
 	if _, err := b.walkBack(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -912,10 +915,10 @@ func TestControlPlaneIsBackWithItsPods(t *testing.T) {
 	t.Parallel()
 	_, _, next := clustersOf(t)
 	s, f := rollbackSite(t, "cp1", "node1")
-	if err := s.upgraded(t, f, next); err != nil {
+	if err := upgraded(s, t, f, next); err != nil {
 		t.Fatal(err)
 	}
-	u := s.upgradeWith(t, next)
+	u := upgradeWith(s, t, next)
 	if err := u.kubeletIsBack(t.Context(), u.Hosts[0]); err != nil {
 		t.Errorf("with all pods: %v", err)
 	}

@@ -315,7 +315,7 @@ func newSite(t *testing.T, names ...string) *site {
 func (s *site) run(t *testing.T, b *bundle.Reader) *engine.Run {
 	t.Helper()
 	s.options.Bundle = b
-	r, err := newRun(s.options, engine.Changing())
+	r, err := engine.New(s.options, engine.Changing(), planner())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -622,7 +622,7 @@ func TestRotationContinues(t *testing.T) {
 		oldCA := f.site.hosts["cp1"].content(kube.ClusterCA)
 		for _, o := range []AuthorityOptions{restart, {Step: RotationFinish}} {
 			life := &lifetime{left: n}
-			killed := f.rotate(t.Context(), t, o, func(h host.Host) host.Host { return &mortalHost{h, life} })
+			killed := f.rotate(t.Context(), t, o, func(h host.Host) host.Host { return &mortalHost{Host: h, life: life} })
 			f.check(t, fmt.Sprintf("%q killed at command %d", o.Step, n))
 			if err := f.rotate(t.Context(), t, o, asItIs); err != nil {
 				t.Fatalf("%q killed at command %d with %v, and then: %v", o.Step, n, killed, err)

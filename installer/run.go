@@ -4,7 +4,6 @@ import (
 	"context"
 
 	"github.com/kkbundle/kkbundle/installer/engine"
-	"github.com/kkbundle/kkbundle/installer/siteregistry"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/internal/plain"
 )
@@ -19,9 +18,7 @@ func newInstall(o engine.Options, v engine.Operation) (*engine.Run, error) {
 
 // newRun prepares a run of this package's plan.
 func newRun(o engine.Options, v engine.Operation) (*engine.Run, error) {
-	r, err := engine.New(o, v, engine.Planner{
-		Distribution: distributionOf, Access: siteregistry.NodeAccess, Demands: Needed, Packages: PackagesOf,
-	})
+	r, err := engine.New(o, v, planner())
 	if err != nil {
 		return nil, err
 	}

@@ -245,7 +245,7 @@ func mostMemory(do func()) (memory uint64) {
 // precheck looks at the fleet and says how long it took and how much memory there was at most, servers included.
 func (f *fleet) precheck(t *testing.T, helper []byte) (report precheck.Report, took time.Duration, memory uint64) {
 	t.Helper()
-	begin := time.Now()
+	start := time.Now()
 	var err error
 	memory = mostMemory(func() {
 		report, err = Precheck(t.Context(), engine.Options{
@@ -253,7 +253,7 @@ func (f *fleet) precheck(t *testing.T, helper []byte) (report precheck.Report, t
 			Dial: f.dial, Helper: func(string) ([]byte, error) { return helper, nil },
 		})
 	})
-	took = time.Since(begin)
+	took = time.Since(start)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -149,7 +149,7 @@ func TestRotateKeyContinues(t *testing.T) {
 		ctx, kill := context.WithCancelCause(t.Context())
 		life := &lifetime{left: left}
 		for _, target := range r.Hosts {
-			target.Conn = killingHost{&mortalHost{target.Conn, life}, kill}
+			target.Conn = killingHost{&mortalHost{Host: target.Conn, life: life}, kill}
 		}
 		first := rotateEncryptionKey(ctx, r)
 		kill(nil)

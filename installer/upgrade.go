@@ -24,9 +24,6 @@ import (
 // apiWait bounds the wait for an API server before an upgrade: an interrupted upgrade may have left it starting.
 const apiWait = 2 * time.Minute
 
-// DrainTimeout bounds the drain of a node, unless UpgradeOptions or Deletion says otherwise.
-const DrainTimeout = 5 * time.Minute
-
 // settleTime exceeds the time in which a kubelet of another minor release restarts the static pods that it finds.
 const settleTime = 10 * time.Second
 
@@ -41,7 +38,7 @@ type UpgradeOptions struct {
 	engine.Options
 	// Batch limits the workers that are upgraded at the same time.
 	Batch Batch
-	// DrainTimeout bounds the drain of a node; 0 is the constant DrainTimeout.
+	// DrainTimeout bounds the drain of a node; 0 is kube.DrainTimeout.
 	DrainTimeout time.Duration
 	// DisableEviction deletes pods instead of evicting them: PodDisruptionBudgets do not block deletion.
 	DisableEviction bool
@@ -98,7 +95,7 @@ func upgradeRun(o *UpgradeOptions) (*engine.Run, error) {
 		return nil, err
 	}
 	if o.DrainTimeout <= 0 {
-		o.DrainTimeout = DrainTimeout
+		o.DrainTimeout = kube.DrainTimeout
 	}
 	return newInstall(o.Options, engine.Upgrading())
 }
@@ -111,48 +108,48 @@ func (u *upgrade) work(ctx context.Context) (err error) {
 	if err := checkMembers(ctx, u.Run); err != nil {
 		return err
 	}
-	plan, err := u.look(ctx)
+	p, err := u.look(ctx)
 	if err == nil {
-		err = u.complete(ctx, plan)
+		err = u.complete(ctx, p)
 	}
 	if err == nil {
-		plan.Changes, err = u.changes(ctx)
+		p.Changes, err = u.changes(ctx)
 	}
 	if err != nil {
 		return err
 	}
 	if u.how.Planned != nil {
-		u.how.Planned(plan)
+		u.how.Planned(p)
 	}
-	if !plan.Empty() && u.how.Rehearsed != nil {
-		r, err := u.rehearse(ctx, plan)
+	if !p.Empty() && u.how.Rehearsed != nil {
+		r, err := u.rehearse(ctx, p)
 		if err != nil {
 			return fmt.Errorf("rehearsal: %w", err)
 		}
 		u.how.Rehearsed(r)
 	}
-	if !plan.Empty() {
-		err := u.phase(ctx, task.Phase{Name: "precheck", Tasks: []task.Task{precheckTask(), u.healthTask(plan)}})
+	if !p.Empty() {
+		err := u.phase(ctx, task.Phase{Name: "precheck", Tasks: []task.Task{precheckTask(), u.healthTask(p)}})
 		if err != nil || u.DryRun {
 			return err
 		}
 		if u.how.Approve != nil {
-			if err := u.how.Approve(plan); err != nil {
+			if err := u.how.Approve(p); err != nil {
 				return err
 			}
 		}
-		if err := u.apply(ctx, plan); err != nil {
+		if err := u.apply(ctx, p); err != nil {
 			return err
 		}
 	}
 	defer func() {
 		if err == nil {
-			tellLeft(u.Run, plan.Left())
+			tellLeft(u.Run, p.Left())
 		}
 	}()
 	before, after := around(u.Cluster)
 	after.Tasks = append(after.Tasks, tidyTask())
-	if !plan.Empty() {
+	if !p.Empty() {
 		u.worked = true
 		return u.phase(ctx, after)
 	}

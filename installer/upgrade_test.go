@@ -351,22 +351,22 @@ func upgradeSite(t *testing.T, version string, names ...string) (*site, *fakeAPI
 }
 
 // upgradeTo prepares an upgrade with a bundle that has all the versions; the last is the target.
-func (s *site) upgradeTo(t *testing.T, versions ...string) *upgrade {
+func upgradeTo(s *site, t *testing.T, versions ...string) *upgrade {
 	t.Helper()
 	var clusters []*manifest.Cluster
 	for _, v := range versions {
 		clusters = append(clusters, tasktest.Cluster(t, "kubernetes: {version: "+v+"}"))
 	}
 	s.options.Cluster = clusters[len(clusters)-1]
-	return s.upgradeWith(t, bundleOf(t, clusters...))
+	return upgradeWith(s, t, bundleOf(t, clusters...))
 }
 
 // upgradeWith prepares an upgrade to the site's cluster.
-func (s *site) upgradeWith(t *testing.T, b *bundle.Reader) *upgrade {
+func upgradeWith(s *site, t *testing.T, b *bundle.Reader) *upgrade {
 	t.Helper()
 	r := s.run(t, b)
 	r.Operation, r.Rule = engine.Upgrading(), task.OtherVersion
-	return newUpgrade(&nodeWalk{Run: r, how: UpgradeOptions{Options: r.Options, DrainTimeout: DrainTimeout}, servicesWait: servicesWait})
+	return newUpgrade(&nodeWalk{Run: r, how: UpgradeOptions{Options: r.Options, DrainTimeout: kube.DrainTimeout}, servicesWait: servicesWait})
 }
 
 // bundleOf has what several clusters need.
@@ -486,7 +486,7 @@ func TestUpgradeSteps(t *testing.T) {
 func TestUpgradeNeedsWhatIsOnTheWay(t *testing.T) {
 	t.Parallel()
 	s, _ := upgradeSite(t, "v1.32.4", "cp1", "node1")
-	u := s.upgradeTo(t, "v1.34.3")
+	u := upgradeTo(s, t, "v1.34.3")
 	plan, err := u.look(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -500,7 +500,7 @@ func TestUpgradeNeedsWhatIsOnTheWay(t *testing.T) {
 	if want := (map[string]string{plan.Steps[0]: "3.5.32-0"}); !maps.Equal(plan.Etcd, want) {
 		t.Errorf("the plan names etcd %v, want %v", plan.Etcd, want)
 	}
-	u = s.upgradeWith(t, bundleOf(t, slices.Collect(maps.Values(u.clusters))...))
+	u = upgradeWith(s, t, bundleOf(t, slices.Collect(maps.Values(u.clusters))...))
 	if plan, err = u.look(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -513,7 +513,7 @@ func TestUpgradeNeedsWhatIsOnTheWay(t *testing.T) {
 func TestUpgradeOrder(t *testing.T) {
 	t.Parallel()
 	s, f := upgradeSite(t, "v1.34.2", "cp1", "cp2", "node1", "node2", "node3")
-	u := s.upgradeTo(t, "v1.34.3")
+	u := upgradeTo(s, t, "v1.34.3")
 	u.how.Batch = Batch{count: 1}
 	plan, err := u.walkAll(t.Context())
 	if err != nil {
@@ -537,7 +537,7 @@ func TestUpgradeOrder(t *testing.T) {
 	if kept := s.hosts["node1"].content(marks.CopiesDir + "/v1.34.2/complete"); kept != "" {
 		t.Errorf("the mark of what was kept has %q in it", kept)
 	}
-	again := s.upgradeTo(t, "v1.34.3")
+	again := upgradeTo(s, t, "v1.34.3")
 	if plan, err := again.walkAll(t.Context()); err != nil || !plan.Empty() || len(f.steps()) > 0 {
 		t.Errorf("a rerun plans %+v, %v", plan, err)
 	}
@@ -548,7 +548,7 @@ func TestUpgradeBeginsWithCordonedNodes(t *testing.T) {
 	t.Parallel()
 	s, f := upgradeSite(t, "v1.34.2", "cp1", "node1", "node2")
 	f.nodes["node2"].Annotations[marks.UpgradingAnnotation], f.nodes["node2"].Spec.Unschedulable = "v1.34.3", true
-	u := s.upgradeTo(t, "v1.34.3")
+	u := upgradeTo(s, t, "v1.34.3")
 	u.how.Batch = Batch{count: 2}
 	if _, err := u.walkAll(t.Context()); err != nil {
 		t.Fatal(err)
@@ -573,7 +573,7 @@ func TestUpgradeTriesAgainWhileJobsAreLate(t *testing.T) {
 	for late, fails := range map[int]bool{applyTries - 1: false, applyTries: true} {
 		s, f := upgradeSite(t, "v1.34.2", "cp1")
 		f.late = late
-		_, err := s.upgradeTo(t, "v1.34.3").walkAll(t.Context())
+		_, err := upgradeTo(s, t, "v1.34.3").walkAll(t.Context())
 		applied := strings.Count(strings.Join(f.steps(), "\n"), "kubeadm upgrade apply")
 		if applied != applyTries || (err != nil) != fails || fails && !strings.Contains(err.Error(), "did not complete in 15s") {
 			t.Errorf("late %d times: applied %d times, %v", late, applied, err)
@@ -584,12 +584,12 @@ func TestUpgradeTriesAgainWhileJobsAreLate(t *testing.T) {
 func TestUpgradeOverReleasesBetween(t *testing.T) {
 	t.Parallel()
 	s, f := upgradeSite(t, "v1.32.4", "cp1", "node1")
-	u := s.upgradeTo(t, "v1.34.3")
+	u := upgradeTo(s, t, "v1.34.3")
 	plan, err := u.look(t.Context())
 	if err != nil || len(plan.Steps) != 2 {
 		t.Fatalf("%+v, %v", plan, err)
 	}
-	u = s.upgradeTo(t, plan.Steps...)
+	u = upgradeTo(s, t, plan.Steps...)
 	if plan, err = u.walkAll(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -609,18 +609,18 @@ func TestUpgradeOverReleasesBetween(t *testing.T) {
 func TestUpgradeCompletesAStepBeforeTheNext(t *testing.T) {
 	t.Parallel()
 	s, f := upgradeSite(t, "v1.34.3", "cp1", "node1")
-	plan, err := s.upgradeTo(t, "v1.36.3").look(t.Context())
+	plan, err := upgradeTo(s, t, "v1.36.3").look(t.Context())
 	if err != nil || len(plan.Steps) != 2 {
 		t.Fatalf("%+v, %v", plan, err)
 	}
 	way := plan.Steps
 	f.fail = func(_ int, line string) (bool, bool) { return false, strings.HasPrefix(line, "drain node1") }
-	if _, err := s.upgradeTo(t, way...).walkAll(t.Context()); err == nil {
+	if _, err := upgradeTo(s, t, way...).walkAll(t.Context()); err == nil {
 		t.Fatal("the drain did not fail")
 	}
 	f.fail = nil
 	f.steps()
-	if plan, err = s.upgradeTo(t, way...).walkAll(t.Context()); err != nil {
+	if plan, err = upgradeTo(s, t, way...).walkAll(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(plan.Steps, way); diff != "" {
@@ -638,7 +638,7 @@ func TestUpgradeStopsAndContinues(t *testing.T) {
 	s, f := upgradeSite(t, "v1.34.2", "cp1", "node1", "node2")
 	f.nodes["node2"].Spec.Unschedulable = true // by the operator
 	f.fail = func(_ int, line string) (bool, bool) { return false, strings.HasPrefix(line, "drain node1") }
-	_, err := s.upgradeTo(t, "v1.34.3").walkAll(t.Context())
+	_, err := upgradeTo(s, t, "v1.34.3").walkAll(t.Context())
 	var (
 		stopped *StoppedError
 		failed  *engine.TaskError
@@ -656,7 +656,7 @@ func TestUpgradeStopsAndContinues(t *testing.T) {
 	}
 	f.fail = nil
 	f.steps()
-	if _, err := s.upgradeTo(t, "v1.34.3").walkAll(t.Context()); err != nil {
+	if _, err := upgradeTo(s, t, "v1.34.3").walkAll(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if got := f.steps(); len(got) == 0 || got[0] != "cp1: drain node1" {
@@ -675,7 +675,7 @@ func TestUpgradeContinuesAfterEachCommand(t *testing.T) {
 	b := bundleOf(t, next)
 	whole, all := upgradeSite(t, "v1.34.2", "cp1", "node1")
 	whole.options.Cluster = next
-	if _, err := whole.upgradeWith(t, b).walkAll(t.Context()); err != nil {
+	if _, err := upgradeWith(whole, t, b).walkAll(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	ends := 2 * len(all.said)
@@ -687,9 +687,9 @@ func TestUpgradeContinuesAfterEachCommand(t *testing.T) {
 		s, f := upgradeSite(t, "v1.34.2", "cp1", "node1")
 		s.options.Cluster = next
 		f.fail = func(i int, _ string) (bool, bool) { return i == n && !after, i == n && after }
-		_, first := s.upgradeWith(t, b).walkAll(t.Context())
+		_, first := upgradeWith(s, t, b).walkAll(t.Context())
 		f.fail = nil
-		if _, err := s.upgradeWith(t, b).walkAll(t.Context()); err != nil {
+		if _, err := upgradeWith(s, t, b).walkAll(t.Context()); err != nil {
 			t.Fatalf("command %d failed with %v, and then: %v", n, first, err)
 		}
 		for _, name := range []string{"cp1", "node1"} {
@@ -707,7 +707,7 @@ func TestUpgradeRefusesOtherNodes(t *testing.T) {
 	s, f := upgradeSite(t, "v1.34.2", "cp1", "node1")
 	f.node("stranger", "v1.34.2")
 	delete(f.nodes, "node1")
-	_, err := s.upgradeTo(t, "v1.34.3").look(t.Context())
+	_, err := upgradeTo(s, t, "v1.34.3").look(t.Context())
 	for _, want := range []string{"node stranger is not in the inventory", "node1 of the inventory is not a node of the cluster"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("no %q in %v", want, err)
@@ -728,7 +728,7 @@ func TestUpgradeHealth(t *testing.T) {
 		h.answer("df", df("99999999999"))
 	}
 	check := func() error {
-		u := s.upgradeTo(t, "v1.34.3")
+		u := upgradeTo(s, t, "v1.34.3")
 		plan, err := u.look(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -777,7 +777,7 @@ func TestUpgradeHealth(t *testing.T) {
 func TestUpgradeOfFullEtcd(t *testing.T) {
 	t.Parallel()
 	s, f := upgradeSite(t, "v1.34.2", "cp1")
-	u := s.upgradeTo(t, "v1.34.3")
+	u := upgradeTo(s, t, "v1.34.3")
 	for alarm, defrag := range map[string]bool{"Active Alarm(s): NOSPACE ": true, "context deadline exceeded": false} {
 		f.alarm = alarm
 		errs := u.etcdHealthy(t.Context(), u.Hosts[0], UpgradePlan{})
@@ -800,7 +800,7 @@ func TestUpgradeSaves(t *testing.T) {
 	s, f := upgradeSite(t, "v1.34.2", "cp1")
 	var told []string
 	for range 2 { // the second run finds the first one's
-		u := s.upgradeTo(t, "v1.34.3")
+		u := upgradeTo(s, t, "v1.34.3")
 		u.how.Saved = func(dir string) { told = append(told, dir) }
 		plan, err := u.look(t.Context())
 		if err != nil {
@@ -835,7 +835,7 @@ func TestUpgradeSaves(t *testing.T) {
 			t.Errorf("%q is left on the host, %v", left, err)
 		}
 	}
-	u := s.upgradeTo(t, "v1.34.3")
+	u := upgradeTo(s, t, "v1.34.3")
 	if err := u.saved(); err != nil {
 		t.Fatal(err)
 	}
@@ -873,7 +873,7 @@ func TestUpgradeSavesEachEtcd(t *testing.T) {
 		s, _ := upgradeSite(t, "v1.34.3", "cp1")
 		s.hosts["cp1"].put(t, "/etc/kkbundle/etcd-client/client.crt", "")
 		s.options.Cluster = tasktest.Cluster(t, "kubernetes: {version: v1.34.3}\n"+settings)
-		u := s.upgradeWith(t, nil)
+		u := upgradeWith(s, t, nil)
 		if err := u.saveTask(UpgradePlan{From: "v1.34.2", To: "v1.34.3"}).Do(t.Context(), u.Hosts[0]); err != nil {
 			t.Errorf("%s: %v", settings, err)
 			continue
@@ -905,7 +905,7 @@ func TestUpgradeKeepsTheLastCopies(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, to := range []string{"v1.34.3", "v1.34.4", "v1.34.5", "v1.34.6"} {
-		u := s.upgradeTo(t, to)
+		u := upgradeTo(s, t, to)
 		u.Now = func() time.Time { return time.Date(2026, 11, 1+i, 0, 0, 0, 0, time.UTC) }
 		f.fail = func(_ int, line string) (bool, bool) { return i == 2 && strings.Contains(line, "snapshot save"), false }
 		if err := u.saveTask(UpgradePlan{From: "v1.34.2", To: to}).Do(t.Context(), u.Hosts[0]); (err != nil) != (i == 2) {
@@ -931,7 +931,7 @@ func TestUpgradeWaitsForEachAPIServer(t *testing.T) {
 	t.Parallel()
 	s, f := upgradeSite(t, "v1.34.2", "cp1", "cp2", "node1")
 	f.silent["cp2"] = 2
-	if _, err := s.upgradeTo(t, "v1.34.3").look(t.Context()); err != nil {
+	if _, err := upgradeTo(s, t, "v1.34.3").look(t.Context()); err != nil {
 		t.Error(err)
 	}
 }

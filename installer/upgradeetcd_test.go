@@ -63,7 +63,7 @@ func TestExternalEtcdIsNotSkipped(t *testing.T) {
 	s, _ := upgradeSite(t, "v1.33.6", "cp1", "node1")
 	s.options.Cluster = tasktest.Cluster(t, "kubernetes: {version: v1.34.4}\netcd: {type: external}")
 	for version, refused := range map[string]bool{"3.5.24": true, "3.5.26": false, "3.6.5": false} {
-		u := s.upgradeWith(t, nil)
+		u := upgradeWith(s, t, nil)
 		for _, h := range u.WithRole("etcd") {
 			runsEtcd(t, s.hosts[h.Name], version)
 		}
@@ -84,7 +84,7 @@ func TestRoomOnHostsOfEtcdAlone(t *testing.T) {
 	s, _ := upgradeSite(t, "v1.34.2", "cp1", "etcd1")
 	s.options.Inventory.Groups = manifest.Groups{ControlPlane: []string{"cp1"}, Registry: []string{"cp1"}, Etcd: []string{"cp1", "etcd1"}}
 	s.options.Cluster = tasktest.Cluster(t, "kubernetes: {version: v1.34.3}\netcd: {type: external}")
-	u := s.upgradeWith(t, nil)
+	u := upgradeWith(s, t, nil)
 	alone := u.etcdAlone()
 	if len(alone) != 1 || alone[0].Name != "etcd1" {
 		t.Fatalf("hosts of etcd alone: %v", alone)
@@ -110,7 +110,7 @@ func TestRoomOnHostsOfEtcdAlone(t *testing.T) {
 func TestRollbackAsksEtcd(t *testing.T) {
 	t.Parallel()
 	s, f := upgradeSite(t, "v1.34.3", "cp1")
-	b := s.rollbackTo(t, f, s.options.Cluster, nil)
+	b := rollbackTo(s, t, f, s.options.Cluster, nil)
 	kept := marks.Copies{Dir: "/var/kept"}
 	b.kept["cp1"] = kept
 	s.hosts["cp1"].put(t, kept.Dir+kube.ManifestsDir+"/etcd.yaml", "image: registry.k8s.io/etcd:3.5.26-0\n")

@@ -162,7 +162,7 @@ func below(paths ...string) []string {
 // beginTask makes a node one that has not completed its upgrade, before anything is put back: if the rollback stops, an upgrade does all its
 // work on the node again and keeps the copies.
 func (w *nodeWalk) beginTask(phase string) task.Task {
-	return task.Task{Name: "begin", Done: never, Do: func(ctx context.Context, t *task.Host) error {
+	return task.Task{Name: "begin", Done: task.Never, Do: func(ctx context.Context, t *task.Host) error {
 		if _, err := kubeadm.Stop(ctx, t, marks.UpgradeBegun); err != nil { // a kubeadm that lost its session would write manifests
 			return err
 		}
@@ -201,7 +201,7 @@ func (w *nodeWalk) keepQuota(ctx context.Context, phase string, t *task.Host) er
 
 // objectsTask puts the objects back that kubeadm has changed. kube-proxy may not be newer than an API server.
 func (w *nodeWalk) objectsTask() task.Task {
-	return task.Task{Name: "objects", Done: never, Do: func(ctx context.Context, t *task.Host) error {
+	return task.Task{Name: "objects", Done: task.Never, Do: func(ctx context.Context, t *task.Host) error {
 		for _, from := range w.controlPlanes() {
 			kept, ok := w.kept[from.Name]
 			if !ok {

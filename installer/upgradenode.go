@@ -71,7 +71,7 @@ func (w *nodeWalk) kubeletIsOld(ctx context.Context, t *task.Host) (bool, error)
 
 // drainTask cordons and drains a node. A single node keeps its pods: they could run nowhere else.
 func (w *nodeWalk) drainTask() task.Task {
-	return task.Task{Name: "drain", Done: never, Do: func(ctx context.Context, t *task.Host) error {
+	return task.Task{Name: "drain", Done: task.Never, Do: func(ctx context.Context, t *task.Host) error {
 		api := w.FirstControlPlane().Kube()
 		nodes, err := api.Nodes(ctx)
 		if err != nil {
@@ -96,7 +96,7 @@ func (w *nodeWalk) drainTask() task.Task {
 
 // kubeletConfigTask has kubeadm write the settings of a worker's kubelet that are in the cluster.
 func kubeletConfigTask(c *manifest.Cluster) task.Task {
-	return task.Task{Name: "kubelet-config", Files: kubeadmFiles(c, "kubeadm"), Done: never, Do: upgradeOther}
+	return task.Task{Name: "kubelet-config", Files: kubeadmFiles(c, "kubeadm"), Done: task.Never, Do: upgradeOther}
 }
 
 // kubeadmFiles returns one program of the kubelet's task: kubeadm is installed on a node before the kubelet.
@@ -123,7 +123,7 @@ func (w *nodeWalk) formerKubeletConfig(t *task.Host) []task.Task {
 // restarted makes the kubelet's task restart it even if the programs exist: its settings are new.
 func restarted(kubelet task.Task) task.Task {
 	install := kubelet.Do
-	kubelet.Done = never
+	kubelet.Done = task.Never
 	kubelet.Do = func(ctx context.Context, t *task.Host) error {
 		if err := install(ctx, t); err != nil {
 			return err
@@ -225,7 +225,7 @@ func notReady(pods []corev1.Pod) []error {
 
 // recordTask records that a node has the release and the settings of the bundle, and ends its work.
 func recordTask(end func(ctx context.Context, t *task.Host) error) task.Task {
-	return task.Task{Name: "record", Done: never, Do: func(ctx context.Context, t *task.Host) error {
+	return task.Task{Name: "record", Done: task.Never, Do: func(ctx context.Context, t *task.Host) error {
 		if err := t.Write(ctx, member.File(t.Site)); err != nil {
 			return err
 		}
@@ -241,7 +241,7 @@ func finish(ctx context.Context, t *task.Host) error {
 	return marks.EndUpgrade(ctx, t)
 }
 
-func uncordonTask() task.Task { return task.Task{Name: "uncordon", Done: never, Do: uncordon} }
+func uncordonTask() task.Task { return task.Task{Name: "uncordon", Done: task.Never, Do: uncordon} }
 
 // uncordon uncordons a node that an upgrade has cordoned. A single API server may just be restarting.
 func uncordon(ctx context.Context, t *task.Host) error {

@@ -20,7 +20,7 @@ func (w *nodeWalk) services(ctx context.Context, phase string) func() error {
 // servicesTask waits until the Services of all nodes follow the API, so that none of them sends a client to the pods that the drain is about to
 // remove. A cluster with one API server has just been without it.
 func (w *nodeWalk) servicesTask(phase string) task.Task {
-	return task.Task{Name: "services", Done: never, Do: func(ctx context.Context, t *task.Host) error {
+	return task.Task{Name: "services", Done: task.Never, Do: func(ctx context.Context, t *task.Host) error {
 		err := health.ServicesFollow(ctx, t, w.servicesWait, w.nodesInService)
 		if err == nil || ctx.Err() != nil {
 			return err

@@ -62,7 +62,7 @@ func TestUpgradeDrainsWhenServicesFollow(t *testing.T) {
 		}
 		return false, false
 	}
-	u := s.upgradeTo(t, "v1.34.3")
+	u := upgradeTo(s, t, "v1.34.3")
 	u.how.Batch = Batch{count: 2}
 	if _, err := u.walkAll(t.Context()); err != nil {
 		t.Fatal(err)
@@ -87,11 +87,11 @@ func TestRollbackDrainsWhenServicesFollow(t *testing.T) {
 	t.Parallel()
 	before, old, next := clustersOf(t)
 	s, f := rollbackSite(t, "cp1", "node1")
-	if err := s.upgraded(t, f, next); err != nil {
+	if err := upgraded(s, t, f, next); err != nil {
 		t.Fatal(err)
 	}
 	f.said, f.behind["node1"] = nil, 1
-	if _, err := s.rollbackTo(t, f, before, old).walkBack(t.Context()); err != nil {
+	if _, err := rollbackTo(s, t, f, before, old).walkBack(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	want := []string{"create", "cp1", "node1", "node1", "delete", "drain node1", "create", "cp1", "node1", "delete", "drain cp1"}
@@ -110,7 +110,7 @@ func TestUpgradeStopsWhereServicesDoNotFollow(t *testing.T) {
 	} {
 		s, f := upgradeSite(t, "v1.34.2", "cp1", "node1")
 		spoil(f)
-		u := s.upgradeTo(t, "v1.34.3")
+		u := upgradeTo(s, t, "v1.34.3")
 		u.servicesWait = patience
 		_, err := u.walkAll(t.Context())
 		var (
@@ -124,12 +124,12 @@ func TestUpgradeStopsWhereServicesDoNotFollow(t *testing.T) {
 			t.Errorf("%s: %q", name, got)
 		}
 		f.said = nil
-		u = s.upgradeTo(t, "v1.34.3")
+		u = upgradeTo(s, t, "v1.34.3")
 		u.servicesWait, u.Force = patience, true
 		if _, err := u.walkAll(t.Context()); err != nil {
 			t.Fatalf("%s, with --force: %v", name, err)
 		}
-		if drains, warned := countDrains(f.proofs()), s.warnings("services"); drains != 2 || warned != 2 {
+		if drains, warned := countDrains(f.proofs()), warnings(s, "services"); drains != 2 || warned != 2 {
 			t.Errorf("%s, with --force: %d drains, %d warnings", name, drains, warned)
 		}
 	}
@@ -139,16 +139,16 @@ func TestRollbackGoesOnWhereServicesDoNotFollow(t *testing.T) {
 	t.Parallel()
 	before, old, next := clustersOf(t)
 	s, f := rollbackSite(t, "cp1", "node1")
-	if err := s.upgraded(t, f, next); err != nil {
+	if err := upgraded(s, t, f, next); err != nil {
 		t.Fatal(err)
 	}
 	f.said, f.behind["node1"] = nil, 1<<20
-	b := s.rollbackTo(t, f, before, old)
+	b := rollbackTo(s, t, f, before, old)
 	b.servicesWait = 2 * time.Second
 	if _, err := b.walkBack(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if drains, warned := countDrains(f.proofs()), s.warnings("services"); drains != 2 || warned != 2 {
+	if drains, warned := countDrains(f.proofs()), warnings(s, "services"); drains != 2 || warned != 2 {
 		t.Errorf("%d drains, %d warnings", drains, warned)
 	}
 	wantBack(t, s, f, "with a node whose Services are old")
@@ -165,7 +165,7 @@ func countDrains(steps []string) int {
 }
 
 // warnings counts the warnings of a task.
-func (s *site) warnings(name string) int {
+func warnings(s *site, name string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := 0
@@ -181,7 +181,7 @@ func (s *site) warnings(name string) int {
 func TestUpgradeOfASingleNodeMakesNoService(t *testing.T) {
 	t.Parallel()
 	s, f := upgradeSite(t, "v1.34.2", "cp1")
-	if _, err := s.upgradeTo(t, "v1.34.3").walkAll(t.Context()); err != nil {
+	if _, err := upgradeTo(s, t, "v1.34.3").walkAll(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if got := f.proofs(); len(got) > 0 {

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/kkbundle/kkbundle/installer/engine"
+	"github.com/kkbundle/kkbundle/installer/health"
 	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/report"
 	"github.com/kkbundle/kkbundle/installer/task"
@@ -11,26 +12,13 @@ import (
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// wayBack returns the release that a node's copies lead to and their size, or nil if the node has none.
-func wayBack(ctx context.Context, t *task.Host) (*report.WayBack, error) {
-	kept, there, err := marks.FindCopies(ctx, t)
-	if err != nil || !there {
-		return nil, err
-	}
-	bytes, err := marks.CopiesSize(ctx, t)
-	if err != nil {
-		return nil, err
-	}
-	return &report.WayBack{Host: t.Name, Release: kept.Release(), Bytes: bytes}, nil
-}
-
 // addWaysBack adds the copies of the last upgrade to a status. Hosts that do not answer are in its findings.
 func addWaysBack(ctx context.Context, r *engine.Run, out *report.Status) {
 	nodes := r.Connected(manifest.RoleCluster)
 	found := make([]*report.WayBack, len(nodes))
 	_ = r.OnAll(nodes, func(i int, t *task.Host) error {
 		if t.Err == nil {
-			found[i], _ = wayBack(ctx, t)
+			found[i], _ = health.WayBack(ctx, t)
 		}
 		return nil
 	})

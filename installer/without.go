@@ -63,8 +63,8 @@ func (w *nodeWalk) checkWithout() error {
 	for _, t := range w.Without() {
 		if t.Is(manifest.RoleControlPlane) || t.Is(manifest.RoleEtcd) {
 			errs = append(errs, &WithoutError{
-				t.Name, "upgrades and rollbacks need all control planes and members of etcd",
-				"bring it back, or delete it for good: kkbundle nodes delete --unreachable " + t.Name,
+				Host: t.Name, Reason: "upgrades and rollbacks need all control planes and members of etcd",
+				Advice: "bring it back, or delete it for good: kkbundle nodes delete --unreachable " + t.Name,
 			})
 		}
 	}

@@ -33,7 +33,7 @@ func TestUpgradeWithoutAWorker(t *testing.T) {
 	t.Parallel()
 	s, f := upgradeSite(t, "v1.34.2", "cp1", "node1", "node2")
 	f.nodes["node2"].Status.Conditions[0] = corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionUnknown, Message: "Kubelet stopped posting node status."}
-	u := s.upgradeTo(t, "v1.34.3")
+	u := upgradeTo(s, t, "v1.34.3")
 	leave(u.Run, "node2")
 	if err := u.checkWithout(); err != nil {
 		t.Fatal(err)
@@ -61,13 +61,13 @@ func TestUpgradeWithoutAWorker(t *testing.T) {
 	if f.nodes["node1"].Status.NodeInfo.KubeletVersion != "v1.34.3" || f.nodes["node2"].Status.NodeInfo.KubeletVersion != "v1.34.2" || f.nodes["node2"].Spec.Unschedulable {
 		t.Errorf("nodes are %s", f.list())
 	}
-	again := s.upgradeTo(t, "v1.34.3")
+	again := upgradeTo(s, t, "v1.34.3")
 	leave(again.Run, "node2")
 	if plan, err := again.walkAll(t.Context()); err != nil || !plan.Empty() || len(f.steps()) > 0 {
 		t.Errorf("a rerun plans %+v, %v", plan, err)
 	}
 	f.node("node2", "v1.34.2")
-	if _, err := s.upgradeTo(t, "v1.34.3").walkAll(t.Context()); err != nil {
+	if _, err := upgradeTo(s, t, "v1.34.3").walkAll(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	want := []string{"cp1: drain node2", "node2: kubeadm upgrade node", "node2: systemctl try-restart kubelet.service", "cp1: uncordon node2"}
@@ -80,23 +80,23 @@ func TestUpgradeWithoutAWorker(t *testing.T) {
 func TestUpgradeOfAWorkerLostInAStep(t *testing.T) {
 	t.Parallel()
 	s, f := upgradeSite(t, "v1.34.3", "cp1", "node1", "node2")
-	plan, err := s.upgradeTo(t, "v1.36.3").look(t.Context())
+	plan, err := upgradeTo(s, t, "v1.36.3").look(t.Context())
 	if err != nil || len(plan.Steps) != 2 {
 		t.Fatalf("%+v, %v", plan, err)
 	}
 	way := plan.Steps
 	f.fail = func(_ int, line string) (bool, bool) { return false, strings.HasPrefix(line, "drain node2") }
-	if _, err := s.upgradeTo(t, way...).walkAll(t.Context()); err == nil {
+	if _, err := upgradeTo(s, t, way...).walkAll(t.Context()); err == nil {
 		t.Fatal("the drain did not fail")
 	}
 	f.fail = nil
-	u := s.upgradeTo(t, way...)
+	u := upgradeTo(s, t, way...)
 	leave(u.Run, "node2")
 	if _, err := u.walkAll(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	f.steps()
-	if plan, err = s.upgradeTo(t, way...).walkAll(t.Context()); err != nil {
+	if plan, err = upgradeTo(s, t, way...).walkAll(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(plan.Steps, way[1:]); diff != "" {
@@ -114,7 +114,7 @@ func TestUpgradeWithoutAnOldWorker(t *testing.T) {
 	for kubelet, allowed := range map[string]bool{"v1.31.4": true, "v1.30.4": false} {
 		s, f := upgradeSite(t, "v1.33.4", "cp1", "node1")
 		f.node("node1", kubelet)
-		u := s.upgradeTo(t, "v1.34.3")
+		u := upgradeTo(s, t, "v1.34.3")
 		leave(u.Run, "node1")
 		_, err := u.look(t.Context())
 		var refused *RefusedError

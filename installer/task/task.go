@@ -83,6 +83,9 @@ type Leaves struct {
 	Undo func(ctx context.Context, t *Host) error
 }
 
+// Never is the Done of tasks that run whatever the state.
+func Never(context.Context, *Host) (bool, error) { return false, nil }
+
 // Once reports whether the task runs once for the whole cluster. The run cannot continue without it.
 func (t Task) Once() bool { return t.Where == First || t.Where == Reached }
 

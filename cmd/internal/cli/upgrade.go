@@ -17,6 +17,7 @@ import (
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/installer"
 	"github.com/kkbundle/kkbundle/installer/engine"
+	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/internal/plain"
 )
 
@@ -69,7 +70,7 @@ With --json, events are lines on standard error, and the result with the plan is
 	g.addAccept(f)
 	addWithout(f, &o.without)
 	f.StringVar(&o.batch, "batch", "", "number of workers upgraded at the same time, or a share such as 20% (default a tenth, at least 1)")
-	f.DurationVar(&o.drainTimeout, "drain-timeout", installer.DrainTimeout, "time limit for draining a node")
+	f.DurationVar(&o.drainTimeout, "drain-timeout", kube.DrainTimeout, "time limit for draining a node")
 	f.BoolVar(&o.disableEviction, "disable-eviction", false, "delete pods instead of evicting them, ignoring PodDisruptionBudgets")
 	f.BoolVar(&o.dryRun, "dry-run", false, "show the plan and the cluster's health, and change nothing")
 	f.BoolVar(&o.force, "force", false, "continue if the precheck blocks or the cluster is unhealthy")
