@@ -45,7 +45,7 @@ type Task struct {
 	// Images and Charts are the catalog names of items that the registry or the bundle must have for this task.
 	Images, Charts []string
 	// Packages are the catalog's purposes of operating system packages that hosts must have for this task. The task
-	// os-packages installs the packages; installer.PackagesOf selects those for a bundle.
+	// os-packages installs the packages; plan.PackagesOf selects those for a bundle.
 	Packages []string
 	// Leaves lists the traces of the task on hosts, beside Files.
 	Leaves Leaves
