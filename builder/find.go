@@ -15,7 +15,7 @@ import (
 	"github.com/kkbundle/kkbundle/charts"
 	"github.com/kkbundle/kkbundle/discover"
 	"github.com/kkbundle/kkbundle/fetch"
-	"github.com/kkbundle/kkbundle/installer"
+	"github.com/kkbundle/kkbundle/installer/plan"
 	"github.com/kkbundle/kkbundle/internal/plain"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
@@ -74,7 +74,7 @@ func (p *Project) useDeployments() error {
 
 // useCharts records how a cluster installs charts. Its cluster file is in directory dir.
 func (p *Project) useCharts(c *manifest.Cluster, dir string) error {
-	uses, err := installer.ChartUses(c)
+	uses, err := plan.ChartUses(c)
 	if err != nil {
 		return err
 	}

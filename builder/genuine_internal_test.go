@@ -12,7 +12,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/kkbundle/kkbundle/charts"
-	"github.com/kkbundle/kkbundle/installer"
+	"github.com/kkbundle/kkbundle/installer/plan"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
@@ -58,14 +58,14 @@ func (n network) images(t *testing.T) (found, kinds, defined []string) {
 		t.Fatal(err)
 	}
 	c = c.WithDefaults()
-	a, err := catalog.Resolve(c, installer.Needed(c), catalog.Options{Platforms: []string{"linux/amd64"}})
+	a, err := catalog.Resolve(c, plan.Needed(c), catalog.Options{Platforms: []string{"linux/amd64"}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, image := range a.Images {
 		found = append(found, image.Name)
 	}
-	uses, err := installer.ChartUses(c)
+	uses, err := plan.ChartUses(c)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/kkbundle/kkbundle/bundle/cache"
 	"github.com/kkbundle/kkbundle/discover"
 	"github.com/kkbundle/kkbundle/fetch"
-	"github.com/kkbundle/kkbundle/installer"
+	"github.com/kkbundle/kkbundle/installer/plan"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
@@ -133,7 +133,7 @@ func (f *finder) listed() (map[string][]Wanter, error) {
 // addWanters adds the images that a cluster needs, with the hosts, and those of the releases that an upgrade passes through. Clusters
 // with the same need share a line.
 func addWanters(wanted map[string][]Wanter, c *manifest.Cluster) error {
-	demands := installer.Needed(c)
+	demands := plan.Needed(c)
 	steps, err := catalog.Steps(c, demands)
 	if err != nil {
 		return err

@@ -16,8 +16,8 @@ import (
 	"github.com/kkbundle/kkbundle/bundle/cache"
 	"github.com/kkbundle/kkbundle/charts/sandbox"
 	"github.com/kkbundle/kkbundle/fetch"
-	"github.com/kkbundle/kkbundle/installer"
 	"github.com/kkbundle/kkbundle/installer/kubeadm"
+	"github.com/kkbundle/kkbundle/installer/plan"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 	"github.com/kkbundle/kkbundle/proof/closure"
@@ -135,7 +135,7 @@ func (p *Project) releases() ([]*manifest.Cluster, error) {
 		if c.Kubernetes.Distribution != manifest.DistributionKubernetes {
 			continue
 		}
-		steps, err := catalog.Steps(c, installer.Needed(c))
+		steps, err := catalog.Steps(c, plan.Needed(c))
 		if err != nil {
 			return nil, err
 		}

@@ -19,7 +19,7 @@ import (
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/discover"
 	"github.com/kkbundle/kkbundle/fetch"
-	"github.com/kkbundle/kkbundle/installer"
+	"github.com/kkbundle/kkbundle/installer/plan"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 	"github.com/kkbundle/kkbundle/manifest/kubekey"
@@ -133,7 +133,7 @@ func (p *Project) addPackages() error {
 	return p.Manifest.AddPackages(func(distribution string) ([]string, error) {
 		var names []string
 		for i, c := range p.clusters {
-			more, err := installer.PackagesOf(c, nil, distribution)
+			more, err := plan.PackagesOf(c, nil, distribution)
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", p.Manifest.ClusterFiles()[i], err)
 			}
@@ -206,7 +206,7 @@ func (p *Project) addCluster(name, as, below string) error {
 // CheckVersions returns the catalog's items for a cluster with defaults that was read from this file. The error is an *InputError if
 // the catalog does not know a version, or if versions are incompatible.
 func CheckVersions(file string, c *manifest.Cluster, o catalog.Options) (catalog.Additions, error) {
-	more, err := catalog.Resolve(c, installer.Needed(c), o)
+	more, err := catalog.Resolve(c, plan.Needed(c), o)
 	if err == nil {
 		return more, nil
 	}

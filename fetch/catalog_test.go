@@ -20,7 +20,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/bundle/bundletest"
 	"github.com/kkbundle/kkbundle/fetch"
-	"github.com/kkbundle/kkbundle/installer"
+	"github.com/kkbundle/kkbundle/installer/plan"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
@@ -136,7 +136,7 @@ func TestCatalogIsFetched(t *testing.T) {
 		if err != nil {
 			t.Fatal(i, err)
 		}
-		a, err := catalog.Resolve(c, installer.Needed(c), catalog.Options{Platforms: platforms})
+		a, err := catalog.Resolve(c, plan.Needed(c), catalog.Options{Platforms: platforms})
 		if err != nil {
 			t.Fatal(i, err)
 		}

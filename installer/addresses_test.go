@@ -16,6 +16,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/kubeadm"
 	"github.com/kkbundle/kkbundle/installer/machine"
 	"github.com/kkbundle/kkbundle/installer/node"
+	"github.com/kkbundle/kkbundle/installer/sitetest"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/installer/tasktest"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -68,10 +69,10 @@ func TestAddressesOfFamilies(t *testing.T) {
 // A node of both families has a line in hosts files, an address for the kubelet and a route to services for each.
 func TestHostPreparationOfBothFamilies(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, "cp1")
-	s.options.Cluster = tasktest.Cluster(t, bothFamilies)
-	h := s.hosts["cp1"]
-	h.answer("ip", func(_ context.Context, cmd host.Cmd) error {
+	s := sitetest.NewSite(t, "cp1")
+	s.Options.Cluster = tasktest.Cluster(t, bothFamilies)
+	h := s.Hosts["cp1"]
+	h.Answer("ip", func(_ context.Context, cmd host.Cmd) error {
 		if cmd.Args[1] == task.Family4 { // only IPv4 has a default route
 			_, err := cmd.Stdout.Write([]byte("default via 10.0.0.1 dev eth0\n"))
 			return err
@@ -79,7 +80,7 @@ func TestHostPreparationOfBothFamilies(t *testing.T) {
 		return nil
 	})
 	var set []string
-	h.answer("sysctl", func(_ context.Context, cmd host.Cmd) error {
+	h.Answer("sysctl", func(_ context.Context, cmd host.Cmd) error {
 		if cmd.Args[1] == "--write" {
 			set = append(set, cmd.Args[2])
 		}
@@ -88,19 +89,19 @@ func TestHostPreparationOfBothFamilies(t *testing.T) {
 		}
 		return nil
 	})
-	r := s.run(t, nil)
+	r := s.Run(t, nil)
 	r.Hosts[0].IP6 = netip.MustParseAddr("fd00::3")
-	if err := r.Phases(t.Context(), []task.Phase{{Name: "init", Tasks: []task.Task{machine.HostsTask(), machine.RouteTask(s.options.Cluster)}}}); err != nil {
+	if err := r.Phases(t.Context(), []task.Phase{{Name: "init", Tasks: []task.Task{machine.HostsTask(), machine.RouteTask(s.Options.Cluster)}}}); err != nil {
 		t.Fatal(err)
 	}
-	if got := h.content("/etc/hosts"); !strings.Contains(got, "10.0.0.3 cp1\nfd00::3 cp1\n") {
+	if got := h.Content("/etc/hosts"); !strings.Contains(got, "10.0.0.3 cp1\nfd00::3 cp1\n") {
 		t.Errorf("hosts file\n%s", got)
 	}
-	unit := h.content("/etc/systemd/system/" + machine.RouteUnit)
+	unit := h.Content("/etc/systemd/system/" + machine.RouteUnit)
 	if !strings.Contains(unit, "ExecStart=/sbin/ip -6 route replace fd00:233::/112 dev lo src fd00::3\n") || strings.Contains(unit, "ip -4") {
 		t.Errorf("unit\n%s", unit)
 	}
-	if err := r.Phases(t.Context(), []task.Phase{{Name: "init", Tasks: []task.Task{machine.KernelTask(s.options.Cluster)}}}); err == nil {
+	if err := r.Phases(t.Context(), []task.Phase{{Name: "init", Tasks: []task.Task{machine.KernelTask(s.Options.Cluster)}}}); err == nil {
 		t.Error("a required parameter that cannot be set is passed over")
 	}
 	for _, want := range []string{"net.ipv6.conf.all.forwarding=1", "net.bridge.bridge-nf-call-ip6tables=1"} {

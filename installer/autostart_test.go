@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/kkbundle/kkbundle/installer/health"
+	"github.com/kkbundle/kkbundle/installer/sitetest"
 )
 
 // unitStates is systemctl on a host: it prints the states of the units that it is asked for.
@@ -47,10 +48,10 @@ func TestStatusFindsWhatDoesNotStartAtBoot(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := newSite(t, "cp1", "node1")
-			s.join(t, "node1")
-			s.hosts["node1"].stub(t, "systemctl", unitStates(one.states))
-			survey, err := health.NewSurvey(t.Context(), s.run(t, nil).Site, nil)
+			s := sitetest.NewSite(t, "cp1", "node1")
+			s.Join(t, "node1")
+			s.Hosts["node1"].Stub(t, "systemctl", unitStates(one.states))
+			survey, err := health.NewSurvey(t.Context(), s.Run(t, nil).Site, nil)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kkbundle/kkbundle/installer/plan"
 	"github.com/kkbundle/kkbundle/installer/tasktest"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
@@ -52,7 +53,7 @@ func catalogTables(t *testing.T) string {
 		texts = append(texts, option.yaml)
 	}
 	for _, text := range texts {
-		for _, d := range Needed(tasktest.Cluster(t, text)) {
+		for _, d := range plan.Needed(tasktest.Cluster(t, text)) {
 			for _, role := range d.Roles {
 				users[d.Name] = append(users[d.Name], string(role))
 			}

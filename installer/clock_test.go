@@ -12,6 +12,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/machine"
+	"github.com/kkbundle/kkbundle/installer/sitetest"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/installer/tasktest"
 )
@@ -43,56 +44,56 @@ allow 10.0.0.4
 // back. No clock is set: systemctl is played, as all hosts of a test share the machine's.
 func TestClock(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, "cp1", "node1", "node2")
-	s.options.Cluster = tasktest.Cluster(t, "time: {servers: [cp1, ntp.corp.example]}\n")
-	for name, h := range s.hosts {
-		h.answer("systemctl", func(context.Context, host.Cmd) error { return nil })
+	s := sitetest.NewSite(t, "cp1", "node1", "node2")
+	s.Options.Cluster = tasktest.Cluster(t, "time: {servers: [cp1, ntp.corp.example]}\n")
+	for name, h := range s.Hosts {
+		h.Answer("systemctl", func(context.Context, host.Cmd) error { return nil })
 		if name == "node2" {
-			h.put(t, "/usr/lib/systemd/systemd-timesyncd", "")
+			h.Put(t, "/usr/lib/systemd/systemd-timesyncd", "")
 		} else {
-			h.put(t, "/etc/chrony/chrony.conf", debianChrony)
+			h.Put(t, "/etc/chrony/chrony.conf", debianChrony)
 		}
 	}
 	before := map[string]string{}
-	for name, h := range s.hosts {
-		before[name] = h.content("/etc/chrony/chrony.conf")
+	for name, h := range s.Hosts {
+		before[name] = h.Content("/etc/chrony/chrony.conf")
 	}
 	phases := []task.Phase{{Name: "init", Tasks: []task.Task{machine.ClockTask()}}}
 	for _, want := range []string{"changed", "done"} {
-		if err := s.run(t, nil).Phases(t.Context(), phases); err != nil {
+		if err := s.Run(t, nil).Phases(t.Context(), phases); err != nil {
 			t.Fatal(err)
 		}
-		if got := s.states(); !slices.Equal(got, []string{"clock@cp1 " + want, "clock@node1 " + want, "clock@node2 " + want}) {
+		if got := s.States(); !slices.Equal(got, []string{"clock@cp1 " + want, "clock@node1 " + want, "clock@node2 " + want}) {
 			t.Errorf("got %q, want %s", got, want)
 		}
 	}
-	r := s.run(t, nil)
+	r := s.Run(t, nil)
 	ip := func(name string) string { return r.HostNamed(name).IP.String() }
 	for name, want := range map[string]string{
 		"cp1":   "\nserver ntp.corp.example iburst\nlocal stratum 10 orphan\nallow " + ip("node1") + "\nallow " + ip("node2") + "\n",
 		"node1": "\nserver " + ip("cp1") + " iburst\nserver ntp.corp.example iburst\n" + task.BlockEnd,
 	} {
-		if got := s.hosts[name].content("/etc/chrony/chrony.conf"); !strings.Contains(got, want) {
+		if got := s.Hosts[name].Content("/etc/chrony/chrony.conf"); !strings.Contains(got, want) {
 			t.Errorf("%s has %q, want %q", name, got, want)
 		}
 	}
-	if got := s.hosts["node2"].content(machine.TimesyncdPath); !strings.Contains(got, "\nNTP="+ip("cp1")+" ntp.corp.example\n") {
+	if got := s.Hosts["node2"].Content(machine.TimesyncdPath); !strings.Contains(got, "\nNTP="+ip("cp1")+" ntp.corp.example\n") {
 		t.Errorf("node2 has %q", got)
 	}
 	for _, target := range r.Hosts {
 		if err := machine.RestoreClock(t.Context(), target); err != nil {
 			t.Fatal(err)
 		}
-		h := s.hosts[target.Name]
-		if got := h.content("/etc/chrony/chrony.conf"); got != before[target.Name] || h.content(machine.TimesyncdPath) != "" {
+		h := s.Hosts[target.Name]
+		if got := h.Content("/etc/chrony/chrony.conf"); got != before[target.Name] || h.Content(machine.TimesyncdPath) != "" {
 			t.Errorf("%s: after a reset %q", target.Name, got)
 		}
 	}
-	s.hosts["cp1"].put(t, "/usr/lib/systemd/systemd-timesyncd", "")
+	s.Hosts["cp1"].Put(t, "/usr/lib/systemd/systemd-timesyncd", "")
 	if err := r.Hosts[0].Run(t.Context(), "rm", "/etc/chrony/chrony.conf"); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.run(t, nil).Phases(t.Context(), phases); err == nil || !strings.Contains(err.Error(), "cp1: init clock: systemd-timesyncd cannot serve the time to other hosts") {
+	if err := s.Run(t, nil).Phases(t.Context(), phases); err == nil || !strings.Contains(err.Error(), "cp1: init clock: systemd-timesyncd cannot serve the time to other hosts") {
 		t.Errorf("a server without chrony: %v", err)
 	}
 	if _, err := machine.TimeConfig(t.Context(), r.Hosts[1], machine.TimeSources{}); errors.Is(err, machine.ErrNoTimeService) {

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/kkbundle/kkbundle/installer/machine"
+	"github.com/kkbundle/kkbundle/installer/reset"
+	"github.com/kkbundle/kkbundle/installer/sitetest"
 	"github.com/kkbundle/kkbundle/installer/task"
 )
 
@@ -34,46 +36,46 @@ func TestHostsSurviveCloudInit(t *testing.T) {
 	} {
 		t.Run(one.name, func(t *testing.T) {
 			t.Parallel()
-			s := newSite(t, "cp1", "node1")
-			h := s.hosts["node1"]
-			h.put(t, hostsTemplate, ofDebian)
-			h.put(t, one.file, one.text)
+			s := sitetest.NewSite(t, "cp1", "node1")
+			h := s.Hosts["node1"]
+			h.Put(t, hostsTemplate, ofDebian)
+			h.Put(t, one.file, one.text)
 			phases := []task.Phase{{Name: "init", Tasks: []task.Task{machine.HostsTask()}}}
-			if err := s.run(t, nil).Phases(t.Context(), phases); err != nil {
+			if err := s.Run(t, nil).Phases(t.Context(), phases); err != nil {
 				t.Fatal(err)
 			}
-			written := h.content(hostsTemplate)
+			written := h.Content(hostsTemplate)
 			if has := strings.Contains(written, "\n10.0.0.3 cp1\n10.0.0.4 node1\n"); has != one.writes || !strings.HasPrefix(written, ofDebian) {
 				t.Errorf("the template:\n%s", written)
 			}
-			s.states()
-			s.events = nil
-			if err := s.run(t, nil).Phases(t.Context(), phases); err != nil || strings.Contains(strings.Join(s.states(), " "), "changed") {
-				t.Errorf("a second run: %v, %v", err, s.states())
+			s.States()
+			s.Events = nil
+			if err := s.Run(t, nil).Phases(t.Context(), phases); err != nil || strings.Contains(strings.Join(s.States(), " "), "changed") {
+				t.Errorf("a second run: %v, %v", err, s.States())
 			}
 			// A boot of cloud-init: the template replaces the file.
 			if one.writes {
-				h.put(t, "/etc/hosts", written)
-				s.events = nil
-				if err := s.run(t, nil).Phases(t.Context(), phases); err != nil || strings.Contains(strings.Join(s.states(), " "), "changed") {
-					t.Errorf("after a boot: %v, %v\n%s", err, s.states(), h.content("/etc/hosts"))
+				h.Put(t, "/etc/hosts", written)
+				s.Events = nil
+				if err := s.Run(t, nil).Phases(t.Context(), phases); err != nil || strings.Contains(strings.Join(s.States(), " "), "changed") {
+					t.Errorf("after a boot: %v, %v\n%s", err, s.States(), h.Content("/etc/hosts"))
 				}
 			}
-			s.dialing("")
-			if err := Reset(t.Context(), s.options); err != nil {
+			s.Dialing("")
+			if err := reset.Reset(t.Context(), s.Options); err != nil {
 				t.Fatal(err)
 			}
-			if got := h.content(hostsTemplate); got != ofDebian {
+			if got := h.Content(hostsTemplate); got != ofDebian {
 				t.Errorf("after reset:\n%s", got)
 			}
 		})
 	}
 	// A host without cloud-init gets no file of it.
-	s := newSite(t, "cp1")
-	if err := s.run(t, nil).Phases(t.Context(), []task.Phase{{Name: "init", Tasks: []task.Task{machine.HostsTask()}}}); err != nil {
+	s := sitetest.NewSite(t, "cp1")
+	if err := s.Run(t, nil).Phases(t.Context(), []task.Phase{{Name: "init", Tasks: []task.Task{machine.HostsTask()}}}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := os.Stat(s.hosts["cp1"].root + "/etc/cloud"); err == nil {
+	if _, err := os.Stat(s.Hosts["cp1"].Root + "/etc/cloud"); err == nil {
 		t.Error("there is an /etc/cloud")
 	}
 }

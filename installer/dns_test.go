@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/kkbundle/kkbundle/installer/addon"
+	"github.com/kkbundle/kkbundle/installer/sitetest"
 )
 
 // CoreDNS can ask the name servers that a host asks, unless that is the host itself.
@@ -20,10 +21,10 @@ func TestNameserversOfHosts(t *testing.T) {
 		"nameserver\n; nameserver 10.0.0.53\n":            {false, false},
 		"nameserver fe80::1%eth0\nnameserver 10.0.0.53\n": {true, true},
 	} {
-		s := newSite(t, "cp1")
-		s.hosts["cp1"].stub(t, "systemctl", "exit 3") // systemd-resolved does not run
-		s.hosts["cp1"].put(t, "/etc/resolv.conf", text)
-		r := s.run(t, nil)
+		s := sitetest.NewSite(t, "cp1")
+		s.Hosts["cp1"].Stub(t, "systemctl", "exit 3") // systemd-resolved does not run
+		s.Hosts["cp1"].Put(t, "/etc/resolv.conf", text)
+		r := s.Run(t, nil)
 		forwards, err := addon.HasNameserver(t.Context(), r.Hosts[0])
 		if err != nil || forwards != want.forwards {
 			t.Errorf("%q: CoreDNS forwards %v, %v", text, forwards, err)
@@ -33,13 +34,13 @@ func TestNameserversOfHosts(t *testing.T) {
 		}
 	}
 	// Where systemd-resolved runs, its own file counts, and not the one with its address.
-	s := newSite(t, "cp1")
-	s.hosts["cp1"].put(t, "/etc/resolv.conf", "nameserver 127.0.0.53\n")
-	if has, err := addon.HasNameserver(t.Context(), s.run(t, nil).Hosts[0]); err != nil || has {
+	s := sitetest.NewSite(t, "cp1")
+	s.Hosts["cp1"].Put(t, "/etc/resolv.conf", "nameserver 127.0.0.53\n")
+	if has, err := addon.HasNameserver(t.Context(), s.Run(t, nil).Hosts[0]); err != nil || has {
 		t.Errorf("without the file: %v, %v", has, err)
 	}
-	s.hosts["cp1"].put(t, "/run/systemd/resolve/resolv.conf", "nameserver 10.0.0.53\n")
-	if has, err := addon.HasNameserver(t.Context(), s.run(t, nil).Hosts[0]); err != nil || !has {
+	s.Hosts["cp1"].Put(t, "/run/systemd/resolve/resolv.conf", "nameserver 10.0.0.53\n")
+	if has, err := addon.HasNameserver(t.Context(), s.Run(t, nil).Hosts[0]); err != nil || !has {
 		t.Errorf("with systemd-resolved: %v, %v", has, err)
 	}
 }

@@ -14,6 +14,8 @@ import (
 	"github.com/kkbundle/kkbundle/installer/addon"
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/nodes"
+	"github.com/kkbundle/kkbundle/installer/sitetest"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 )
@@ -38,16 +40,16 @@ type dnsCluster struct {
 	restarts int
 }
 
-func newDNSCluster(t *testing.T, s *site, taints map[string][]corev1.Taint) *dnsCluster {
+func newDNSCluster(t *testing.T, s *sitetest.Site, taints map[string][]corev1.Taint) *dnsCluster {
 	t.Helper()
 	d := &dnsCluster{corefile: ourCorefile}
-	for _, h := range s.options.Inventory.Hosts() {
+	for _, h := range s.Options.Inventory.Hosts() {
 		var n corev1.Node
 		n.Name, n.Spec.Taints = h.Name, taints[h.Name]
 		d.nodes = append(d.nodes, n)
-		s.hosts[h.Name].stub(t, "systemctl", "exit 3") // systemd-resolved does not run
+		s.Hosts[h.Name].Stub(t, "systemctl", "exit 3") // systemd-resolved does not run
 	}
-	s.hosts["cp1"].answer("kubectl", d.kubectl)
+	s.Hosts["cp1"].Answer("kubectl", d.kubectl)
 	return d
 }
 
@@ -72,9 +74,9 @@ func (d *dnsCluster) kubectl(_ context.Context, cmd host.Cmd) error {
 }
 
 // settle runs cluster-dns as a run does, and reports whether it changed something.
-func (s *site) settleDNS(t *testing.T) bool {
+func settleDNS(s *sitetest.Site, t *testing.T) bool {
 	t.Helper()
-	cp1 := s.run(t, nil).Hosts[0]
+	cp1 := s.Run(t, nil).Hosts[0]
 	step := addon.DNSTask()
 	done, err := step.Done(t.Context(), cp1)
 	if err != nil {
@@ -105,21 +107,21 @@ func forwards(corefile string) bool {
 // that its pods are replaced: a pod keeps the resolv.conf that it was started with.
 func TestForwardingComesBack(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, "cp1", "node1")
+	s := sitetest.NewSite(t, "cp1", "node1")
 	d := newDNSCluster(t, s, nil)
-	s.join(t, "cp1", "node1")
-	s.hosts["node1"].put(t, "/etc/resolv.conf", "search site.example\n")
-	if !s.settleDNS(t) || forwards(d.corefile) {
+	s.Join(t, "cp1", "node1")
+	s.Hosts["node1"].Put(t, "/etc/resolv.conf", "search site.example\n")
+	if !settleDNS(s, t) || forwards(d.corefile) {
 		t.Fatalf("it still forwards:\n%s", d.corefile)
 	}
 	if d.restarts != 0 {
 		t.Error("CoreDNS was restarted for nothing: it reloads its configuration")
 	}
-	s.hosts["node1"].put(t, "/etc/resolv.conf", "nameserver 10.0.0.53\n")
-	if !s.settleDNS(t) || d.corefile != ourCorefile || d.restarts != 1 {
+	s.Hosts["node1"].Put(t, "/etc/resolv.conf", "nameserver 10.0.0.53\n")
+	if !settleDNS(s, t) || d.corefile != ourCorefile || d.restarts != 1 {
 		t.Errorf("%d restarts, the Corefile is now:\n%s", d.restarts, d.corefile)
 	}
-	if s.settleDNS(t) {
+	if settleDNS(s, t) {
 		t.Error("a third run changes something")
 	}
 }
@@ -129,12 +131,12 @@ func TestForwardingOfTheOperatorStays(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{".:53 {\n    errors\n}\n", ".:53 {\n    forward . 10.0.0.53\n}\n"} {
 		for _, resolv := range []string{"nameserver 10.0.0.53\n", "\n"} {
-			s := newSite(t, "cp1", "node1")
+			s := sitetest.NewSite(t, "cp1", "node1")
 			d := newDNSCluster(t, s, nil)
 			d.corefile = text
-			s.join(t, "cp1", "node1")
-			s.hosts["node1"].put(t, "/etc/resolv.conf", resolv)
-			if s.settleDNS(t) || d.corefile != text {
+			s.Join(t, "cp1", "node1")
+			s.Hosts["node1"].Put(t, "/etc/resolv.conf", resolv)
+			if settleDNS(s, t) || d.corefile != text {
 				t.Errorf("%q was changed to %q", text, d.corefile)
 			}
 		}
@@ -159,11 +161,11 @@ func TestForwardingNeedsOnlyNodesOfCoreDNS(t *testing.T) {
 		"a node that is drained":   {taint("node.kubernetes.io/unschedulable", corev1.TaintEffectNoSchedule), false},
 		"a node that is not ready": {taint("node.kubernetes.io/not-ready", corev1.TaintEffectNoExecute), false},
 	} {
-		s := newSite(t, "cp1", "node1")
+		s := sitetest.NewSite(t, "cp1", "node1")
 		d := newDNSCluster(t, s, one.taints)
-		s.join(t, "cp1", "node1")
-		s.hosts["node1"].put(t, "/etc/resolv.conf", "\n")
-		if s.settleDNS(t); forwards(d.corefile) != one.keeps {
+		s.Join(t, "cp1", "node1")
+		s.Hosts["node1"].Put(t, "/etc/resolv.conf", "\n")
+		if settleDNS(s, t); forwards(d.corefile) != one.keeps {
 			t.Errorf("%s without a nameserver: CoreDNS forwards %v", name, !one.keeps)
 		}
 	}
@@ -172,16 +174,16 @@ func TestForwardingNeedsOnlyNodesOfCoreDNS(t *testing.T) {
 // TestForwardingIsJudgedOnAllNodes holds that nothing is put back while a node is not asked.
 func TestForwardingIsJudgedOnAllNodes(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, "cp1", "node1")
+	s := sitetest.NewSite(t, "cp1", "node1")
 	d := newDNSCluster(t, s, nil)
-	s.join(t, "cp1", "node1")
-	s.hosts["node1"].put(t, "/etc/resolv.conf", "\n")
-	s.settleDNS(t)
+	s.Join(t, "cp1", "node1")
+	s.Hosts["node1"].Put(t, "/etc/resolv.conf", "\n")
+	settleDNS(s, t)
 	var other corev1.Node
 	other.Name = "node2" // it is not connected
 	d.nodes = append(d.nodes, other)
-	s.hosts["node1"].put(t, "/etc/resolv.conf", "nameserver 10.0.0.53\n")
-	if s.settleDNS(t) || forwards(d.corefile) {
+	s.Hosts["node1"].Put(t, "/etc/resolv.conf", "nameserver 10.0.0.53\n")
+	if settleDNS(s, t) || forwards(d.corefile) {
 		t.Errorf("it forwards:\n%s", d.corefile)
 	}
 }
@@ -190,20 +192,20 @@ func TestForwardingIsJudgedOnAllNodes(t *testing.T) {
 // run on it.
 func TestNodesAddKeepsForwarding(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, "cp1", "node1")
+	s := sitetest.NewSite(t, "cp1", "node1")
 	d := newDNSCluster(t, s, nil)
 	d.nodes = d.nodes[:1]
-	s.hosts["node1"].put(t, "/etc/resolv.conf", "nameserver 127.0.0.1\n")
-	r := s.run(t, nil)
+	s.Hosts["node1"].Put(t, "/etc/resolv.conf", "nameserver 127.0.0.1\n")
+	r := s.Run(t, nil)
 	err := addon.CheckNameservers(t.Context(), r.Hosts[0], r.Hosts[1:])
 	if err == nil || !strings.Contains(err.Error(), "node1") || !strings.Contains(hintOf(err), "/etc/resolv.conf") {
 		t.Errorf("got %v, %s", err, hintOf(err))
 	}
-	s.hosts["node1"].put(t, "/etc/resolv.conf", "nameserver 10.0.0.53\n")
+	s.Hosts["node1"].Put(t, "/etc/resolv.conf", "nameserver 10.0.0.53\n")
 	if err := addon.CheckNameservers(t.Context(), r.Hosts[0], r.Hosts[1:]); err != nil {
 		t.Error(err)
 	}
-	s.hosts["node1"].put(t, "/etc/resolv.conf", "\n")
+	s.Hosts["node1"].Put(t, "/etc/resolv.conf", "\n")
 	r.Hosts[1].Taints = []manifest.Taint{{Key: "dedicated", Effect: "NoSchedule"}}
 	if err := addon.CheckNameservers(t.Context(), r.Hosts[0], r.Hosts[1:]); err != nil {
 		t.Errorf("with a taint: %v", err)
@@ -218,18 +220,18 @@ func TestNodesAddKeepsForwarding(t *testing.T) {
 // TestAddNodesRefusesAHostWithoutANameserver goes through the command: nothing is asked and nothing is changed.
 func TestAddNodesRefusesAHostWithoutANameserver(t *testing.T) {
 	t.Parallel()
-	s, _ := newLivingSite(t, "cp1", "cp2", "node1")
-	s.hosts["reg"].put(t, task.StampDir+"/registry", "")
-	living, d := s.hosts["cp1"].commands["kubectl"], &dnsCluster{corefile: ourCorefile}
-	s.hosts["cp1"].answer("kubectl", func(ctx context.Context, cmd host.Cmd) error {
+	s, _ := sitetest.NewLivingSite(t, "cp1", "cp2", "node1")
+	s.Hosts["reg"].Put(t, task.StampDir+"/registry", "")
+	living, d := s.Hosts["cp1"].Commands["kubectl"], &dnsCluster{corefile: ourCorefile}
+	s.Hosts["cp1"].Answer("kubectl", func(ctx context.Context, cmd host.Cmd) error {
 		if strings.Contains(strings.Join(cmd.Args, " "), " get configmap coredns ") {
 			return d.kubectl(ctx, cmd)
 		}
 		return living(ctx, cmd)
 	})
-	s.hosts["node2"].stub(t, "systemctl", "exit 3")
-	s.hosts["node2"].put(t, "/etc/resolv.conf", "\n")
-	_, err := AddNodes(t.Context(), s.options, []string{"node2"}, func([]string) error {
+	s.Hosts["node2"].Stub(t, "systemctl", "exit 3")
+	s.Hosts["node2"].Put(t, "/etc/resolv.conf", "\n")
+	_, err := nodes.Add(t.Context(), s.Options, []string{"node2"}, func([]string) error {
 		t.Error("the operator was asked to agree")
 		return nil
 	})

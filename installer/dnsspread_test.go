@@ -17,6 +17,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/installer/member"
+	"github.com/kkbundle/kkbundle/installer/sitetest"
 	"github.com/kkbundle/kkbundle/installer/task"
 )
 
@@ -105,11 +106,11 @@ func TestDNSSpread(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := newSite(t, "cp1", "node1")
-			s.hosts["cp1"].put(t, member.Path, "site v1.34.3\n")
+			s := sitetest.NewSite(t, "cp1", "node1")
+			s.Hosts["cp1"].Put(t, member.Path, "site v1.34.3\n")
 			play := &dnsPlay{pods: c.pods, wanted: c.wanted, nodes: c.nodes, next: c.next}
-			s.hosts["cp1"].answer("kubectl", play.kubectl)
-			if err := s.run(t, nil).Phases(t.Context(), []task.Phase{{Name: "install", Tasks: []task.Task{addon.DNSSpreadTask()}}}); err != nil {
+			s.Hosts["cp1"].Answer("kubectl", play.kubectl)
+			if err := s.Run(t, nil).Phases(t.Context(), []task.Phase{{Name: "install", Tasks: []task.Task{addon.DNSSpreadTask()}}}); err != nil {
 				t.Fatal(err)
 			}
 			if diff := cmp.Diff(play.deleted, c.deleted); diff != "" {
@@ -119,14 +120,14 @@ func TestDNSSpread(t *testing.T) {
 			if c.deleted != nil || c.changed {
 				want = "dns-spread@cp1 changed"
 			}
-			if got := s.states(); len(got) != 1 || got[0] != want {
+			if got := s.States(); len(got) != 1 || got[0] != want {
 				t.Errorf("got %q, want %s", got, want)
 			}
 			play.deleted = nil
-			if err := s.run(t, nil).Phases(t.Context(), []task.Phase{{Name: "install", Tasks: []task.Task{addon.DNSSpreadTask()}}}); err != nil {
+			if err := s.Run(t, nil).Phases(t.Context(), []task.Phase{{Name: "install", Tasks: []task.Task{addon.DNSSpreadTask()}}}); err != nil {
 				t.Fatal(err)
 			}
-			if got := s.states(); len(got) != 1 || got[0] != "dns-spread@cp1 done" || play.deleted != nil {
+			if got := s.States(); len(got) != 1 || got[0] != "dns-spread@cp1 done" || play.deleted != nil {
 				t.Errorf("a rerun: got %q, and it deleted %q", got, play.deleted)
 			}
 		})
@@ -136,10 +137,10 @@ func TestDNSSpread(t *testing.T) {
 // TestDNSSpreadTriesAgain where there is another node than when there was no room.
 func TestDNSSpreadTriesAgain(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, "cp1", "node1")
-	s.hosts["cp1"].put(t, member.Path, "site v1.34.3\n")
+	s := sitetest.NewSite(t, "cp1", "node1")
+	s.Hosts["cp1"].Put(t, member.Path, "site v1.34.3\n")
 	play := &dnsPlay{pods: [][2]string{{"a", "cp1"}, {"b", "cp1"}}, next: "cp1"}
-	s.hosts["cp1"].answer("kubectl", play.kubectl)
+	s.Hosts["cp1"].Answer("kubectl", play.kubectl)
 	for _, c := range []struct {
 		nodes []string
 		want  string
@@ -153,10 +154,10 @@ func TestDNSSpreadTriesAgain(t *testing.T) {
 			n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
 			play.nodes = append(play.nodes, n)
 		}
-		if err := s.run(t, nil).Phases(t.Context(), []task.Phase{{Name: "install", Tasks: []task.Task{addon.DNSSpreadTask()}}}); err != nil {
+		if err := s.Run(t, nil).Phases(t.Context(), []task.Phase{{Name: "install", Tasks: []task.Task{addon.DNSSpreadTask()}}}); err != nil {
 			t.Fatal(err)
 		}
-		if got := s.states(); len(got) != 1 || got[0] != "dns-spread@cp1 "+c.want {
+		if got := s.States(); len(got) != 1 || got[0] != "dns-spread@cp1 "+c.want {
 			t.Errorf("with %q: got %q, want %s", c.nodes, got, c.want)
 		}
 	}

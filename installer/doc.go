@@ -1,7 +1,7 @@
-// Package installer makes a Kubernetes cluster of hosts and a bundle, over SSH and without internet access. It has the
-// verbs of kkbundle (install, precheck, status, nodes, upgrade, certs, etcd, reset, provision) and the plan.
+// Package installer makes a Kubernetes cluster of hosts and a bundle, over SSH and without internet access. It installs
+// and provisions; every other verb of kkbundle is a package below it.
 //
-// Plan lists an installation's phases of tasks. A task can look (is the state reached?) and do. Everything else follows
+// plan.Plan lists an installation's phases of tasks. A task can look (is the state reached?) and do. Everything else follows
 // from that list: a dry run only looks, a second run continues the first, a run on a finished cluster changes nothing,
 // and the tasks' needs are the content of a bundle. Every change on a host is a plain command, which an operator can
 // read in install.log and repeat by hand, or a call of kkbundle-node, the helper on every host.
@@ -27,4 +27,7 @@
 //   - health: the state of a cluster
 //   - bootstrap: steps of cloud-init and Ignition documents
 //   - engine: runs phases on hosts
+//   - plan: the phases, and the needs that follow from them
+//   - begin: the run of every verb, the precheck, refusals
+//   - reset, nodes, etcdops, rotate, look, upgrade: the verbs
 package installer

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/kkbundle/kkbundle/installer/cri"
+	"github.com/kkbundle/kkbundle/installer/sitetest"
 )
 
 // TestForwardIsRestored has Docker change what a host does with packets for others, and reset put that back. sysctl and iptables are
@@ -24,8 +25,8 @@ case "$*" in
   "--write net.ipv4.ip_forward="*) echo "${2#*=}" >"$value";;
   "--ignore net.ipv4.ip_forward") echo "net.ipv4.ip_forward = $(cat "$value")";;
 esac`
-	set := func(h *rooted, program, value string) {
-		if err := os.WriteFile(filepath.Join(h.stubs, program+".value"), []byte(value+"\n"), 0o644); err != nil {
+	set := func(h *sitetest.Rooted, program, value string) {
+		if err := os.WriteFile(filepath.Join(h.Stubs, program+".value"), []byte(value+"\n"), 0o644); err != nil {
 			t.Error(err)
 		}
 	}
@@ -36,13 +37,13 @@ esac`
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := newSite(t, "reg1")
-			h := s.hosts["reg1"]
+			s := sitetest.NewSite(t, "reg1")
+			h := s.Hosts["reg1"]
 			for program, value := range map[string]string{"sysctl": c.forwards, "iptables": c.four, "ip6tables": c.six} {
-				h.stub(t, program, kept)
+				h.Stub(t, program, kept)
 				set(h, program, value)
 			}
-			r := s.run(t, nil)
+			r := s.Run(t, nil)
 			target := r.Hosts[0]
 			for range 2 { // the second time, Docker has been there
 				if err := cri.RememberForward(t.Context(), target); err != nil {
@@ -51,14 +52,14 @@ esac`
 				set(h, "sysctl", "1")
 				set(h, "iptables", "DROP")
 			}
-			h.said("")
+			h.Said("")
 			for range 2 {
 				if err := cri.RestoreForward(t.Context(), target); err != nil {
 					t.Fatal(err)
 				}
 			}
 			var changes []string
-			for _, line := range h.said("") {
+			for _, line := range h.Said("") {
 				if strings.Contains(line, "--write") || strings.Contains(line, "--policy") {
 					changes = append(changes, line)
 				}
@@ -77,11 +78,11 @@ esac`
 // Where Docker never ran, nothing is known and nothing is changed.
 func TestForwardOfOthersStays(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, "reg1")
-	if err := cri.RestoreForward(t.Context(), s.run(t, nil).Hosts[0]); err != nil {
+	s := sitetest.NewSite(t, "reg1")
+	if err := cri.RestoreForward(t.Context(), s.Run(t, nil).Hosts[0]); err != nil {
 		t.Fatal(err)
 	}
-	for _, line := range s.hosts["reg1"].said("") {
+	for _, line := range s.Hosts["reg1"].Said("") {
 		if strings.Contains(line, "tables") || strings.Contains(line, "sysctl") {
 			t.Errorf("it ran %s", line)
 		}

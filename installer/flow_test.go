@@ -16,6 +16,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/kubeadm"
 	"github.com/kkbundle/kkbundle/installer/machine"
+	"github.com/kkbundle/kkbundle/installer/sitetest"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 )
@@ -70,13 +71,13 @@ func TestFailureStopsItsDependents(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := newSite(t, "cp1", "node1", "node2")
-			err := s.run(t, nil).Phases(t.Context(), []task.Phase{{Name: "one", Tasks: c.tasks}})
+			s := sitetest.NewSite(t, "cp1", "node1", "node2")
+			err := s.Run(t, nil).Phases(t.Context(), []task.Phase{{Name: "one", Tasks: c.tasks}})
 			var failed *engine.TaskError
 			if !errors.As(err, &failed) {
 				t.Errorf("got %v", err)
 			}
-			if diff := cmp.Diff(s.states(), sorted(c.want)); diff != "" {
+			if diff := cmp.Diff(s.States(), sitetest.Sorted(c.want)); diff != "" {
 				t.Errorf("(-got +want):\n%s", diff)
 			}
 		})
@@ -86,7 +87,7 @@ func TestFailureStopsItsDependents(t *testing.T) {
 // TestApart has a host that is slow, which the others do not wait for until a task comes that is for all of them.
 func TestApart(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, "cp1", "node1", "node2")
+	s := sitetest.NewSite(t, "cp1", "node1", "node2")
 	var others sync.WaitGroup
 	others.Add(2)
 	step := func(name string, do func(t *task.Host) error) task.Task {
@@ -100,12 +101,12 @@ func TestApart(t *testing.T) {
 		return nil
 	})
 	quick := step("b", func(*task.Host) error { others.Done(); return nil })
-	err := s.run(t, nil).Phases(t.Context(), []task.Phase{{Name: "one", Tasks: []task.Task{slow, quick, failing("c", task.Each)}}})
+	err := s.Run(t, nil).Phases(t.Context(), []task.Phase{{Name: "one", Tasks: []task.Task{slow, quick, failing("c", task.Each)}}})
 	if err == nil || !strings.Contains(err.Error(), "broken") {
 		t.Errorf("got %v", err)
 	}
 	want := []string{"a@cp1 done", "a@node1 failed", "a@node2 done", "b@cp1 done", "b@node2 done", "c@cp1 done", "c@node2 done"}
-	if diff := cmp.Diff(s.states(), want); diff != "" {
+	if diff := cmp.Diff(s.States(), want); diff != "" {
 		t.Errorf("(-got +want):\n%s", diff)
 	}
 }
@@ -113,8 +114,8 @@ func TestApart(t *testing.T) {
 // TestExternalEtcdFailed has nothing begin that needs an etcd that is not there.
 func TestExternalEtcdFailed(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, "cp1", "node1")
-	r := s.run(t, nil)
+	s := sitetest.NewSite(t, "cp1", "node1")
+	r := s.Run(t, nil)
 	r.Cluster.Etcd.Type = "external"
 	r.Hosts[1].Roles = append(slices.Clone(r.Hosts[1].Roles), manifest.RoleEtcd)
 	err := r.Phases(t.Context(), []task.Phase{{Name: "one", Tasks: []task.Task{
@@ -124,7 +125,7 @@ func TestExternalEtcdFailed(t *testing.T) {
 	if err == nil || err.Error() != "node1: one etcd: broken" {
 		t.Errorf("got %v", err)
 	}
-	events := s.events
+	events := s.Events
 	if last := events[len(events)-2]; last.State != task.Skipped || !strings.Contains(last.Message, "node1 failed") {
 		t.Errorf("the reason is not told: %+v", last)
 	}
@@ -133,11 +134,11 @@ func TestExternalEtcdFailed(t *testing.T) {
 // TestDryRunSaysWhy looks at what dry runs say of hosts that are not as they shall be.
 func TestDryRunSaysWhy(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, "cp1")
-	s.options.DryRun = true
-	h := s.hosts["cp1"]
+	s := sitetest.NewSite(t, "cp1")
+	s.Options.DryRun = true
+	h := s.Hosts["cp1"]
 	active := true
-	h.answer("systemctl", func(context.Context, host.Cmd) error {
+	h.Answer("systemctl", func(context.Context, host.Cmd) error {
 		if !active {
 			return &host.ExitError{Code: 3}
 		}
@@ -151,14 +152,14 @@ func TestDryRunSaysWhy(t *testing.T) {
 	})
 	why := func(step task.Task) string {
 		t.Helper()
-		if err := s.run(t, nil).Phases(t.Context(), []task.Phase{{Name: "one", Tasks: []task.Task{step}}}); err != nil {
+		if err := s.Run(t, nil).Phases(t.Context(), []task.Phase{{Name: "one", Tasks: []task.Task{step}}}); err != nil {
 			t.Fatal(err)
 		}
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		for _, e := range s.events {
+		s.Mu.Lock()
+		defer s.Mu.Unlock()
+		for _, e := range s.Events {
 			if e.State == task.Would {
-				s.events = nil
+				s.Events = nil
 				return e.Message
 			}
 		}
@@ -172,16 +173,16 @@ func TestDryRunSaysWhy(t *testing.T) {
 		}
 	}
 	is(why(step), "/etc/one.conf is missing; /etc/two.conf is missing; not applied yet")
-	h.put(t, "/etc/one.conf", "1\n")
-	h.put(t, "/etc/two.conf", "3\n")
-	h.put(t, task.StampDir+"/demo", "old\n")
+	h.Put(t, "/etc/one.conf", "1\n")
+	h.Put(t, "/etc/two.conf", "3\n")
+	h.Put(t, task.StampDir+"/demo", "old\n")
 	is(why(step), "/etc/two.conf is different; its configuration has changed")
-	s.options.DryRun = false
-	if err := s.run(t, nil).Phases(t.Context(), []task.Phase{{Name: "one", Tasks: []task.Task{step}}}); err != nil {
+	s.Options.DryRun = false
+	if err := s.Run(t, nil).Phases(t.Context(), []task.Phase{{Name: "one", Tasks: []task.Task{step}}}); err != nil {
 		t.Fatal(err)
 	}
-	s.options.DryRun, s.events, active = true, nil, false
+	s.Options.DryRun, s.Events, active = true, nil, false
 	is(why(step), "demo.service does not run")
 	is(why(machine.HostsTask()), `/etc/hosts lacks "10.0.0.3 cp1"`)
-	is(why(kubeadm.InitTask(s.options.Cluster)), "cp1 is no node yet")
+	is(why(kubeadm.InitTask(s.Options.Cluster)), "cp1 is no node yet")
 }

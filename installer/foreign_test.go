@@ -7,8 +7,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kkbundle/kkbundle/installer/begin"
 	"github.com/kkbundle/kkbundle/installer/cri"
 	"github.com/kkbundle/kkbundle/installer/member"
+	"github.com/kkbundle/kkbundle/installer/reset"
+	"github.com/kkbundle/kkbundle/installer/sitetest"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/internal/hostfile"
 )
@@ -31,13 +34,13 @@ func TestForeignClusters(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := newSite(t, "cp1", "node1")
-			s.options.Force = true // which does not help
+			s := sitetest.NewSite(t, "cp1", "node1")
+			s.Options.Force = true // which does not help
 			for _, file := range c.files {
-				s.hosts["node1"].put(t, file, "")
+				s.Hosts["node1"].Put(t, file, "")
 			}
-			err := checkForeign(t.Context(), s.run(t, nil))
-			var foreign *ForeignError
+			err := begin.CheckForeign(t.Context(), s.Run(t, nil))
+			var foreign *begin.ForeignError
 			if got := errors.As(err, &foreign); got != (c.want != "") {
 				t.Fatalf("got %v", err)
 			}
@@ -51,19 +54,19 @@ func TestForeignClusters(t *testing.T) {
 // TestResetForeign takes away somebody else's cluster where it was told to, and nowhere else.
 func TestResetForeign(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, "cp1", "node1", "node2")
-	s.dialing("")
+	s := sitetest.NewSite(t, "cp1", "node1", "node2")
+	s.Dialing("")
 	const file = "/etc/kubernetes/kubelet.conf"
-	for _, h := range s.hosts {
-		h.put(t, file, "")
+	for _, h := range s.Hosts {
+		h.Put(t, file, "")
 	}
-	s.options.Limit = []string{"node1"}
-	if err := Reset(t.Context(), s.options); err != nil {
+	s.Options.Limit = []string{"node1"}
+	if err := reset.Reset(t.Context(), s.Options); err != nil {
 		t.Fatal(err)
 	}
 	there := func() (names string) {
 		for _, name := range []string{"cp1", "node1", "node2"} {
-			if strings.Contains(s.hosts[name].tree(t), file) {
+			if strings.Contains(s.Hosts[name].Tree(t), file) {
 				names += " " + name
 			}
 		}
@@ -72,8 +75,8 @@ func TestResetForeign(t *testing.T) {
 	if got := there(); got != " cp1 node1 node2" {
 		t.Errorf("without being told to, it left that cluster on%s", got)
 	}
-	s.options.Foreign = true
-	if err := Reset(t.Context(), s.options); err != nil {
+	s.Options.Foreign = true
+	if err := reset.Reset(t.Context(), s.Options); err != nil {
 		t.Fatal(err)
 	}
 	if got := there(); got != " cp1 node2" {
@@ -86,11 +89,11 @@ func TestForeignK3s(t *testing.T) {
 	t.Parallel()
 	for mark, want := range map[string]bool{hostfile.Mark + "\n": false, "[Unit]\n": true} {
 		s, _ := newK3sSite(t, "")
-		h := s.hosts["node1"]
-		h.put(t, cri.K3sData+"/agent/kubelet.kubeconfig", "")
-		h.put(t, "/etc/systemd/system/k3s-agent.service", mark+"Description=Lightweight Kubernetes\n")
-		err := checkForeign(t.Context(), s.run(t, nil))
-		if got := errors.As(err, new(*ForeignError)); got != want {
+		h := s.Hosts["node1"]
+		h.Put(t, cri.K3sData+"/agent/kubelet.kubeconfig", "")
+		h.Put(t, "/etc/systemd/system/k3s-agent.service", mark+"Description=Lightweight Kubernetes\n")
+		err := begin.CheckForeign(t.Context(), s.Run(t, nil))
+		if got := errors.As(err, new(*begin.ForeignError)); got != want {
 			t.Errorf("with a unit that begins with %q: %v", mark, err)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kkbundle/kkbundle/installer/plan"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/installer/tasktest"
 )
@@ -13,7 +14,7 @@ func TestPlan(t *testing.T) {
 	t.Parallel()
 	var b strings.Builder
 	where := map[task.Where]string{task.Each: "each", task.OneByOne: "one by one", task.First: "first", task.Here: "here", task.Reached: "reached"}
-	for _, phase := range Plan(tasktest.Cluster(t, "addons: [{chart: demo, release: shop, namespace: shop}]")) {
+	for _, phase := range plan.Plan(tasktest.Cluster(t, "addons: [{chart: demo, release: shop, namespace: shop}]")) {
 		fmt.Fprintf(&b, "%s\n", phase.Name)
 		for _, task := range phase.Tasks {
 			kind := "task"
@@ -33,7 +34,7 @@ func TestPlan(t *testing.T) {
 		}
 	}
 	b.WriteString("needs\n")
-	for _, n := range Needs(tasktest.Cluster(t, "")) {
+	for _, n := range plan.Needs(tasktest.Cluster(t, "")) {
 		fmt.Fprintf(&b, "  %s %s\n", n.Kind, n.Name)
 	}
 	tasktest.Golden(t, "plan.txt", []byte(b.String()))

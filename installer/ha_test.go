@@ -16,6 +16,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kkbundle/kkbundle/installer/begin"
 	"github.com/kkbundle/kkbundle/installer/cluster"
 	"github.com/kkbundle/kkbundle/installer/endpoint"
 	"github.com/kkbundle/kkbundle/installer/engine"
@@ -25,40 +26,11 @@ import (
 	"github.com/kkbundle/kkbundle/installer/kubeadm"
 	"github.com/kkbundle/kkbundle/installer/machine"
 	"github.com/kkbundle/kkbundle/installer/member"
+	"github.com/kkbundle/kkbundle/installer/sitetest"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/installer/tasktest"
 	"github.com/kkbundle/kkbundle/manifest"
 )
-
-// newHA is a site with control planes cp1 to cp3, workers node1 and node2, and the registry on node1.
-func newHA(t *testing.T, endpoint string) (*site, *fakeCluster) {
-	t.Helper()
-	s := newSite(t, "cp1", "cp2", "cp3", "node1", "node2")
-	s.options.Inventory = haInventory(t, "cp1, cp2, cp3")
-	s.options.Cluster = tasktest.Cluster(t, endpoint)
-	return s, newFakeCluster(t, s)
-}
-
-func haInventory(t *testing.T, controlPlanes string) *manifest.Inventory {
-	t.Helper()
-	text := "apiVersion: kkbundle.io/v1\nkind: Inventory\nhosts:\n"
-	for i, name := range []string{"cp1", "cp2", "cp3", "node1", "node2"} {
-		text += fmt.Sprintf("  %s: {address: 10.0.0.%d}\n", name, 3+i)
-	}
-	inv, err := manifest.ParseInventory("i", []byte(text+"groups: {kube_control_plane: ["+controlPlanes+"], kube_worker: [node1, node2], image_registry: [node1]}\n"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return inv
-}
-
-// join makes hosts members of the cluster as it is.
-func (s *site) join(t *testing.T, names ...string) {
-	t.Helper()
-	for _, name := range names {
-		s.hosts[name].put(t, member.Path, string(member.File(s.run(t, nil).Site).Data))
-	}
-}
 
 func TestLead(t *testing.T) {
 	t.Parallel()
@@ -72,14 +44,14 @@ func TestLead(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s, _ := newHA(t, "controlPlaneEndpoint: {type: haproxy}")
-			s.join(t, strings.Fields(c.members)...)
+			s, _ := sitetest.NewHA(t, "controlPlaneEndpoint: {type: haproxy}")
+			s.Join(t, strings.Fields(c.members)...)
 			for _, silent := range strings.Fields(c.silent) {
-				s.hosts[silent].answer("kubectl", func(context.Context, host.Cmd) error {
+				s.Hosts[silent].Answer("kubectl", func(context.Context, host.Cmd) error {
 					return &host.ExitError{Host: silent, Args: []string{"kubectl"}, Code: 1, Stderr: "connection refused"}
 				})
 			}
-			r := s.run(t, nil)
+			r := s.Run(t, nil)
 			if err := r.FindLead(t.Context()); err != nil {
 				t.Fatal(err)
 			}
@@ -97,10 +69,10 @@ func TestLead(t *testing.T) {
 
 func TestLeadOfAnotherCluster(t *testing.T) {
 	t.Parallel()
-	s, _ := newHA(t, "")
-	s.hosts["cp2"].put(t, member.Path, "other v1.34.3\n")
+	s, _ := sitetest.NewHA(t, "")
+	s.Hosts["cp2"].Put(t, member.Path, "other v1.34.3\n")
 	var other *member.OtherClusterError
-	if err := s.run(t, nil).FindLead(t.Context()); !errors.As(err, &other) || other.Host != "cp2" {
+	if err := s.Run(t, nil).FindLead(t.Context()); !errors.As(err, &other) || other.Host != "cp2" {
 		t.Errorf("got %v", err)
 	}
 }
@@ -108,16 +80,16 @@ func TestLeadOfAnotherCluster(t *testing.T) {
 // With the endpoint of the first control plane, the cluster keeps it when another host is the first.
 func TestEndpointOutlivesTheInventory(t *testing.T) {
 	t.Parallel()
-	s, _ := newHA(t, "")
-	s.join(t, "cp2", "cp3")
-	r := s.run(t, nil)
+	s, _ := sitetest.NewHA(t, "")
+	s.Join(t, "cp2", "cp3")
+	r := s.Run(t, nil)
 	if err := r.FindLead(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if got := r.Endpoint(); got != "10.0.0.3:6443" {
 		t.Errorf("got %s", got)
 	}
-	if err := checkMembers(t.Context(), r); err != nil {
+	if err := begin.CheckMembers(t.Context(), r); err != nil {
 		t.Error(err)
 	}
 }
@@ -125,10 +97,10 @@ func TestEndpointOutlivesTheInventory(t *testing.T) {
 // A run that is limited to some hosts needs one control plane, whichever it is.
 func TestLostControlPlane(t *testing.T) {
 	t.Parallel()
-	s, _ := newHA(t, "controlPlaneEndpoint: {type: haproxy}")
-	s.join(t, "cp2", "cp3", "node1")
-	s.options.Limit = []string{"node2"}
-	r := s.run(t, nil)
+	s, _ := sitetest.NewHA(t, "controlPlaneEndpoint: {type: haproxy}")
+	s.Join(t, "cp2", "cp3", "node1")
+	s.Options.Limit = []string{"node2"}
+	r := s.Run(t, nil)
 	out := &host.UnreachableError{Host: "cp1", Err: errors.New("no route to host")}
 	r.Hosts[0].Conn, r.Hosts[0].Err = nil, out
 	if err := r.ReportSpared(); err != nil {
@@ -137,7 +109,7 @@ func TestLostControlPlane(t *testing.T) {
 	if got := names(r.Needed()); got != "cp2 cp3 node1 node2" {
 		t.Errorf("it needs %s", got)
 	}
-	if err := checkMembers(t.Context(), r); err != nil || r.LeadHost.Name != "cp2" {
+	if err := begin.CheckMembers(t.Context(), r); err != nil || r.LeadHost.Name != "cp2" {
 		t.Errorf("%v, %v", r.LeadHost, err)
 	}
 	if got := names(r.Needed()); got != "cp2 node1 node2" {
@@ -149,8 +121,8 @@ func TestLostControlPlane(t *testing.T) {
 	if err := r.ReportSpared(); !errors.Is(err, out) {
 		t.Errorf("without any: %v", err)
 	}
-	s.options.Limit = nil
-	if r := s.run(t, nil); r.CanSpare(r.Hosts[0]) {
+	s.Options.Limit = nil
+	if r := s.Run(t, nil); r.CanSpare(r.Hosts[0]) {
 		t.Error("a run for all hosts goes on without one")
 	}
 }
@@ -158,10 +130,10 @@ func TestLostControlPlane(t *testing.T) {
 // The lost one is not what the run is judged by; any other is.
 func TestVerificationWithoutALostHost(t *testing.T) {
 	t.Parallel()
-	s, _ := newHA(t, "controlPlaneEndpoint: {type: haproxy}")
-	s.options.Limit = []string{"node2"}
+	s, _ := sitetest.NewHA(t, "controlPlaneEndpoint: {type: haproxy}")
+	s.Options.Limit = []string{"node2"}
 	sick := "cp1"
-	s.hosts["cp2"].answer("kubectl", func(_ context.Context, cmd host.Cmd) error {
+	s.Hosts["cp2"].Answer("kubectl", func(_ context.Context, cmd host.Cmd) error {
 		line, items := strings.Join(cmd.Args, " "), []string{}
 		for _, name := range []string{"cp1", "cp2", "cp3", "node1", "node2"} {
 			ready := "True"
@@ -177,7 +149,7 @@ func TestVerificationWithoutALostHost(t *testing.T) {
 		_, err := io.WriteString(cmd.Stdout, `{"items":[`+strings.Join(items, ",")+"]}")
 		return err
 	})
-	r := s.run(t, nil)
+	r := s.Run(t, nil)
 	r.Hosts[0].Conn, r.Hosts[0].Err = nil, errors.New("no answer")
 	cp2 := r.Hosts[1]
 	if err := errors.Join(health.NodesAreReady(t.Context(), cp2), health.PodsAreReady(t.Context(), cp2)); err != nil {
@@ -192,21 +164,21 @@ func TestVerificationWithoutALostHost(t *testing.T) {
 // Where the cluster may be on a host that is not reached, no second one begins.
 func TestNoSecondCluster(t *testing.T) {
 	t.Parallel()
-	s, _ := newHA(t, "")
-	s.options.Limit = []string{"cp2"}
-	r := s.run(t, nil)
+	s, _ := sitetest.NewHA(t, "")
+	s.Options.Limit = []string{"cp2"}
+	r := s.Run(t, nil)
 	r.Hosts[0].Conn, r.Hosts[0].Err = nil, errors.New("no answer")
 	var lost interface{ Hint() string }
-	if err := checkMembers(t.Context(), r); !errors.As(err, &lost) || !strings.Contains(err.Error(), "it may be running on cp1, which cannot be reached") {
+	if err := begin.CheckMembers(t.Context(), r); !errors.As(err, &lost) || !strings.Contains(err.Error(), "it may be running on cp1, which cannot be reached") {
 		t.Errorf("got %v", err)
 	}
 }
 
 func TestHAProxy(t *testing.T) {
 	t.Parallel()
-	s, _ := newHA(t, "controlPlaneEndpoint: {type: haproxy}")
-	s.join(t, "cp1", "cp2", "cp3", "node1", "node2")
-	r := s.run(t, nil)
+	s, _ := sitetest.NewHA(t, "controlPlaneEndpoint: {type: haproxy}")
+	s.Join(t, "cp1", "cp2", "cp3", "node1", "node2")
+	r := s.Run(t, nil)
 	config, err := endpoint.HAProxyConfig(r.Site)
 	if err != nil {
 		t.Fatal(err)
@@ -217,8 +189,8 @@ func TestHAProxy(t *testing.T) {
 		t.Fatal(err)
 	}
 	tasktest.Golden(t, "haproxy.yaml", pod)
-	s.options.Inventory = haInventory(t, "cp2")
-	if again, err := endpoint.HAProxyConfig(s.run(t, nil).Site); err != nil || strings.Contains(string(again), "cp1") {
+	s.Options.Inventory = sitetest.HaInventory(t, "cp2")
+	if again, err := endpoint.HAProxyConfig(s.Run(t, nil).Site); err != nil || strings.Contains(string(again), "cp1") {
 		t.Errorf("without cp1: %v\n%s", err, again)
 	}
 	task := endpoint.HAProxyTask()
@@ -233,9 +205,9 @@ func TestHAProxy(t *testing.T) {
 // The endpoint's name leads to a control plane until the host is a node, then to the host itself.
 func TestEndpointName(t *testing.T) {
 	t.Parallel()
-	s, _ := newHA(t, "controlPlaneEndpoint: {type: haproxy}")
-	s.join(t, "cp2", "node1")
-	r := s.run(t, nil)
+	s, _ := sitetest.NewHA(t, "controlPlaneEndpoint: {type: haproxy}")
+	s.Join(t, "cp2", "node1")
+	r := s.Run(t, nil)
 	if err := r.FindLead(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -257,11 +229,11 @@ func TestEndpointName(t *testing.T) {
 
 func TestProxyEndpoint(t *testing.T) {
 	t.Parallel()
-	s, _ := newHA(t, "controlPlaneEndpoint: {type: haproxy}")
-	s.join(t, "cp1")
+	s, _ := sitetest.NewHA(t, "controlPlaneEndpoint: {type: haproxy}")
+	s.Join(t, "cp1")
 	kubeconfig := "server: https://api.site.internal:6443"
 	patched := ""
-	s.hosts["cp1"].answer("kubectl", func(_ context.Context, cmd host.Cmd) error {
+	s.Hosts["cp1"].Answer("kubectl", func(_ context.Context, cmd host.Cmd) error {
 		if line := strings.Join(cmd.Args, " "); strings.Contains(line, " patch ") {
 			patched = line
 			kubeconfig = "server: https://127.0.0.1:6443"
@@ -272,10 +244,10 @@ func TestProxyEndpoint(t *testing.T) {
 	})
 	phases := []task.Phase{{Name: "install", Tasks: []task.Task{endpoint.ProxyEndpointTask()}}}
 	for _, want := range []string{"proxy-endpoint@cp1 changed", "proxy-endpoint@cp1 done"} {
-		if err := s.run(t, nil).Phases(t.Context(), phases); err != nil {
+		if err := s.Run(t, nil).Phases(t.Context(), phases); err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff(s.states(), []string{want}); diff != "" {
+		if diff := cmp.Diff(s.States(), []string{want}); diff != "" {
 			t.Errorf("(-got +want):\n%s", diff)
 		}
 	}
@@ -292,48 +264,48 @@ func TestKubeVIP(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s, f := newHA(t, "kubernetes: {version: "+c.version+"}\ncontrolPlaneEndpoint: {type: kube-vip, address: 10.0.0.100}")
+			s, f := sitetest.NewHA(t, "kubernetes: {version: "+c.version+"}\ncontrolPlaneEndpoint: {type: kube-vip, address: 10.0.0.100}")
 			var seen []string
 			for _, name := range []string{"cp1", "cp2", "cp3"} {
-				h := s.hosts[name]
-				h.answer("ip", func(_ context.Context, cmd host.Cmd) error {
+				h := s.Hosts[name]
+				h.Answer("ip", func(_ context.Context, cmd host.Cmd) error {
 					_, err := io.WriteString(cmd.Stdout, "1: lo    inet 127.0.0.1/8 scope host lo\n7: ens3    inet 10.0.0.3/24 brd 10.0.0.255 scope global ens3\n")
 					return err
 				})
-				h.answer("etcdctl", noMembers)
-				h.answer("kubectl", func(_ context.Context, cmd host.Cmd) error {
+				h.Answer("etcdctl", sitetest.NoMembers)
+				h.Answer("kubectl", func(_ context.Context, cmd host.Cmd) error {
 					if !strings.Contains(strings.Join(cmd.Args, " "), " get pod kube-vip-"+name+" ") {
 						return nil
 					}
-					_, digest, _ := strings.Cut(h.content(endpoint.KubeVIPManifest), kube.ConfigAnnotation+": ")
+					_, digest, _ := strings.Cut(h.Content(endpoint.KubeVIPManifest), kube.ConfigAnnotation+": ")
 					digest, _, _ = strings.Cut(digest, "\n")
 					_, err := fmt.Fprintf(cmd.Stdout, `{"metadata":{"annotations":{%q:%q}},"status":{"conditions":[{"type":"Ready","status":"True"}]}}`, kube.ConfigAnnotation, digest)
 					return err
 				})
-				h.answer("kubeadm", func(_ context.Context, cmd host.Cmd) error {
+				h.Answer("kubeadm", func(_ context.Context, cmd host.Cmd) error {
 					switch {
 					case cmd.Args[1] == "reset":
-						return os.Remove(h.root + endpoint.KubeVIPManifest)
+						return os.Remove(h.Root + endpoint.KubeVIPManifest)
 					case cmd.Args[1] == "join" || cmd.Args[1] == "init" && cmd.Args[2] != "phase":
-						_, path, _ := strings.Cut(h.content(endpoint.KubeVIPManifest), "hostPath:\n      path: ")
+						_, path, _ := strings.Cut(h.Content(endpoint.KubeVIPManifest), "hostPath:\n      path: ")
 						path, _, _ = strings.Cut(path, "\n")
 						seen = append(seen, name+" "+cmd.Args[1]+" "+path)
-						return f.fail
+						return f.Fail
 					}
 					return nil
 				})
 			}
 			phases := []task.Phase{{Name: "install", Tasks: append(kubeadm.SecurityTasks(),
-				kubeadm.InitTask(s.options.Cluster), endpoint.KubeVIPTask(), kubeadm.JoinTask("join-control-plane", task.OneByOne, manifest.RoleControlPlane),
+				kubeadm.InitTask(s.Options.Cluster), endpoint.KubeVIPTask(), kubeadm.JoinTask("join-control-plane", task.OneByOne, manifest.RoleControlPlane),
 			)}}
-			f.fail = &host.ExitError{Host: "cp1", Args: []string{"kubeadm", "init"}, Code: 1}
-			if err := s.run(t, nil).Phases(t.Context(), phases); err == nil {
+			f.Fail = &host.ExitError{Host: "cp1", Args: []string{"kubeadm", "init"}, Code: 1}
+			if err := s.Run(t, nil).Phases(t.Context(), phases); err == nil {
 				t.Fatal("a kubeadm that fails is passed over")
 			}
-			f.fail = nil
+			f.Fail = nil
 			for range 2 {
-				s.states()
-				if err := s.run(t, nil).Phases(t.Context(), phases); err != nil {
+				s.States()
+				if err := s.Run(t, nil).Phases(t.Context(), phases); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -341,13 +313,13 @@ func TestKubeVIP(t *testing.T) {
 			if diff := cmp.Diff(seen, want); diff != "" {
 				t.Errorf("when kubeadm ran (-got +want):\n%s", diff)
 			}
-			for _, state := range s.states() {
+			for _, state := range s.States() {
 				if !strings.HasSuffix(state, " done") {
 					t.Errorf("a rerun: %s", state)
 				}
 			}
 			if name == "v1.34.3" {
-				tasktest.Golden(t, "kube-vip.yaml", []byte(s.hosts["cp1"].content(endpoint.KubeVIPManifest)))
+				tasktest.Golden(t, "kube-vip.yaml", []byte(s.Hosts["cp1"].Content(endpoint.KubeVIPManifest)))
 			}
 		})
 	}
@@ -355,9 +327,9 @@ func TestKubeVIP(t *testing.T) {
 
 func TestDropVIP(t *testing.T) {
 	t.Parallel()
-	s, _ := newHA(t, "controlPlaneEndpoint: {type: kube-vip, address: 10.0.0.100}")
+	s, _ := sitetest.NewHA(t, "controlPlaneEndpoint: {type: kube-vip, address: 10.0.0.100}")
 	var ran []string
-	s.hosts["cp1"].answer("ip", func(_ context.Context, cmd host.Cmd) error {
+	s.Hosts["cp1"].Answer("ip", func(_ context.Context, cmd host.Cmd) error {
 		ran = append(ran, strings.Join(cmd.Args, " "))
 		if cmd.Stdout != nil && cmd.Args[1] == "-oneline" {
 			_, err := io.WriteString(cmd.Stdout, "7: ens3    inet 10.0.0.100/32 scope global ens3\n")
@@ -365,7 +337,7 @@ func TestDropVIP(t *testing.T) {
 		}
 		return nil
 	})
-	if err := endpoint.DropVIP(t.Context(), s.run(t, nil).Hosts[0]); err != nil {
+	if err := endpoint.DropVIP(t.Context(), s.Run(t, nil).Hosts[0]); err != nil {
 		t.Fatal(err)
 	}
 	want := []string{"ip -oneline address show to 10.0.0.100/32", "ip address delete 10.0.0.100/32 dev ens3"}
@@ -381,13 +353,13 @@ func TestEndpointAnswers(t *testing.T) {
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }))
 	defer server.Close()
 	address := server.Listener.Addr().String()
-	s, _ := newHA(t, "controlPlaneEndpoint: {type: external, address: "+address+"}")
+	s, _ := sitetest.NewHA(t, "controlPlaneEndpoint: {type: external, address: "+address+"}")
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
-	r := s.run(t, nil)
+	r := s.Run(t, nil)
 	if err := endpoint.APIAnswers(t.Context(), r.Hosts[4], r.Endpoint(), ca); err != nil {
 		t.Error(err)
 	}
-	err := endpoint.APIAnswers(t.Context(), r.Hosts[4], r.Endpoint(), []byte(otherAuthority(t)))
+	err := endpoint.APIAnswers(t.Context(), r.Hosts[4], r.Endpoint(), []byte(sitetest.OtherAuthority(t)))
 	if err == nil || !strings.Contains(err.Error(), "no answer from the API server at "+address+", asked from node2: ") || !strings.Contains(err.Error(), "certificate") {
 		t.Errorf("another authority: %v", err)
 	}
@@ -405,11 +377,11 @@ func TestKubectlAsksItsOwnServer(t *testing.T) {
 		"controlPlaneEndpoint: {type: haproxy}":  "kubectl --kubeconfig=" + kube.AdminConf + " --server=https://10.0.0.3:6443 get nodes",
 		"controlPlaneEndpoint: {address: a.lan}": "kubectl --kubeconfig=" + kube.AdminConf + " --server=https://10.0.0.3:6443 get nodes",
 	} {
-		s, _ := newHA(t, endpoint)
-		if _, err := s.run(t, nil).Hosts[0].Kubectl(t.Context(), "get", "nodes"); err != nil {
+		s, _ := sitetest.NewHA(t, endpoint)
+		if _, err := s.Run(t, nil).Hosts[0].Kubectl(t.Context(), "get", "nodes"); err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff(s.hosts["cp1"].said("kubectl"), []string{want}); diff != "" {
+		if diff := cmp.Diff(s.Hosts["cp1"].Said("kubectl"), []string{want}); diff != "" {
 			t.Errorf("%s (-got +want):\n%s", endpoint, diff)
 		}
 	}

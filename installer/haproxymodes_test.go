@@ -17,6 +17,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/installer/kubeadm"
+	"github.com/kkbundle/kkbundle/installer/sitetest"
 )
 
 // haproxyUser is the user of the image docker.io/library/haproxy.
@@ -30,15 +31,15 @@ func TestHAProxyReadsItsFilesOnAHardenedHost(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can become another user")
 	}
-	s, _ := newHA(t, "controlPlaneEndpoint: {type: haproxy}\nkubernetes: {version: v1.34.3, security: hardened}")
-	h := s.hosts["node1"]
-	h.put(t, kube.ClusterCA, "-----BEGIN CERTIFICATE-----\n")
+	s, _ := sitetest.NewHA(t, "controlPlaneEndpoint: {type: haproxy}\nkubernetes: {version: v1.34.3, security: hardened}")
+	h := s.Hosts["node1"]
+	h.Put(t, kube.ClusterCA, "-----BEGIN CERTIFICATE-----\n")
 	ctx, cancel := context.WithCancel(t.Context())
-	s.hosts["cp1"].answer("kubectl", func(context.Context, host.Cmd) error {
+	s.Hosts["cp1"].Answer("kubectl", func(context.Context, host.Cmd) error {
 		cancel() // the files are written, and no kubelet starts the pod
 		return nil
 	})
-	node := s.run(t, nil).HostNamed("node1")
+	node := s.Run(t, nil).HostNamed("node1")
 	if err := endpoint.HAProxyTask().Do(ctx, node); ctx.Err() == nil {
 		t.Fatalf("ended before it wrote its files: %v", err)
 	}
@@ -49,7 +50,7 @@ func TestHAProxyReadsItsFilesOnAHardenedHost(t *testing.T) {
 		t.Fatalf("still open: %v, %v", open, err)
 	}
 	var pod corev1.Pod
-	if err := yaml.Unmarshal([]byte(h.content("/etc/kubernetes/manifests/haproxy.yaml")), &pod); err != nil || len(pod.Spec.Volumes) != 2 {
+	if err := yaml.Unmarshal([]byte(h.Content("/etc/kubernetes/manifests/haproxy.yaml")), &pod); err != nil || len(pod.Spec.Volumes) != 2 {
 		t.Fatalf("the static pod: %v, %d volumes", err, len(pod.Spec.Volumes))
 	}
 	mounts, err := os.MkdirTemp("", "kkbundle-haproxy-") //nolint:usetesting // another user cannot enter t.TempDir
@@ -62,7 +63,7 @@ func TestHAProxyReadsItsFilesOnAHardenedHost(t *testing.T) {
 	}
 	for _, v := range pod.Spec.Volumes {
 		mounted := filepath.Join(mounts, v.Name)
-		if err := os.Link(filepath.Join(h.root, v.HostPath.Path), mounted); err != nil {
+		if err := os.Link(filepath.Join(h.Root, v.HostPath.Path), mounted); err != nil {
 			t.Fatal(err)
 		}
 		read := exec.CommandContext(t.Context(), "cat", mounted)

@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 
+	"github.com/kkbundle/kkbundle/installer/begin"
 	"github.com/kkbundle/kkbundle/installer/engine"
+	"github.com/kkbundle/kkbundle/installer/plan"
 	"github.com/kkbundle/kkbundle/installer/task"
+	"github.com/kkbundle/kkbundle/installer/upgrade"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
 
@@ -13,7 +16,7 @@ import (
 // hosts go on as far as they can; the error joins a *engine.TaskError for every failed host. Finished tasks stay done,
 // and the next run continues from there.
 func Run(ctx context.Context, o engine.Options) (engine.Report, error) {
-	phases, err := o.Selected(Plan(o.Cluster))
+	phases, err := o.Selected(plan.Plan(o.Cluster))
 	if err != nil {
 		return engine.Report{}, err
 	}
@@ -21,31 +24,31 @@ func Run(ctx context.Context, o engine.Options) (engine.Report, error) {
 	if err := errors.Join(o.Cluster.CheckInstall(), o.Inventory.CheckInstall(), versions); err != nil {
 		return engine.Report{}, err
 	}
-	r, err := newInstall(o, engine.Installing())
+	r, err := begin.NewFitting(o, engine.Installing())
 	if err != nil {
 		return engine.Report{}, err
 	}
 	r.Finish = r.KeepReport
 	return r.Start(ctx, func(ctx context.Context) error {
-		err := checkWithout(r)
+		err := begin.CheckWithout(r)
 		if err == nil {
-			err = checkMembers(task.InTask(ctx, "connect"), r)
+			err = begin.CheckMembers(task.InTask(ctx, "connect"), r)
 		}
 		if err == nil {
-			err = checkForeign(task.InTask(ctx, "connect"), r)
+			err = begin.CheckForeign(task.InTask(ctx, "connect"), r)
 		}
 		if err == nil {
-			err = checkNames(task.InTask(ctx, "connect"), r)
+			err = begin.CheckNames(task.InTask(ctx, "connect"), r)
 		}
 		if err == nil {
-			err = checkChanges(task.InTask(ctx, "connect"), r, phases)
+			err = upgrade.CheckChanges(task.InTask(ctx, "connect"), r, phases)
 		}
 		if err == nil {
 			err = r.Phases(ctx, phases)
-			tellLeft(r, hostNamesOf(r.Without()))
+			begin.TellLeft(r, begin.HostNamesOf(r.Without()))
 		}
 		if r.DryRun {
-			err = errors.Join(err, r.OnAll(r.Connected(), func(_ int, t *task.Host) error { return forgetHelper(ctx, t) }))
+			err = errors.Join(err, r.OnAll(r.Connected(), func(_ int, t *task.Host) error { return begin.ForgetHelper(ctx, t) }))
 		}
 		return err
 	})

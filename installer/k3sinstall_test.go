@@ -18,6 +18,8 @@ import (
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/k3s"
 	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/plan"
+	"github.com/kkbundle/kkbundle/installer/sitetest"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/installer/tasktest"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -45,41 +47,38 @@ users:
   user: {client-certificate-data: Q0VSVA==, client-key-data: S0VZ}
 `
 
-func newFakeK3s(t *testing.T, s *site) *fakeK3s {
+func newFakeK3s(t *testing.T, s *sitetest.Site) *fakeK3s {
 	t.Helper()
-	ca, err := os.ReadFile("testdata/ca.crt")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ca := sitetest.CA()
 	f := &fakeK3s{nodes: map[string]bool{}}
-	for name, h := range s.hosts {
-		h.answer("ip", func(_ context.Context, cmd host.Cmd) error {
+	for name, h := range s.Hosts {
+		h.Answer("ip", func(_ context.Context, cmd host.Cmd) error {
 			if cmd.Stdout != nil {
 				fmt.Fprintf(cmd.Stdout, "2: eth1    inet %s/24 brd 10.0.0.255 scope global eth1\n", cmd.Args[len(cmd.Args)-1])
 			}
 			return nil
 		})
-		h.answer("systemctl", func(_ context.Context, cmd host.Cmd) error {
+		h.Answer("systemctl", func(_ context.Context, cmd host.Cmd) error {
 			unit := cmd.Args[len(cmd.Args)-1]
 			if cmd.Args[1] != "restart" || !strings.HasPrefix(unit, "k3s") {
 				return nil
 			}
-			h.put(t, k3s.CA, string(ca))
+			h.Put(t, k3s.CA, string(ca))
 			if unit == "k3s.service" {
-				h.put(t, k3s.ServerToken, "K10"+strings.Repeat("ab", 32)+"::server:"+h.content(k3s.TokenFile))
-				h.put(t, k3s.Kubeconfig, k3sAdmin)
+				h.Put(t, k3s.ServerToken, "K10"+strings.Repeat("ab", 32)+"::server:"+h.Content(k3s.TokenFile))
+				h.Put(t, k3s.Kubeconfig, k3sAdmin)
 			}
-			h.put(t, cri.K3sData+"/storage/pvc-1/data", "a user's")
+			h.Put(t, cri.K3sData+"/storage/pvc-1/data", "a user's")
 			f.mu.Lock()
 			defer f.mu.Unlock()
 			f.nodes[name] = true
 			return nil
 		})
-		h.answer("k3s", func(_ context.Context, cmd host.Cmd) error {
+		h.Answer("k3s", func(_ context.Context, cmd host.Cmd) error {
 			f.mu.Lock()
 			defer f.mu.Unlock()
 			if i := slices.Index(cmd.Args, "node"); cmd.Args[1] == "kubectl" && i > 0 && !f.nodes[cmd.Args[i+1]] {
-				return &host.ExitError{Host: h.name, Args: cmd.Args, Code: 1, Stderr: "not found"}
+				return &host.ExitError{Host: h.Name, Args: cmd.Args, Code: 1, Stderr: "not found"}
 			}
 			return nil
 		})
@@ -88,9 +87,9 @@ func newFakeK3s(t *testing.T, s *site) *fakeK3s {
 }
 
 // newK3sSite has three servers, of which one is a worker too, and an agent.
-func newK3sSite(t *testing.T, more string) (*site, *bundle.Reader) {
+func newK3sSite(t *testing.T, more string) (*sitetest.Site, *bundle.Reader) {
 	t.Helper()
-	s := newSite(t, "cp1", "cp2", "cp3", "node1")
+	s := sitetest.NewSite(t, "cp1", "cp2", "cp3", "node1")
 	inv, err := manifest.ParseInventory("inventory.yaml", []byte(`apiVersion: kkbundle.io/v1
 kind: Inventory
 hosts: {cp1: {address: 10.0.0.3}, cp2: {address: 10.0.0.4}, cp3: {address: 10.0.0.5}, node1: {address: 10.0.0.6}}
@@ -99,71 +98,71 @@ groups: {kube_control_plane: [cp1, cp2, cp3], kube_worker: [cp2, node1], image_r
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.options.Inventory = inv
+	s.Options.Inventory = inv
 	if !strings.Contains(more, "kubernetes:") {
 		more = "kubernetes: {distribution: k3s, version: v1.34.3+k3s1}\n" + more
 	}
-	s.options.Cluster = tasktest.Cluster(t, more)
+	s.Options.Cluster = tasktest.Cluster(t, more)
 	newFakeK3s(t, s)
-	s.dialing("")
-	return s, clusterBundle(t, s.options.Cluster)
+	s.Dialing("")
+	return s, sitetest.ClusterBundle(t, s.Options.Cluster)
 }
 
 func TestK3sIsInstalled(t *testing.T) {
 	t.Parallel()
 	s, b := newK3sSite(t, "")
 	// verify-nodes and the labels need a real API; they are common to all clusters.
-	phases := []task.Phase{{Name: "install", Tasks: slices.DeleteFunc(k3sTasks(s.options.Cluster), func(task task.Task) bool { return task.Name == "node-labels" })}}
-	if err := s.run(t, b).Phases(t.Context(), phases); err != nil {
+	phases := []task.Phase{{Name: "install", Tasks: slices.DeleteFunc(plan.Distribution(s.Options.Cluster).Nodes(s.Options.Cluster), func(task task.Task) bool { return task.Name == "node-labels" })}}
+	if err := s.Run(t, b).Phases(t.Context(), phases); err != nil {
 		t.Fatal(err)
 	}
-	s.states()
-	tasktest.Golden(t, "k3s-first.txt", s.hosts["cp1"].written(t, k3s.ConfigFile, "/etc/systemd/system/k3s.service"))
-	tasktest.Golden(t, "k3s-second.txt", s.hosts["cp2"].written(t, k3s.ConfigFile))
-	tasktest.Golden(t, "k3s-agent.txt", s.hosts["node1"].written(t, k3s.ConfigFile, "/etc/systemd/system/k3s-agent.service"))
+	s.States()
+	tasktest.Golden(t, "k3s-first.txt", s.Hosts["cp1"].Written(t, k3s.ConfigFile, "/etc/systemd/system/k3s.service"))
+	tasktest.Golden(t, "k3s-second.txt", s.Hosts["cp2"].Written(t, k3s.ConfigFile))
+	tasktest.Golden(t, "k3s-agent.txt", s.Hosts["node1"].Written(t, k3s.ConfigFile, "/etc/systemd/system/k3s-agent.service"))
 
-	secret := strings.TrimSpace(s.hosts["cp1"].content(k3s.TokenFile))
+	secret := strings.TrimSpace(s.Hosts["cp1"].Content(k3s.TokenFile))
 	pin := "K10" + strings.Repeat("ab", 32)
-	if got := s.hosts["cp2"].content(k3s.TokenFile); got != pin+"::server:"+secret+"\n" {
+	if got := s.Hosts["cp2"].Content(k3s.TokenFile); got != pin+"::server:"+secret+"\n" {
 		t.Errorf("the second server joins with %s", got)
 	}
-	node := s.hosts["node1"].content(k3s.TokenFile)
+	node := s.Hosts["node1"].Content(k3s.TokenFile)
 	if !strings.HasPrefix(node, pin+"::node:") || strings.Contains(node, secret) {
 		t.Errorf("the agent joins with %s", node)
 	}
-	for name, h := range s.hosts {
+	for name, h := range s.Hosts {
 		for _, path := range []string{k3s.TokenFile, k3s.ConfigFile, k3s.Dir + "/registries.yaml"} {
-			if info, err := os.Stat(filepath.Join(h.root, path)); err != nil || info.Mode().Perm() != 0o600 {
+			if info, err := os.Stat(filepath.Join(h.Root, path)); err != nil || info.Mode().Perm() != 0o600 {
 				t.Errorf("%s: %s: %v, %v", name, path, info, err)
 			}
 		}
-		if h.content(cri.K3sData+"/agent/images/k3s-airgap-images.tar.zst") == "" || h.content(k3s.Binary) == "" {
+		if h.Content(cri.K3sData+"/agent/images/k3s-airgap-images.tar.zst") == "" || h.Content(k3s.Binary) == "" {
 			t.Errorf("%s lacks k3s or its images", name)
 		}
-		if ran := strings.Join(h.said(""), "\n"); strings.Contains(ran, secret) {
+		if ran := strings.Join(h.Said(""), "\n"); strings.Contains(ran, secret) {
 			t.Errorf("%s: the token is in a command's arguments:\n%s", name, ran)
 		}
 	}
-	admin, err := os.ReadFile(filepath.Join(s.options.WorkDir, task.AdminConfFile))
+	admin, err := os.ReadFile(filepath.Join(s.Options.WorkDir, task.AdminConfFile))
 	if err != nil || !strings.Contains(string(admin), "server: https://10.0.0.3:6443") || kube.CheckKubeconfig(admin) != nil {
 		t.Errorf("admin.conf: %v\n%s", err, admin)
 	}
-	if err := s.run(t, b).Phases(t.Context(), phases); err != nil {
+	if err := s.Run(t, b).Phases(t.Context(), phases); err != nil {
 		t.Fatal(err)
 	}
-	if got := strings.Join(s.states(), ", "); strings.Contains(got, "changed") {
+	if got := strings.Join(s.States(), ", "); strings.Contains(got, "changed") {
 		t.Errorf("a rerun: %s", got)
 	}
 	resetLeavesNothing(t, s, []string{
 		k3s.Dir, cri.K3sData + "/server", cri.K3sData + "/agent", k3s.Binary, "/etc/systemd/system/k3s.service", "/etc/systemd/system/k3s-agent.service",
 		"/usr/local/bin/kubectl", "/usr/local/bin/ctr",
 	})
-	if s.hosts["node1"].content(cri.K3sData+"/storage/pvc-1/data") == "" {
+	if s.Hosts["node1"].Content(cri.K3sData+"/storage/pvc-1/data") == "" {
 		t.Error("reset took the pods' volumes without --with-data")
 	}
-	s.options.WithData = true
+	s.Options.WithData = true
 	resetLeavesNothing(t, s, nil)
-	if s.hosts["node1"].content(cri.K3sData+"/storage/pvc-1/data") != "" {
+	if s.Hosts["node1"].Content(cri.K3sData+"/storage/pvc-1/data") != "" {
 		t.Error("reset --with-data left the pods' volumes")
 	}
 }
@@ -172,16 +171,16 @@ func TestK3sIsInstalled(t *testing.T) {
 func TestK3sNeedsTheFirstServer(t *testing.T) {
 	t.Parallel()
 	s, b := newK3sSite(t, "")
-	r := s.run(t, b)
+	r := s.Run(t, b)
 	if _, err := k3s.Tokens(t.Context(), r.Hosts[3], false); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("before the first server is up: %v", err)
 	}
-	s.hosts["cp1"].put(t, k3s.ServerToken, "password\n")
+	s.Hosts["cp1"].Put(t, k3s.ServerToken, "password\n")
 	if _, err := k3s.Tokens(t.Context(), r.Hosts[3], false); err == nil || !strings.Contains(err.Error(), "does not begin with K10") {
 		t.Errorf("a token without a hash: %v", err)
 	}
-	s.options.DryRun = true
-	if err := s.run(t, b).Phases(t.Context(), []task.Phase{{Name: "install", Tasks: k3sTasks(s.options.Cluster)[:1]}}); err != nil {
+	s.Options.DryRun = true
+	if err := s.Run(t, b).Phases(t.Context(), []task.Phase{{Name: "install", Tasks: plan.Distribution(s.Options.Cluster).Nodes(s.Options.Cluster)[:1]}}); err != nil {
 		t.Errorf("a dry run on fresh hosts: %v", err)
 	}
 }
@@ -205,8 +204,8 @@ func TestK3sVariants(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s, b := newK3sSite(t, c.more)
-			s.options.Values = func(path string) ([]byte, error) { return []byte(path), nil }
-			d, err := k3s.Setting(t.Context(), s.run(t, b).Hosts[0], k3s.Unit(true))
+			s.Options.Values = func(path string) ([]byte, error) { return []byte(path), nil }
+			d, err := k3s.Setting(t.Context(), s.Run(t, b).Hosts[0], k3s.Unit(true))
 			if err != nil {
 				t.Fatal(err)
 			}

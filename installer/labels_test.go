@@ -17,6 +17,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/installer/member"
+	"github.com/kkbundle/kkbundle/installer/sitetest"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
 )
@@ -96,10 +97,10 @@ func lay(all map[string]string, owned []string, want map[string]string) []string
 
 func TestMarksFollowTheInventory(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, "cp1", "node1")
+	s := sitetest.NewSite(t, "cp1", "node1")
 	node := &fakeNode{labels: map[string]string{"theirs": "stays"}, annotations: map[string]string{"their/note": "x"}, taints: []manifest.Taint{{Key: "their", Effect: "NoExecute"}}}
-	s.hosts["cp1"].answer("kubectl", node.kubectl)
-	s.hosts["cp1"].put(t, member.Path, "site v1.34.3\n")
+	s.Hosts["cp1"].Answer("kubectl", node.kubectl)
+	s.Hosts["cp1"].Put(t, member.Path, "site v1.34.3\n")
 	run := func(more string) []string {
 		t.Helper()
 		inv, err := manifest.ParseInventory("i", []byte("apiVersion: kkbundle.io/v1\nkind: Inventory\nhosts:\n  cp1: {address: 10.0.0.3}\n  node1: {address: 10.0.0.4"+more+
@@ -107,11 +108,11 @@ func TestMarksFollowTheInventory(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s.options.Inventory = inv
-		if err := s.run(t, nil).Phases(t.Context(), []task.Phase{{Name: "install", Tasks: []task.Task{cluster.LabelTask()}}}); err != nil {
+		s.Options.Inventory = inv
+		if err := s.Run(t, nil).Phases(t.Context(), []task.Phase{{Name: "install", Tasks: []task.Task{cluster.LabelTask()}}}); err != nil {
 			t.Fatal(err)
 		}
-		return s.states()
+		return s.States()
 	}
 	run(", labels: {disk: ssd, zone: a}, annotations: {note: rack 1}, taints: ['only=web:NoSchedule', 'slow:PreferNoSchedule']")
 	want := map[string]string{"theirs": "stays", "disk": "ssd", "zone": "a", cluster.WorkerLabel: ""}

@@ -12,30 +12,32 @@ import (
 
 	"github.com/kkbundle/kkbundle/installer/etcd"
 	"github.com/kkbundle/kkbundle/installer/node"
+	"github.com/kkbundle/kkbundle/installer/plan"
 	"github.com/kkbundle/kkbundle/installer/siteregistry"
+	"github.com/kkbundle/kkbundle/installer/sitetest"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/internal/pki"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
 // certificateOn returns a certificate on a host.
-func certificateOn(t *testing.T, h *rooted, name string) string {
+func certificateOn(t *testing.T, h *sitetest.Rooted, name string) string {
 	t.Helper()
-	cert, err := pki.ParseCertificate([]byte(h.content(name)))
+	cert, err := pki.ParseCertificate([]byte(h.Content(name)))
 	if err != nil {
-		t.Fatalf("%s on %s: %v", name, h.name, err)
+		t.Fatalf("%s on %s: %v", name, h.Name, err)
 	}
 	return cert.NotAfter.Format(time.DateOnly) + " " + cert.SerialNumber.String()
 }
 
 // leafSite is three hosts with external etcd, of which the first is a registry host, too, and a control plane without etcd.
 // The registry and etcd have their certificates.
-func leafSite(t *testing.T) *site {
+func leafSite(t *testing.T) *sitetest.Site {
 	t.Helper()
-	s, _, _ := etcdSite(t, "external")
-	inv := s.options.Inventory
+	s, _, _ := sitetest.EtcdSite(t, "external")
+	inv := s.Options.Inventory
 	inv.Groups.Etcd = []string{"node1", "node2"}
-	r := s.run(t, nil)
+	r := s.Run(t, nil)
 	for _, target := range r.Hosts {
 		var files []task.File
 		if target.Is(manifest.RoleEtcd) {
@@ -52,7 +54,7 @@ func leafSite(t *testing.T) *site {
 	if _, err := siteregistry.Credentials(r.Site); err != nil {
 		t.Fatal(err)
 	}
-	for _, step := range etcd.Tasks(s.options.Cluster) {
+	for _, step := range etcd.Tasks(s.Options.Cluster) {
 		if step.Name == "etcd-client" {
 			if err := step.Do(t.Context(), r.HostNamed("cp1")); err != nil {
 				t.Fatal(err)
@@ -75,7 +77,7 @@ func TestLeavesLastAYear(t *testing.T) {
 	s := leafSite(t)
 	for name, files := range map[string][]task.PairFiles{"cp1": append(etcd.LeafFiles(false), siteregistry.CertificateFiles()), "node1": etcd.LeafFiles(true)} {
 		for _, f := range files {
-			cert, err := pki.ParseCertificate([]byte(s.hosts[name].content(f.Cert)))
+			cert, err := pki.ParseCertificate([]byte(s.Hosts[name].Content(f.Cert)))
 			if err != nil {
 				t.Fatal(name, f.Cert, err)
 			}
@@ -84,7 +86,7 @@ func TestLeavesLastAYear(t *testing.T) {
 			}
 		}
 	}
-	ca, err := pki.ParseCertificate([]byte(s.hosts["node1"].content(etcd.AuthorityFiles().Cert)))
+	ca, err := pki.ParseCertificate([]byte(s.Hosts["node1"].Content(etcd.AuthorityFiles().Cert)))
 	if err != nil || time.Until(ca.NotAfter) < 9*365*24*time.Hour {
 		t.Errorf("etcd's authority: %v", err)
 	}
@@ -95,15 +97,15 @@ func TestLeavesLastAYear(t *testing.T) {
 func TestLeafTimer(t *testing.T) {
 	t.Parallel()
 	s := leafSite(t)
-	phases := []task.Phase{{Name: "install", Tasks: leafTimerTasks(s.options.Cluster)}}
-	if err := s.run(t, nil).Phases(t.Context(), phases); err != nil {
+	phases := []task.Phase{{Name: "install", Tasks: slices.DeleteFunc(plan.Tasks(s.Options.Cluster), func(t task.Task) bool { return t.Name != "certificates-leaf-timer" })}}
+	if err := s.Run(t, nil).Phases(t.Context(), phases); err != nil {
 		t.Fatal(err)
 	}
 	want := map[string]int{"cp1": 2, "node1": 3, "node2": 3}
 	hours := map[string]bool{}
-	for name, h := range s.hosts {
+	for name, h := range s.Hosts {
 		renewed := 0
-		for line := range strings.Lines(h.content(leafScript)) {
+		for line := range strings.Lines(h.Content(task.ProgramDir + "/bin/renew-leaf-certificates")) {
 			command, _, ok := strings.Cut(strings.TrimSpace(line), " || ")
 			if !ok {
 				continue
@@ -111,7 +113,7 @@ func TestLeafTimer(t *testing.T) {
 			args := strings.Fields(command)[4:] // the helper, renew, --restart, the days
 			var pairs []node.CertificatePair
 			for one := range slices.Chunk(args, 2) {
-				pairs = append(pairs, node.CertificatePair{Cert: filepath.Join(h.root, one[0]), Key: filepath.Join(h.root, one[1])})
+				pairs = append(pairs, node.CertificatePair{Cert: filepath.Join(h.Root, one[0]), Key: filepath.Join(h.Root, one[1])})
 			}
 			now := time.Now().AddDate(0, 11, 0)
 			got, err := node.Renew(pairs[0], now, now.AddDate(0, 0, 60), pairs[1:]...)
@@ -121,31 +123,31 @@ func TestLeafTimer(t *testing.T) {
 			renewed += len(got)
 		}
 		if renewed != want[name] {
-			t.Errorf("%s renews %d certificates, want %d:\n%s", name, renewed, want[name], h.content(leafScript))
+			t.Errorf("%s renews %d certificates, want %d:\n%s", name, renewed, want[name], h.Content(task.ProgramDir+"/bin/renew-leaf-certificates"))
 		}
-		_, timer, _ := strings.Cut(h.content(task.UnitDir+leafTimer), "OnCalendar=")
+		_, timer, _ := strings.Cut(h.Content(task.UnitDir+"kkbundle-leaf-certificates.timer"), "OnCalendar=")
 		hours[strings.SplitN(timer, "\n", 2)[0]] = true
 	}
 	if len(hours) != 3 {
 		t.Errorf("hosts renew at %v", hours)
 	}
-	if !strings.Contains(s.hosts["cp1"].content(leafScript), "--restart="+siteregistry.Unit+","+siteregistry.PushUnit+" ") {
+	if !strings.Contains(s.Hosts["cp1"].Content(task.ProgramDir+"/bin/renew-leaf-certificates"), "--restart="+siteregistry.Unit+","+siteregistry.PushUnit+" ") {
 		t.Error("the registry is not restarted")
 	}
-	key := filepath.Join(s.hosts["cp1"].root, siteregistry.AuthorityFiles().Key)
+	key := filepath.Join(s.Hosts["cp1"].Root, siteregistry.AuthorityFiles().Key)
 	if info, err := os.Stat(key); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the authority's key: %v, %v", info, err)
 	}
-	s.options.Cluster.Certificates.Renew = manifest.RenewManual
-	if err := s.run(t, nil).Phases(t.Context(), []task.Phase{{Name: "install", Tasks: leafTimerTasks(s.options.Cluster)}}); err != nil {
+	s.Options.Cluster.Certificates.Renew = manifest.RenewManual
+	if err := s.Run(t, nil).Phases(t.Context(), []task.Phase{{Name: "install", Tasks: slices.DeleteFunc(plan.Tasks(s.Options.Cluster), func(t task.Task) bool { return t.Name != "certificates-leaf-timer" })}}); err != nil {
 		t.Fatal(err)
 	}
-	for _, file := range []string{siteregistry.AuthorityFiles().Key, etcd.ClientAuthorityFiles().Key, task.UnitDir + leafTimer} {
-		if s.hosts["cp1"].content(file) != "" {
+	for _, file := range []string{siteregistry.AuthorityFiles().Key, etcd.ClientAuthorityFiles().Key, task.UnitDir + "kkbundle-leaf-certificates.timer"} {
+		if s.Hosts["cp1"].Content(file) != "" {
 			t.Errorf("with renew: manual, cp1 keeps %s", file)
 		}
 	}
-	if s.hosts["node1"].content(etcd.AuthorityFiles().Key) == "" {
+	if s.Hosts["node1"].Content(etcd.AuthorityFiles().Key) == "" {
 		t.Error("with renew: manual, etcd lost its authority")
 	}
 }
@@ -159,22 +161,22 @@ func TestReissue(t *testing.T) {
 	state := func() (list []string) {
 		for name, files := range all {
 			for _, f := range files {
-				list = append(list, name+" "+f.Cert+" "+certificateOn(t, s.hosts[name], f.Cert))
+				list = append(list, name+" "+f.Cert+" "+certificateOn(t, s.Hosts[name], f.Cert))
 			}
 		}
-		return sorted(list)
+		return sitetest.Sorted(list)
 	}
 	before := state()
 	tasks := func(within time.Duration) []task.Phase {
-		return []task.Phase{{Name: "certificates", Tasks: reissueTasks(s.options.Cluster, within)}}
+		return []task.Phase{{Name: "certificates", Tasks: plan.ReissueTasks(s.Options.Cluster, within)}}
 	}
-	if err := s.run(t, nil).Phases(t.Context(), tasks(30*24*time.Hour)); err != nil {
+	if err := s.Run(t, nil).Phases(t.Context(), tasks(30*24*time.Hour)); err != nil {
 		t.Fatal(err)
 	}
 	if now := state(); !slices.Equal(now, before) {
 		t.Errorf("none ends within 30 days, and it was renewed:\n%s", strings.Join(now, "\n"))
 	}
-	if err := s.run(t, nil).Phases(t.Context(), tasks(0)); err != nil {
+	if err := s.Run(t, nil).Phases(t.Context(), tasks(0)); err != nil {
 		t.Fatal(err)
 	}
 	now := state()

@@ -1,7 +1,9 @@
 package installer
 
 import (
+	"github.com/kkbundle/kkbundle/installer/begin"
 	"github.com/kkbundle/kkbundle/installer/engine"
+	"github.com/kkbundle/kkbundle/installer/plan"
 	"github.com/kkbundle/kkbundle/installer/task"
 )
 
@@ -18,12 +20,12 @@ type Listed struct {
 
 // List returns the selected tasks of an installation, in order. It asks no host.
 func List(o engine.Options) ([]Listed, error) {
-	phases, err := o.Selected(Plan(o.Cluster))
+	phases, err := o.Selected(plan.Plan(o.Cluster))
 	if err != nil {
 		return nil, err
 	}
 	o.DryRun = true // create no work directory
-	r, err := newInstall(o, engine.Installing())
+	r, err := begin.NewFitting(o, engine.Installing())
 	if err != nil {
 		return nil, err
 	}

@@ -14,6 +14,8 @@ import (
 	"github.com/kkbundle/kkbundle/installer/addon"
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/plan"
+	"github.com/kkbundle/kkbundle/installer/sitetest"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/installer/tasktest"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -63,7 +65,7 @@ func (p *pretended) run(_ context.Context, cmd host.Cmd) error {
 
 func TestManifestsTask(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, "cp1")
+	s := sitetest.NewSite(t, "cp1")
 	files := map[string]string{"a.yaml": `
 {apiVersion: v1, kind: ConfigMap, metadata: {name: mine}}
 ---
@@ -73,23 +75,23 @@ func TestManifestsTask(t *testing.T) {
 ---
 {apiVersion: apps/v1, kind: Deployment, metadata: {name: web}, spec: {selector: {matchLabels: {a: b}}}}
 `}
-	s.options.Values = func(path string) ([]byte, error) {
+	s.Options.Values = func(path string) ([]byte, error) {
 		if data, ok := files[path]; ok {
 			return []byte(data), nil
 		}
 		return nil, os.ErrNotExist
 	}
-	r := s.run(t, nil)
+	r := s.Run(t, nil)
 	target := r.Hosts[0]
 	p := &pretended{t: t}
-	cp := s.hosts["cp1"]
-	cp.answer("kubectl", p.run)
+	cp := s.Hosts["cp1"]
+	cp.Answer("kubectl", p.run)
 	wantedAddon := manifest.Addon{Release: "notes", Namespace: "shop", Manifests: []string{"a.yaml"}, Wait: "ready", Timeout: manifest.Duration(addon.ChartWait)}
 	a, err := addon.ManifestsOf(r.Site, wantedAddon)
 	if err != nil {
 		t.Fatal(err)
 	}
-	cp.said("kubectl")
+	cp.Said("kubectl")
 	if ok, err := addon.IsApplied(t.Context(), target, a); ok || err != nil {
 		t.Fatal(ok, err)
 	}
@@ -103,7 +105,7 @@ func TestManifestsTask(t *testing.T) {
 	if !slices.Equal(p.applied, want) {
 		t.Errorf("applied %q, want %q", p.applied, want)
 	}
-	said := strings.Join(cp.said("kubectl"), "\n")
+	said := strings.Join(cp.Said("kubectl"), "\n")
 	for _, want := range []string{"--for=condition=Established --timeout=60s customresourcedefinition/things.a.example", "rollout status deployment/web --namespace=shop --timeout=5m0s"} {
 		if !strings.Contains(said, want) {
 			t.Errorf("%q was not run:\n%s", want, said)
@@ -124,15 +126,15 @@ func TestManifestsTask(t *testing.T) {
 	if ok, err := addon.IsApplied(t.Context(), target, a); ok || err != nil {
 		t.Error("the file has changed, and nothing is to be done", err)
 	}
-	s.states()
+	s.States()
 	if err := addon.Apply(t.Context(), target, "addon-notes", a); err != nil {
 		t.Fatal(err)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.events) != 1 || s.events[0].State != task.Warned || !strings.HasPrefix(s.events[0].Message,
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
+	if len(s.Events) != 1 || s.Events[0].State != task.Warned || !strings.HasPrefix(s.Events[0].Message,
 		"CustomResourceDefinition.apiextensions.k8s.io/v1 things.a.example, ConfigMap.v1 there/other, Deployment.apps/v1 web is not in") {
-		t.Errorf("%+v", s.events)
+		t.Errorf("%+v", s.Events)
 	}
 	wantedAddon.Manifests = []string{"missing.yaml"}
 	if _, err := addon.ManifestsOf(r.Site, wantedAddon); err == nil || !strings.Contains(err.Error(), "addon notes: missing.yaml: ") {
@@ -143,10 +145,10 @@ func TestManifestsTask(t *testing.T) {
 // Installed addons that the cluster file no longer has are named.
 func TestLeftAddons(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, "cp1")
-	s.options.Cluster = tasktest.Cluster(t, "addons: [{chart: demo, namespace: shop}, {release: notes, manifests: [a.yaml]}]\ndns: {nodeLocal: true}")
-	r := s.run(t, nil)
-	s.hosts["cp1"].answer("kubectl", func(_ context.Context, cmd host.Cmd) error {
+	s := sitetest.NewSite(t, "cp1")
+	s.Options.Cluster = tasktest.Cluster(t, "addons: [{chart: demo, namespace: shop}, {release: notes, manifests: [a.yaml]}]\ndns: {nodeLocal: true}")
+	r := s.Run(t, nil)
+	s.Hosts["cp1"].Answer("kubectl", func(_ context.Context, cmd host.Cmd) error {
 		text := `kube-flannel {"name":"flannel"}` + "\n" + `shop {"name":"demo"}` + "\n" + `old {"name":"gone"}` + "\n" + `old {"name":"gone"}` + "\n"
 		if slices.Contains(cmd.Args, "configmaps") {
 			text = `default {"kkbundle.io/manifests":"notes"}` + "\n" + `kube-system {"kkbundle.io/manifests":"node-local-dns"}` + "\n" + `kube-system {"kkbundle.io/manifests":"multus"}` + "\n"
@@ -154,8 +156,12 @@ func TestLeftAddons(t *testing.T) {
 		_, err := io.WriteString(cmd.Stdout, text)
 		return err
 	})
-	left, err := leftAddons(t.Context(), r.Hosts[0])
-	if err != nil || strings.Join(left, "|") != "chart old/gone|manifests kube-system/multus" {
-		t.Errorf("%q, %v", left, err)
+	tasks := plan.Tasks(s.Options.Cluster)
+	step := tasks[slices.IndexFunc(tasks, func(t task.Task) bool { return t.Name == "removed-addons" })]
+	err := step.Do(t.Context(), r.Hosts[0])
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
+	if err != nil || len(s.Events) != 1 || !strings.Contains(s.Events[0].Message, "they stay in the cluster: chart old/gone, manifests kube-system/multus; remove") {
+		t.Errorf("%+v, %v", s.Events, err)
 	}
 }

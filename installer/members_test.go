@@ -4,17 +4,15 @@ package installer
 
 import (
 	"context"
-	"encoding/pem"
 	"errors"
 	"io"
 	"os"
-	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/opencontainers/go-digest"
 
+	"github.com/kkbundle/kkbundle/installer/begin"
 	"github.com/kkbundle/kkbundle/installer/cluster"
 	"github.com/kkbundle/kkbundle/installer/cri"
 	"github.com/kkbundle/kkbundle/installer/health"
@@ -22,87 +20,83 @@ import (
 	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/installer/kubeadm"
 	"github.com/kkbundle/kkbundle/installer/member"
+	"github.com/kkbundle/kkbundle/installer/plan"
 	"github.com/kkbundle/kkbundle/installer/siteregistry"
+	"github.com/kkbundle/kkbundle/installer/sitetest"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/installer/tasktest"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/document"
 )
 
-// otherAuthority is a certificate authority that is not testdata/ca.crt.
-func otherAuthority(t *testing.T) string {
-	t.Helper()
-	a, err := task.LoadAuthority(newWorkDir(t), time.Now())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.Certificate.Raw}))
-}
-
 func TestCheckMembers(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		members string
-		change  func(s *site)
+		change  func(s *sitetest.Site)
 		want    string // part of the error; "" if there is none
 	}{
 		"a fresh site":      {},
 		"a rerun":           {members: "cp1 node1 node2"},
 		"a new worker":      {members: "cp1 node1"},
-		"a new worker only": {members: "cp1 node1", change: func(s *site) { s.options.Limit = []string{"node2"} }},
+		"a new worker only": {members: "cp1 node1", change: func(s *sitetest.Site) { s.Options.Limit = []string{"node2"} }},
 		"a limit without the beginning": {
-			change: func(s *site) { s.options.Limit = []string{"node1"} },
+			change: func(s *sitetest.Site) { s.Options.Limit = []string{"node1"} },
 			want:   "cp1 is the first control plane and not a node yet",
 		},
 		"another pod network": {
 			members: "cp1 node1 node2",
-			change: func(s *site) {
-				s.options.Cluster = tasktest.Cluster(t, "kubernetes: {version: v1.34.3, podCIDR: 10.99.0.0/16}")
+			change: func(s *sitetest.Site) {
+				s.Options.Cluster = tasktest.Cluster(t, "kubernetes: {version: v1.34.3, podCIDR: 10.99.0.0/16}")
 			},
 			want: "cp1 is a node of cluster site v1.34.3 with kubernetes.podCIDR 10.233.64.0/18, not of cluster site v1.34.3 with kubernetes.podCIDR 10.99.0.0/16",
 		},
 		"another endpoint": {
 			members: "cp1",
-			change:  func(s *site) { s.options.Cluster = tasktest.Cluster(t, "controlPlaneEndpoint: {address: api.example}") },
-			want:    "with controlPlaneEndpoint.address 10.0.0.3:6443, not of",
+			change: func(s *sitetest.Site) {
+				s.Options.Cluster = tasktest.Cluster(t, "controlPlaneEndpoint: {address: api.example}")
+			},
+			want: "with controlPlaneEndpoint.address 10.0.0.3:6443, not of",
 		},
 		"another version": {
 			members: "cp1",
-			change:  func(s *site) { s.options.Cluster = tasktest.Cluster(t, "kubernetes: {version: v1.34.4}") },
+			change:  func(s *sitetest.Site) { s.Options.Cluster = tasktest.Cluster(t, "kubernetes: {version: v1.34.4}") },
 			want:    "not of cluster site v1.34.4",
 		},
 		"another domain": {
 			members: "cp1 node1 node2",
-			change:  func(s *site) { s.options.Cluster = tasktest.Cluster(t, "dns: {domain: corp.example}") },
+			change:  func(s *sitetest.Site) { s.Options.Cluster = tasktest.Cluster(t, "dns: {domain: corp.example}") },
 			want:    "with dns.domain cluster.local, not of",
 		},
 		"what kubeadm fixed, but harmless": {
 			members: "cp1 node1 node2",
-			change:  func(s *site) { s.options.Cluster = tasktest.Cluster(t, "kubernetes: {version: v1.34.3, maxPods: 200}") },
+			change: func(s *sitetest.Site) {
+				s.Options.Cluster = tasktest.Cluster(t, "kubernetes: {version: v1.34.3, maxPods: 200}")
+			},
 		},
 		"a node of another cluster of that name": {
 			members: "cp1 node1",
-			change:  func(s *site) { s.hosts["node1"].put(t, kube.ClusterCA, otherAuthority(t)) },
+			change:  func(s *sitetest.Site) { s.Hosts["node1"].Put(t, kube.ClusterCA, sitetest.OtherAuthority(t)) },
 			want:    "node1 is a node of cluster site v1.34.3 with the authority sha256:",
 		},
 		"a node that the first is to leave": {members: "node1", want: "not of cluster site v1.34.3, not yet installed on cp1"},
 		"reset by hand": {
 			members: "cp1",
-			change:  func(s *site) { _ = os.Remove(s.hosts["cp1"].root + kube.ClusterCA) },
+			change:  func(s *sitetest.Site) { _ = os.Remove(s.Hosts["cp1"].Root + kube.ClusterCA) },
 			want:    "run kkbundle reset first",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := newSite(t, "cp1", "node1", "node2")
-			newFakeCluster(t, s)
+			s := sitetest.NewSite(t, "cp1", "node1", "node2")
+			sitetest.NewFakeCluster(t, s)
 			for _, joined := range strings.Fields(c.members) {
-				s.hosts[joined].put(t, member.Path, string(member.File(s.run(t, nil).Site).Data))
+				s.Hosts[joined].Put(t, member.Path, string(member.File(s.Run(t, nil).Site).Data))
 			}
 			if c.change != nil {
 				c.change(s)
 			}
-			err := checkMembers(t.Context(), s.run(t, nil))
+			err := begin.CheckMembers(t.Context(), s.Run(t, nil))
 			if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 				t.Errorf("got %v, want %q", err, c.want)
 			}
@@ -110,45 +104,26 @@ func TestCheckMembers(t *testing.T) {
 	}
 }
 
-func TestIgnoredSettingsAreTold(t *testing.T) {
-	t.Parallel()
-	s := newSite(t, "cp1")
-	s.hosts["cp1"].put(t, member.Path, string(member.File(s.run(t, nil).Site).Data))
-	for more, want := range map[string]string{
-		"": "",
-		"kubernetes: {version: v1.34.3, maxPods: 200, kubelet: {a: {b: secret}}}": "kubernetes.maxPods, kubernetes.kubelet; kkbundle upgrade",
-	} {
-		s.options.Cluster, s.events = tasktest.Cluster(t, more), nil
-		if err := tellIgnored(t.Context(), s.run(t, nil)); err != nil {
-			t.Fatal(err)
-		}
-		warned := slices.IndexFunc(s.events, func(e task.Event) bool { return e.State == task.Warned && strings.Contains(e.Message, want) })
-		if (want != "") != (warned >= 0) {
-			t.Errorf("%q: want a warning with %q, got %+v", more, want, s.events)
-		}
-	}
-}
-
 // TestLimitedVerification has a worker that is left out of a run and is no node yet.
 func TestLimitedVerification(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, "cp1", "node1", "node2")
-	newFakeCluster(t, s)
+	s := sitetest.NewSite(t, "cp1", "node1", "node2")
+	sitetest.NewFakeCluster(t, s)
 	node := func(name string) string {
 		return `{"metadata":{"name":"` + name + `"},"status":{"conditions":[{"type":"Ready","status":"True"}],"nodeInfo":{"kubeletVersion":"v1.34.3"}}}`
 	}
-	s.hosts["cp1"].answer("kubectl", func(_ context.Context, cmd host.Cmd) error {
+	s.Hosts["cp1"].Answer("kubectl", func(_ context.Context, cmd host.Cmd) error {
 		_, err := io.WriteString(cmd.Stdout, `{"items":[`+node("cp1")+","+node("node1")+"]}")
 		return err
 	})
 	for _, name := range []string{"cp1", "node1"} {
-		s.hosts[name].put(t, member.Path, string(member.File(s.run(t, nil).Site).Data))
+		s.Hosts[name].Put(t, member.Path, string(member.File(s.Run(t, nil).Site).Data))
 	}
-	if err := health.NodesAreReady(t.Context(), s.run(t, nil).Hosts[0]); err == nil || !strings.Contains(err.Error(), "node2 is not a node") {
+	if err := health.NodesAreReady(t.Context(), s.Run(t, nil).Hosts[0]); err == nil || !strings.Contains(err.Error(), "node2 is not a node") {
 		t.Errorf("without a limit: %v", err)
 	}
-	s.options.Limit = []string{"cp1", "node1"}
-	r := s.run(t, nil)
+	s.Options.Limit = []string{"cp1", "node1"}
+	r := s.Run(t, nil)
 	if err := health.NodesAreReady(t.Context(), r.Hosts[0]); err != nil {
 		t.Error(err)
 	}
@@ -161,27 +136,27 @@ func TestLimitedVerification(t *testing.T) {
 
 func TestPodsThatAreOver(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, "cp1")
+	s := sitetest.NewSite(t, "cp1")
 	pods := `{"metadata":{"name":"a"},"status":{"phase":"Failed"}},{"metadata":{"name":"b","deletionTimestamp":"2026-01-01T00:00:00Z"},"status":{"phase":"Running"}}`
-	s.hosts["cp1"].answer("kubectl", func(_ context.Context, cmd host.Cmd) error {
+	s.Hosts["cp1"].Answer("kubectl", func(_ context.Context, cmd host.Cmd) error {
 		_, err := io.WriteString(cmd.Stdout, `{"items":[`+pods+"]}")
 		return err
 	})
-	if err := health.PodsAreReady(t.Context(), s.run(t, nil).Hosts[0]); err != nil {
+	if err := health.PodsAreReady(t.Context(), s.Run(t, nil).Hosts[0]); err != nil {
 		t.Error(err)
 	}
 	pods += `,{"metadata":{"name":"c"},"status":{"phase":"Pending"}}`
-	if err := health.PodsAreReady(t.Context(), s.run(t, nil).Hosts[0]); err == nil || !strings.Contains(err.Error(), "pod kube-system/c") {
+	if err := health.PodsAreReady(t.Context(), s.Run(t, nil).Hosts[0]); err == nil || !strings.Contains(err.Error(), "pod kube-system/c") {
 		t.Errorf("got %v", err)
 	}
 }
 
 func TestForeignImages(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, "cp1")
-	r := s.run(t, clusterBundle(t, s.options.Cluster))
+	s := sitetest.NewSite(t, "cp1")
+	r := s.Run(t, sitetest.ClusterBundle(t, s.Options.Cluster))
 	namespace, ends := "later", ""
-	s.hosts["cp1"].answer("kubectl", func(_ context.Context, cmd host.Cmd) error {
+	s.Hosts["cp1"].Answer("kubectl", func(_ context.Context, cmd host.Cmd) error {
 		_, err := io.WriteString(cmd.Stdout, `{"items":[{"metadata":{"name":"p","namespace":"`+namespace+`"`+ends+`},"status":{"containerStatuses":[{"imageID":"x@sha256:`+strings.Repeat("0", 64)+`"}]}}]}`)
 		return err
 	})
@@ -190,8 +165,8 @@ func TestForeignImages(t *testing.T) {
 		return health.ImagesAreBundled(t.Context(), r.Hosts[0], func(context.Context, *task.Host) ([]digest.Digest, error) { return reduced, nil })
 	}
 	err := check()
-	if err != nil || len(s.events) != 1 || s.events[0].State != task.Warned || !strings.Contains(s.events[0].Message, "pod later/p") {
-		t.Errorf("an application that came later: %v, %+v", err, s.events)
+	if err != nil || len(s.Events) != 1 || s.Events[0].State != task.Warned || !strings.Contains(s.Events[0].Message, "pod later/p") {
+		t.Errorf("an application that came later: %v, %+v", err, s.Events)
 	}
 	namespace = "kube-system"
 	if err := check(); err == nil || !strings.Contains(err.Error(), "pod kube-system/p") {
@@ -210,21 +185,21 @@ func TestForeignImages(t *testing.T) {
 // TestTokenByTheClustersClock has a control plane whose clock is years ahead.
 func TestTokenByTheClustersClock(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, "cp1", "node1")
-	f := newFakeCluster(t, s)
-	s.hosts["cp1"].answer("date", func(_ context.Context, cmd host.Cmd) error {
+	s := sitetest.NewSite(t, "cp1", "node1")
+	f := sitetest.NewFakeCluster(t, s)
+	s.Hosts["cp1"].Answer("date", func(_ context.Context, cmd host.Cmd) error {
 		_, err := io.WriteString(cmd.Stdout, "2000000000\n")
 		return err
 	})
 	phases := []task.Phase{{Name: "install", Tasks: []task.Task{kubeadm.JoinTask("join-worker", task.Each, manifest.RoleWorker)}}}
-	s.hosts["node1"].put(t, member.BegunPath, "") // and an earlier run was interrupted
-	if err := s.run(t, nil).Phases(t.Context(), phases); err != nil {
+	s.Hosts["node1"].Put(t, member.BegunPath, "") // and an earlier run was interrupted
+	if err := s.Run(t, nil).Phases(t.Context(), phases); err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(f.applied[0], `expiration: "2033-05-18T04:33:20Z"`) {
-		t.Errorf("want a token that is valid for an hour, got\n%s", f.applied[0])
+	if !strings.Contains(f.Applied[0], `expiration: "2033-05-18T04:33:20Z"`) {
+		t.Errorf("want a token that is valid for an hour, got\n%s", f.Applied[0])
 	}
-	if ran := strings.Join(s.hosts["cp1"].said("kubectl"), "\n"); !strings.Contains(ran, "delete node node1 --ignore-not-found") {
+	if ran := strings.Join(s.Hosts["cp1"].Said("kubectl"), "\n"); !strings.Contains(ran, "delete node node1 --ignore-not-found") {
 		t.Errorf("the node of the interrupted join stays:\n%s", ran)
 	}
 }
@@ -252,10 +227,10 @@ users:
 		"exec: {apiVersion: client.authentication.k8s.io/v1, command: sh}", "tokenFile: /etc/passwd", "client-key: /root/.ssh/id_ed25519",
 		"auth-provider: {name: gcp}",
 	} {
-		s := newSite(t, "cp1")
-		s.hosts["cp1"].put(t, kube.AdminConf, strings.Replace(good, "client-certificate-data: QQ==", user, 1))
-		err := s.run(t, nil).Phases(t.Context(), []task.Phase{{Name: "install", Tasks: []task.Task{cluster.AdminConfTask()}}})
-		if _, missing := os.Stat(s.options.WorkDir + "/" + task.AdminConfFile); err == nil || !errors.Is(missing, os.ErrNotExist) {
+		s := sitetest.NewSite(t, "cp1")
+		s.Hosts["cp1"].Put(t, kube.AdminConf, strings.Replace(good, "client-certificate-data: QQ==", user, 1))
+		err := s.Run(t, nil).Phases(t.Context(), []task.Phase{{Name: "install", Tasks: []task.Task{cluster.AdminConfTask()}}})
+		if _, missing := os.Stat(s.Options.WorkDir + "/" + task.AdminConfFile); err == nil || !errors.Is(missing, os.ErrNotExist) {
 			t.Errorf("%s: %v; in the work directory: %v", user, err, missing)
 		}
 	}
@@ -263,13 +238,13 @@ users:
 
 func TestInventoryMustFitTheCluster(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, "cp1")
-	s.options.Cluster = tasktest.Cluster(t, "imageRegistry: {type: existing, address: harbor.site/mirror}")
+	s := sitetest.NewSite(t, "cp1")
+	s.Options.Cluster = tasktest.Cluster(t, "imageRegistry: {type: existing, address: harbor.site/mirror}")
 	var problems document.Problems
-	if _, err := Run(t.Context(), s.options); !errors.As(err, &problems) {
+	if _, err := Run(t.Context(), s.Options); !errors.As(err, &problems) {
 		t.Errorf("install with a host for a registry that is not installed: %v", err)
 	}
-	if _, err := Precheck(t.Context(), s.options); !errors.As(err, &problems) {
+	if _, err := begin.Precheck(t.Context(), s.Options); !errors.As(err, &problems) {
 		t.Errorf("precheck: %v", err)
 	}
 }
@@ -277,7 +252,7 @@ func TestInventoryMustFitTheCluster(t *testing.T) {
 func TestWithoutPodNetwork(t *testing.T) {
 	t.Parallel()
 	var list []string
-	for _, task := range verifyTasks(tasktest.Cluster(t, "cni: {type: none}")) {
+	for _, task := range plan.VerifyTasks(tasktest.Cluster(t, "cni: {type: none}")) {
 		list = append(list, task.Name)
 	}
 	if got := strings.Join(list, " "); got != "verify-nodes verify-cluster verify-join verify-images verify-hosts-security verify-security verify-result" {
@@ -288,7 +263,7 @@ func TestWithoutPodNetwork(t *testing.T) {
 func TestExistingRegistry(t *testing.T) {
 	t.Parallel()
 	c := tasktest.Cluster(t, "imageRegistry: {type: existing, address: 'harbor.site:8443/mirror', ca: ca.pem}")
-	for _, n := range Needs(c) {
+	for _, n := range plan.Needs(c) {
 		if n.Name == "registry" {
 			t.Error("the bundle must hold a registry that nobody installs")
 		}
@@ -340,12 +315,12 @@ func TestRecordedConfig(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := newSite(t, "cp1")
-			s.options.Cluster = tasktest.Cluster(t, config)
-			text := string(member.File(s.run(t, nil).Site).Data)
-			s.hosts["cp1"].put(t, member.Path, strings.Replace(text, canon, c.digest, 1))
-			s.options.Cluster = tasktest.Cluster(t, c.cluster)
-			r := s.run(t, nil)
+			s := sitetest.NewSite(t, "cp1")
+			s.Options.Cluster = tasktest.Cluster(t, config)
+			text := string(member.File(s.Run(t, nil).Site).Data)
+			s.Hosts["cp1"].Put(t, member.Path, strings.Replace(text, canon, c.digest, 1))
+			s.Options.Cluster = tasktest.Cluster(t, c.cluster)
+			r := s.Run(t, nil)
 			if same, err := member.Records(t.Context(), r.Hosts[0], member.Path); err != nil || same != c.same {
 				t.Errorf("the record fits: %t, %v", same, err)
 			}
@@ -359,8 +334,8 @@ func TestRecordedConfig(t *testing.T) {
 			}
 		})
 	}
-	s := newSite(t, "cp1")
-	if same, err := member.Records(t.Context(), s.run(t, nil).Hosts[0], member.Path); err != nil || same {
+	s := sitetest.NewSite(t, "cp1")
+	if same, err := member.Records(t.Context(), s.Run(t, nil).Hosts[0], member.Path); err != nil || same {
 		t.Errorf("a host without a record has one: %t, %v", same, err)
 	}
 }
@@ -373,13 +348,13 @@ func TestMemberHint(t *testing.T) {
 		{"site", "v1.34.3, podCIDR: 10.99.0.0/16}"}: "cannot rename or renumber",
 		{"other", "v1.34.4}"}:                       "cannot rename or renumber",
 	} {
-		s := newSite(t, "cp1")
-		newFakeCluster(t, s)
-		s.hosts["cp1"].put(t, member.Path, string(member.File(s.run(t, nil).Site).Data))
-		s.options.Cluster = tasktest.Cluster(t, "kubernetes: {version: "+config[1])
-		s.options.Cluster.Metadata.Name = config[0]
+		s := sitetest.NewSite(t, "cp1")
+		sitetest.NewFakeCluster(t, s)
+		s.Hosts["cp1"].Put(t, member.Path, string(member.File(s.Run(t, nil).Site).Data))
+		s.Options.Cluster = tasktest.Cluster(t, "kubernetes: {version: "+config[1])
+		s.Options.Cluster.Metadata.Name = config[0]
 		var other *member.OtherClusterError
-		if err := checkMembers(t.Context(), s.run(t, nil)); !errors.As(err, &other) || !strings.Contains(other.Hint(), want) {
+		if err := begin.CheckMembers(t.Context(), s.Run(t, nil)); !errors.As(err, &other) || !strings.Contains(other.Hint(), want) {
 			t.Errorf("%s: %v", config, err)
 		}
 	}

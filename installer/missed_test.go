@@ -9,9 +9,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kkbundle/kkbundle/installer/begin"
 	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/sitetest"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
@@ -38,11 +40,11 @@ func TestMissed(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s, _ := newHA(t, "controlPlaneEndpoint: {type: haproxy}")
+			s, _ := sitetest.NewHA(t, "controlPlaneEndpoint: {type: haproxy}")
 			members := strings.Fields(c.members)
-			s.join(t, members...)
-			for _, h := range s.hosts {
-				h.answer("kubectl", func(_ context.Context, cmd host.Cmd) error {
+			s.Join(t, members...)
+			for _, h := range s.Hosts {
+				h.Answer("kubectl", func(_ context.Context, cmd host.Cmd) error {
 					items := []any{}
 					for _, name := range members {
 						items = append(items, kube.Document{"metadata": kube.Document{"name": name}})
@@ -50,14 +52,14 @@ func TestMissed(t *testing.T) {
 					return json.NewEncoder(cmd.Stdout).Encode(kube.Document{"items": items})
 				})
 			}
-			s.options.Helper = func(string) ([]byte, error) { return []byte("#!/bin/sh\n"), nil }
-			s.options.Dial = func(_ context.Context, h manifest.Host) (host.Host, error) {
+			s.Options.Helper = func(string) ([]byte, error) { return []byte("#!/bin/sh\n"), nil }
+			s.Options.Dial = func(_ context.Context, h manifest.Host) (host.Host, error) {
 				if strings.Contains(c.down+" ", h.Name+" ") {
 					return nil, &host.UnreachableError{Host: h.Name, Address: "10.0.0.1:22", Err: errors.New(h.Name + " is down")}
 				}
-				return s.hosts[h.Name], nil
+				return s.Hosts[h.Name], nil
 			}
-			r, err := newInstall(s.options, engine.Installing())
+			r, err := begin.NewFitting(s.Options, engine.Installing())
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -13,21 +13,22 @@ import (
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/machine"
 	"github.com/kkbundle/kkbundle/installer/network"
+	"github.com/kkbundle/kkbundle/installer/sitetest"
 	"github.com/kkbundle/kkbundle/installer/tasktest"
 )
 
 // The kernel that tests run on has no NFS: what is written, and what is run, is what is looked at.
 func TestNFSServer(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, "cp1", "node1")
+	s := sitetest.NewSite(t, "cp1", "node1")
 	c := tasktest.Cluster(t, "storage: {nfs: true}")
-	s.options.Cluster = c
-	r := s.run(t, nil)
-	target, h := r.Hosts[1], s.hosts["node1"]
-	h.put(t, "/etc/exports", "/home *(ro)\n")
-	h.stub(t, "exportfs", "exit 0")
+	s.Options.Cluster = c
+	r := s.Run(t, nil)
+	target, h := r.Hosts[1], s.Hosts["node1"]
+	h.Put(t, "/etc/exports", "/home *(ro)\n")
+	h.Stub(t, "exportfs", "exit 0")
 	running := false
-	h.answer("systemctl", func(_ context.Context, cmd host.Cmd) error {
+	h.Answer("systemctl", func(_ context.Context, cmd host.Cmd) error {
 		line := strings.Join(cmd.Args, " ")
 		switch {
 		case strings.HasPrefix(line, "systemctl is-active") && !running, line == "systemctl cat nfs-server.service":
@@ -48,38 +49,38 @@ func TestNFSServer(t *testing.T) {
 		if done, err := task.Done(t.Context(), target); !done || err != nil {
 			t.Fatal(done, err)
 		}
-		if err := os.RemoveAll(filepath.Join(h.root, "srv")); err != nil { // the next round is a repair
+		if err := os.RemoveAll(filepath.Join(h.Root, "srv")); err != nil { // the next round is a repair
 			t.Fatal(err)
 		}
 	}
 	want := "# Written by kkbundle: the cluster's nodes.\n" +
 		"/srv/nfs/kubernetes 10.0.0.3(rw,sync,no_subtree_check,no_root_squash)\n/srv/nfs/kubernetes 10.0.0.4(rw,sync,no_subtree_check,no_root_squash)\n"
-	if got := h.content(addon.ExportsFile); got != want {
+	if got := h.Content(addon.ExportsFile); got != want {
 		t.Errorf("got\n%s", got)
 	}
-	said := strings.Join(h.said("systemctl"), "\n")
+	said := strings.Join(h.Said("systemctl"), "\n")
 	if !strings.Contains(said, "enable --now nfs-kernel-server.service") || strings.Contains(said, "restart") {
 		t.Errorf("ran\n%s", said)
 	}
-	h.put(t, "/srv/nfs/kubernetes/volume", "data")
+	h.Put(t, "/srv/nfs/kubernetes/volume", "data")
 	if err := task.Leaves.Undo(t.Context(), target); err != nil {
 		t.Fatal(err)
 	}
-	if h.content("/srv/nfs/kubernetes/volume") != "data" {
+	if h.Content("/srv/nfs/kubernetes/volume") != "data" {
 		t.Error("data are gone without --with-data")
 	}
-	if said := strings.Join(h.said("systemctl"), "\n"); h.content(addon.ExportsFile) != "" || !strings.Contains(said, "disable --now nfs-kernel-server.service") {
+	if said := strings.Join(h.Said("systemctl"), "\n"); h.Content(addon.ExportsFile) != "" || !strings.Contains(said, "disable --now nfs-kernel-server.service") {
 		t.Errorf("reset left the export, or the server that was started:\n%s", said)
 	}
-	if _, err := os.Stat(filepath.Join(h.root, filepath.Dir(addon.ExportsFile))); !os.IsNotExist(err) {
+	if _, err := os.Stat(filepath.Join(h.Root, filepath.Dir(addon.ExportsFile))); !os.IsNotExist(err) {
 		t.Errorf("reset left the empty directory of the export: %v", err)
 	}
 	r.WithData = true
-	h.put(t, addon.ExportsFile, "x")
-	if err := task.Leaves.Undo(t.Context(), target); err != nil || h.content("/srv/nfs/kubernetes/volume") != "" {
+	h.Put(t, addon.ExportsFile, "x")
+	if err := task.Leaves.Undo(t.Context(), target); err != nil || h.Content("/srv/nfs/kubernetes/volume") != "" {
 		t.Error("data are there with --with-data", err)
 	}
-	if h.content("/etc/exports") != "/home *(ro)\n" {
+	if h.Content("/etc/exports") != "/home *(ro)\n" {
 		t.Error("the operator's exports were changed")
 	}
 }
@@ -87,12 +88,12 @@ func TestNFSServer(t *testing.T) {
 // NetworkManager and networkd are told of the pods' interfaces where they run, and nowhere else.
 func TestPodLinks(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, "cp1")
+	s := sitetest.NewSite(t, "cp1")
 	c := tasktest.Cluster(t, "cni: {type: calico}")
-	r := s.run(t, nil)
-	target, h := r.Hosts[0], s.hosts["cp1"]
+	r := s.Run(t, nil)
+	target, h := r.Hosts[0], s.Hosts["cp1"]
 	runs := map[string]bool{"NetworkManager.service": true}
-	h.answer("systemctl", func(_ context.Context, cmd host.Cmd) error {
+	h.Answer("systemctl", func(_ context.Context, cmd host.Cmd) error {
 		if cmd.Args[1] == "is-active" && !runs[cmd.Args[3]] {
 			return &host.ExitError{Args: cmd.Args, Code: 3}
 		}
@@ -106,15 +107,15 @@ func TestPodLinks(t *testing.T) {
 		t.Error(done, err)
 	}
 	want := "unmanaged-devices+=interface-name:cali*;interface-name:tunl*;interface-name:vxlan.calico;"
-	if got := h.content(machine.NetworkManagerFile); !strings.Contains(got, want) || h.content(machine.NetworkdFile) != "" {
-		t.Errorf("got\n%s%s", got, h.content(machine.NetworkdFile))
+	if got := h.Content(machine.NetworkManagerFile); !strings.Contains(got, want) || h.Content(machine.NetworkdFile) != "" {
+		t.Errorf("got\n%s%s", got, h.Content(machine.NetworkdFile))
 	}
 	// A list in a file of the operator's that NetworkManager reads after ours replaces the one that ours adds to. A section of a device stays.
 	const section = "[device-kkbundle]\nmatch-device=interface-name:cali*;interface-name:tunl*;interface-name:vxlan.calico;"
-	if got := h.content(machine.NetworkManagerFile); !strings.Contains(got, section) || !strings.HasSuffix(got, "\nmanaged=0\n") {
+	if got := h.Content(machine.NetworkManagerFile); !strings.Contains(got, section) || !strings.HasSuffix(got, "\nmanaged=0\n") {
 		t.Errorf("no section of its own in\n%s", got)
 	}
-	if err := task.Leaves.Undo(t.Context(), target); err != nil || h.content(machine.NetworkManagerFile) != "" {
+	if err := task.Leaves.Undo(t.Context(), target); err != nil || h.Content(machine.NetworkManagerFile) != "" {
 		t.Error("reset left the file", err)
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kkbundle/kkbundle/installer/plan"
+	"github.com/kkbundle/kkbundle/installer/sitetest"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/installer/tasktest"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -54,7 +56,7 @@ func TestOptionsAreInstalled(t *testing.T) {
 	}
 	for name, option := range allOptions() {
 		texts = append(texts, option.yaml)
-		if !slices.ContainsFunc(tasksOf(tasktest.Cluster(t, option.yaml)), func(task task.Task) bool { return option.task == "" || task.Name == option.task }) {
+		if !slices.ContainsFunc(plan.Tasks(tasktest.Cluster(t, option.yaml)), func(task task.Task) bool { return option.task == "" || task.Name == option.task }) {
 			t.Errorf("%s: there is no task %s", name, option.task)
 		}
 	}
@@ -63,7 +65,7 @@ func TestOptionsAreInstalled(t *testing.T) {
 		if err := c.CheckInstall(); err != nil {
 			t.Errorf("%s: %v", text, err)
 		}
-		for _, task := range tasksOf(c) {
+		for _, task := range plan.Tasks(c) {
 			if task.Do == nil {
 				t.Errorf("%s: task %s has no Do", text, task.Name)
 			}
@@ -106,7 +108,7 @@ func TestNeedsOfEveryKind(t *testing.T) {
 func resolved(t *testing.T, text, version string) []string {
 	t.Helper()
 	c := tasktest.Cluster(t, text)
-	a, err := catalog.Resolve(c, Needed(c), catalog.Options{Platforms: []string{"linux/amd64"}})
+	a, err := catalog.Resolve(c, plan.Needed(c), catalog.Options{Platforms: []string{"linux/amd64"}})
 	if err != nil {
 		t.Fatalf("%s %s: %v", version, text, err)
 	}
@@ -126,7 +128,7 @@ func resolved(t *testing.T, text, version string) []string {
 func TestNeeded(t *testing.T) {
 	t.Parallel()
 	found := map[string]string{}
-	for _, d := range Needed(tasktest.Cluster(t, "cni: {type: calico}\nimageRegistry: {type: harbor}")) {
+	for _, d := range plan.Needed(tasktest.Cluster(t, "cni: {type: calico}\nimageRegistry: {type: harbor}")) {
 		found[d.Kind+" "+d.Name] = fmt.Sprintf("%v on %v", d.Tasks, d.Roles)
 	}
 	for need, want := range map[string]string{
@@ -153,16 +155,16 @@ func TestPackagesOf(t *testing.T) {
 		{"nfs", "ubuntu/24.04", "chrony nfs-kernel-server"},
 		{"image_registry", "debian/12", "chrony keepalived"},
 	} {
-		got, err := PackagesOf(c, []manifest.Role{manifest.Role(tc.role)}, tc.distribution)
+		got, err := plan.PackagesOf(c, []manifest.Role{manifest.Role(tc.role)}, tc.distribution)
 		if strings.Join(got, " ") != tc.want || err != nil {
 			t.Errorf("%s on %s: %q, %v", tc.role, tc.distribution, got, err)
 		}
 	}
-	all, err := PackagesOf(c, nil, "debian/12")
+	all, err := plan.PackagesOf(c, nil, "debian/12")
 	if err != nil || !slices.Contains(all, "keepalived") || !slices.Contains(all, "nfs-common") {
 		t.Errorf("%q, %v", all, err)
 	}
-	if _, err := PackagesOf(c, nil, "beos/5"); err == nil {
+	if _, err := plan.PackagesOf(c, nil, "beos/5"); err == nil {
 		t.Error("an unknown distribution has packages")
 	}
 }
@@ -170,9 +172,9 @@ func TestPackagesOf(t *testing.T) {
 // An installation does not begin with versions that do not go together.
 func TestRunChecksVersions(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, "cp1")
-	s.options.Cluster = tasktest.Cluster(t, "cri: {version: v1.6.1}")
-	_, err := Run(t.Context(), s.options)
+	s := sitetest.NewSite(t, "cp1")
+	s.Options.Cluster = tasktest.Cluster(t, "cri: {version: v1.6.1}")
+	_, err := Run(t.Context(), s.Options)
 	if err == nil || !strings.Contains(err.Error(), "containerd v1.6.1 does not go with Kubernetes v1.34.3") {
 		t.Error(err)
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/machine"
 	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/node"
+	"github.com/kkbundle/kkbundle/installer/sitetest"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/installer/tasktest"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -29,7 +30,7 @@ import (
 // A packaged host has a package manager, which is played: installing is what cannot be done here. It looks at what it is told to
 // take packages from.
 type packaged struct {
-	*rooted
+	*sitetest.Rooted
 	distribution string
 	manager      string // apt, dnf or yum
 
@@ -47,15 +48,15 @@ const (
 	ownRepo   = "[baseos]\nbaseurl=http://mirror.site/baseos\n"
 )
 
-func newPackaged(t *testing.T, h *rooted, id, version, manager string) *packaged {
+func newPackaged(t *testing.T, h *sitetest.Rooted, id, version, manager string) *packaged {
 	t.Helper()
-	p := &packaged{rooted: h, distribution: id + "/" + version, manager: manager, installed: map[string]bool{}}
-	h.put(t, "/etc/apt/sources.list", ownList)
-	h.put(t, "/etc/apt/sources.list.d/site.sources", ownSource)
-	h.put(t, "/etc/yum.repos.d/site.repo", ownRepo)
-	h.answer(host.HelperPath, func(ctx context.Context, cmd host.Cmd) error {
+	p := &packaged{Rooted: h, distribution: id + "/" + version, manager: manager, installed: map[string]bool{}}
+	h.Put(t, "/etc/apt/sources.list", ownList)
+	h.Put(t, "/etc/apt/sources.list.d/site.sources", ownSource)
+	h.Put(t, "/etc/yum.repos.d/site.repo", ownRepo)
+	h.Answer(host.HelperPath, func(ctx context.Context, cmd host.Cmd) error {
 		if cmd.Args[1] != "facts" {
-			return h.helper(ctx, cmd)
+			return h.Helper(ctx, cmd)
 		}
 		var question node.Probe
 		if err := json.NewDecoder(cmd.Stdin).Decode(&question); err != nil {
@@ -71,10 +72,10 @@ func newPackaged(t *testing.T, h *rooted, id, version, manager string) *packaged
 		}
 		return json.NewEncoder(cmd.Stdout).Encode(facts)
 	})
-	h.answer("env", p.apt) // env DEBIAN_FRONTEND=noninteractive apt-get …
-	h.answer("dpkg", p.dpkg)
-	h.answer("dnf", p.dnf)
-	h.answer("yum", p.dnf)
+	h.Answer("env", p.apt) // env DEBIAN_FRONTEND=noninteractive apt-get …
+	h.Answer("dpkg", p.dpkg)
+	h.Answer("dnf", p.dnf)
+	h.Answer("yum", p.dnf)
 	return p
 }
 
@@ -82,12 +83,12 @@ func newPackaged(t *testing.T, h *rooted, id, version, manager string) *packaged
 func (p *packaged) Run(ctx context.Context, cmd host.Cmd) error {
 	args := host.WithoutText(cmd.Args)
 	if args[0] != "has-commands.sh" {
-		return p.rooted.Run(ctx, cmd)
+		return p.Rooted.Run(ctx, cmd)
 	}
 	if asked := args[1]; asked == p.manager || p.manager == "apt" && asked == "apt-get" {
 		return nil
 	}
-	return exits(cmd, 1, "")
+	return sitetest.Exits(cmd, 1, "")
 }
 
 func (p *packaged) dpkg(_ context.Context, cmd host.Cmd) error {
@@ -95,7 +96,7 @@ func (p *packaged) dpkg(_ context.Context, cmd host.Cmd) error {
 	defer p.mu.Unlock()
 	if p.locked > 0 {
 		p.locked--
-		return exits(cmd, 2, "dpkg: error: dpkg frontend lock was locked by another process with pid 7")
+		return sitetest.Exits(cmd, 2, "dpkg: error: dpkg frontend lock was locked by another process with pid 7")
 	}
 	p.half = false
 	return nil
@@ -113,9 +114,9 @@ func (p *packaged) apt(_ context.Context, cmd host.Cmd) error {
 			parts = v
 		}
 	}
-	from := strings.Fields(p.content(list))
+	from := strings.Fields(p.Content(list))
 	if len(from) == 0 {
-		return exits(cmd, 100, "E: the list of sources "+list+" is not there")
+		return sitetest.Exits(cmd, 100, "E: the list of sources "+list+" is not there")
 	}
 	p.from = append(p.from, strings.Join(from, " ")+" and "+parts)
 	return p.install(cmd, strings.TrimPrefix(from[len(from)-2], "file:"), "Packages")
@@ -130,7 +131,7 @@ func (p *packaged) dnf(_ context.Context, cmd host.Cmd) error {
 			dir = v
 		}
 	}
-	_, base, _ := strings.Cut(p.content(dir+"/kkbundle.repo"), "baseurl=file://")
+	_, base, _ := strings.Cut(p.Content(dir+"/kkbundle.repo"), "baseurl=file://")
 	base, _, _ = strings.Cut(base, "\n")
 	p.from = append(p.from, base+" "+strings.Join(cmd.Args[1:len(cmd.Args)-1], " "))
 	return p.install(cmd, base, "repodata/repomd.xml")
@@ -140,10 +141,10 @@ func (p *packaged) dnf(_ context.Context, cmd host.Cmd) error {
 func (p *packaged) install(cmd host.Cmd, dir, list string) error {
 	end := slices.Index(cmd.Args, "--")
 	switch {
-	case strings.HasPrefix(dir, "/") && (p.content(dir+"/"+list) == "" || p.content(dir+"/socat.pkg") == ""):
-		return exits(cmd, 100, "E: "+dir+" has no packages")
+	case strings.HasPrefix(dir, "/") && (p.Content(dir+"/"+list) == "" || p.Content(dir+"/socat.pkg") == ""):
+		return sitetest.Exits(cmd, 100, "E: "+dir+" has no packages")
 	case p.half:
-		return exits(cmd, 100, "E: dpkg was interrupted, you must manually run 'dpkg --configure -a' to correct the problem.")
+		return sitetest.Exits(cmd, 100, "E: dpkg was interrupted, you must manually run 'dpkg --configure -a' to correct the problem.")
 	case end > 0:
 		for _, name := range cmd.Args[end+1:] {
 			p.installed[name] = true
@@ -154,20 +155,20 @@ func (p *packaged) install(cmd host.Cmd, dir, list string) error {
 
 // sourcesOf is what the host has of its own.
 func (p *packaged) sources() string {
-	return p.content("/etc/apt/sources.list") + p.content("/etc/apt/sources.list.d/site.sources") + p.content("/etc/yum.repos.d/site.repo")
+	return p.Content("/etc/apt/sources.list") + p.Content("/etc/apt/sources.list.d/site.sources") + p.Content("/etc/yum.repos.d/site.repo")
 }
 
 // packageSite has one host and a bundle with a package for its distribution.
-func packageSite(t *testing.T, id, version, manager, more string) (*site, *packaged, func() *engine.Run) {
+func packageSite(t *testing.T, id, version, manager, more string) (*sitetest.Site, *packaged, func() *engine.Run) {
 	t.Helper()
-	s := newSite(t, "cp1")
-	s.options.Cluster = tasktest.Cluster(t, more)
-	p := newPackaged(t, s.hosts["cp1"], id, version, manager)
+	s := sitetest.NewSite(t, "cp1")
+	s.Options.Cluster = tasktest.Cluster(t, more)
+	p := newPackaged(t, s.Hosts["cp1"], id, version, manager)
 	b := bundletest.NewBuilder(t)
 	b.File(manifest.PackageRef(p.distribution, "socat.pkg"), "socat", &ocispec.Platform{OS: "linux", Architecture: "amd64"}, []byte("a package"))
 	opened := b.Bundle().Reader
 	return s, p, func() *engine.Run {
-		r := s.run(t, opened)
+		r := s.Run(t, opened)
 		r.Hosts[0].Conn = p
 		list := map[string]string{"apt": "Packages"}[manager]
 		if list == "" {
@@ -195,10 +196,10 @@ func TestPackagesInterrupted(t *testing.T) {
 			t.Parallel()
 			for n := 1; ; n++ {
 				s, p, run := packageSite(t, c.id, c.version, c.manager, "")
-				phases := packagePhases(s.options.Cluster)
-				life := &lifetime{left: n}
+				phases := packagePhases(s.Options.Cluster)
+				life := &sitetest.Lifetime{Left: n}
 				first := run()
-				first.Hosts[0].Conn = &mortalHost{p, life}
+				first.Hosts[0].Conn = &sitetest.MortalHost{Host: p, Life: life}
 				err := first.Phases(t.Context(), phases)
 				if p.sources() != ownList+ownSource+ownRepo {
 					t.Fatalf("killed after %d commands, the host's sources are %q", n, p.sources())
@@ -209,14 +210,14 @@ func TestPackagesInterrupted(t *testing.T) {
 				if !p.installed["socat"] || p.sources() != ownList+ownSource+ownRepo {
 					t.Fatalf("killed after %d commands: installed %v, sources %q", n, p.installed, p.sources())
 				}
-				if left := p.tree(t); strings.Contains(left, marks.Packages+"/") && err == nil {
+				if left := p.Tree(t); strings.Contains(left, marks.Packages+"/") && err == nil {
 					t.Errorf("packages are left on the host:\n%s", left)
 				}
-				s.states()
+				s.States()
 				if err := run().Phases(t.Context(), phases); err != nil {
 					t.Fatal(err)
 				}
-				if diff := cmp.Diff(s.states(), []string{"os-packages@cp1 done"}); diff != "" {
+				if diff := cmp.Diff(s.States(), []string{"os-packages@cp1 done"}); diff != "" {
 					t.Errorf("killed after %d commands: the third run (-got +want):\n%s", n, diff)
 				}
 				if err == nil {
@@ -225,7 +226,7 @@ func TestPackagesInterrupted(t *testing.T) {
 					}
 					return
 				}
-				if !errors.Is(err, errKilled) {
+				if !errors.Is(err, sitetest.ErrKilled) {
 					t.Fatalf("killed after %d commands: %v", n, err)
 				}
 			}
@@ -244,7 +245,7 @@ func TestPackagesSources(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s, p, run := packageSite(t, c.id, c.version, c.manager, c.more)
-			if err := run().Phases(t.Context(), packagePhases(s.options.Cluster)); err != nil {
+			if err := run().Phases(t.Context(), packagePhases(s.Options.Cluster)); err != nil {
 				t.Fatal(err)
 			}
 			for _, from := range p.from {
@@ -265,7 +266,7 @@ func TestPackagesWait(t *testing.T) {
 	t.Parallel()
 	s, p, run := packageSite(t, "debian", "12", "apt", "")
 	p.locked, p.half = 2, true
-	if err := run().Phases(t.Context(), packagePhases(s.options.Cluster)); err != nil {
+	if err := run().Phases(t.Context(), packagePhases(s.Options.Cluster)); err != nil {
 		t.Fatal(err)
 	}
 	if p.locked != 0 || p.half || !p.installed["socat"] {
@@ -278,7 +279,7 @@ func TestPackagesWithoutManager(t *testing.T) {
 	t.Parallel()
 	s, p, run := packageSite(t, "debian", "12", "apt", "")
 	p.manager = "apk"
-	err := run().Phases(t.Context(), packagePhases(s.options.Cluster))
+	err := run().Phases(t.Context(), packagePhases(s.Options.Cluster))
 	if err == nil || !strings.Contains(err.Error(), "neither apt-get nor dnf nor yum") || !strings.Contains(err.Error(), "socat") || !strings.Contains(err.Error(), "osPackages: none") {
 		t.Errorf("got %v", err)
 	}

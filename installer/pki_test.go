@@ -6,7 +6,6 @@ import (
 	"errors"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -14,23 +13,14 @@ import (
 	"golang.org/x/crypto/bcrypt"
 
 	"github.com/kkbundle/kkbundle/installer/siteregistry"
+	"github.com/kkbundle/kkbundle/installer/sitetest"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/internal/pki"
 )
 
-func newWorkDir(t *testing.T) *task.WorkDir {
-	t.Helper()
-	w, err := task.OpenWorkDir(filepath.Join(t.TempDir(), "work"), false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = w.Close() })
-	return w
-}
-
 func TestCertificates(t *testing.T) {
 	t.Parallel()
-	w := newWorkDir(t)
+	w := sitetest.NewWorkDir(t)
 	now := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 	names := pki.ParseNames([]string{"cp1", "10.0.0.3", "localhost", "127.0.0.1"})
 	ca, err := task.LoadAuthority(w, now)
@@ -87,7 +77,7 @@ func TestCertificates(t *testing.T) {
 
 func TestAuthorityWithoutCertificateIsMadeAnew(t *testing.T) {
 	t.Parallel()
-	w := newWorkDir(t)
+	w := sitetest.NewWorkDir(t)
 	now := time.Now()
 	if _, err := task.LoadAuthority(w, now); err != nil {
 		t.Fatal(err)
@@ -102,7 +92,7 @@ func TestAuthorityWithoutCertificateIsMadeAnew(t *testing.T) {
 
 func TestWorkDir(t *testing.T) {
 	t.Parallel()
-	w := newWorkDir(t)
+	w := sitetest.NewWorkDir(t)
 	secret, err := w.Secret("registry/password")
 	if err != nil || len(secret) != 40 {
 		t.Fatalf("secret of %d characters, %v", len(secret), err)
@@ -139,7 +129,7 @@ func TestWorkDir(t *testing.T) {
 
 func TestHtpasswd(t *testing.T) {
 	t.Parallel()
-	r := &task.Site{Dir: newWorkDir(t)}
+	r := &task.Site{Dir: sitetest.NewWorkDir(t)}
 	login := func(password string) task.Login { return task.Login{Username: siteregistry.User, Password: password} }
 	one, err := siteregistry.Htpasswd(r, task.RegistryHashFile, login("password"))
 	if err != nil {

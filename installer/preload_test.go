@@ -23,6 +23,8 @@ import (
 	"github.com/kkbundle/kkbundle/bundle/bundletest"
 	"github.com/kkbundle/kkbundle/installer/cri"
 	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/plan"
+	"github.com/kkbundle/kkbundle/installer/sitetest"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/installer/tasktest"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -40,17 +42,17 @@ type fakeContainerd struct {
 	fail   bool     // the import ends after half of the blobs
 }
 
-func newFakeContainerd(h *rooted, prefix ...string) *fakeContainerd {
+func newFakeContainerd(h *sitetest.Rooted, prefix ...string) *fakeContainerd {
 	f := &fakeContainerd{blobs: map[string][]byte{}, images: map[string]string{}, pinned: map[string]bool{}}
 	before := len(prefix) - 1
-	h.answer(prefix[0], func(_ context.Context, cmd host.Cmd) error {
+	h.Answer(prefix[0], func(_ context.Context, cmd host.Cmd) error {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		if before > 0 && cmd.Args[1] != prefix[1] {
 			return nil
 		}
 		if err := f.run(cmd, cmd.Args[before+2:]); err != nil {
-			return &host.ExitError{Host: h.name, Args: cmd.Args, Code: 1, Stderr: err.Error()}
+			return &host.ExitError{Host: h.Name, Args: cmd.Args, Code: 1, Stderr: err.Error()}
 		}
 		return nil
 	})
@@ -157,7 +159,7 @@ func (f *fakeContainerd) complete(d ocispec.Descriptor) error {
 func preloadBundle(t *testing.T, c *manifest.Cluster) *bundle.Reader {
 	t.Helper()
 	b := bundletest.NewBuilder(t)
-	for i, need := range Needs(c) {
+	for i, need := range plan.Needs(c) {
 		if need.Kind != manifest.ItemImage {
 			continue
 		}
@@ -182,15 +184,15 @@ func preloadBundle(t *testing.T, c *manifest.Cluster) *bundle.Reader {
 
 func TestPreloadImages(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, "cp1", "node1")
-	s.options.Cluster = tasktest.Cluster(t, "imageRegistry: {type: none}")
-	b := preloadBundle(t, s.options.Cluster)
+	s := sitetest.NewSite(t, "cp1", "node1")
+	s.Options.Cluster = tasktest.Cluster(t, "imageRegistry: {type: none}")
+	b := preloadBundle(t, s.Options.Cluster)
 	stores := map[string]*fakeContainerd{}
-	for name, h := range s.hosts {
+	for name, h := range s.Hosts {
 		stores[name] = newFakeContainerd(h, "ctr")
 	}
-	phases := []task.Phase{{Name: "install", Tasks: cri.PreloadTasks(s.options.Cluster)}}
-	run := func() error { return s.run(t, b).Phases(t.Context(), phases) }
+	phases := []task.Phase{{Name: "install", Tasks: cri.PreloadTasks(s.Options.Cluster)}}
+	run := func() error { return s.Run(t, b).Phases(t.Context(), phases) }
 
 	// The stream to the worker ends in the middle: the next run brings the missing images only.
 	stores["node1"].fail = true
@@ -207,7 +209,7 @@ func TestPreloadImages(t *testing.T) {
 			t.Errorf("%s was sent twice", sum)
 		}
 	}
-	s.states()
+	s.States()
 
 	has := func(name, part string) bool {
 		return slices.ContainsFunc(slices.Collect(maps.Keys(stores[name].images)), func(ref string) bool { return strings.HasPrefix(ref, part) })
@@ -231,7 +233,7 @@ func TestPreloadImages(t *testing.T) {
 	if err := run(); err != nil {
 		t.Fatal(err)
 	}
-	if got := strings.Join(s.states(), ", "); got != "preload-images@cp1 done, preload-images@node1 done" {
+	if got := strings.Join(s.States(), ", "); got != "preload-images@cp1 done, preload-images@node1 done" {
 		t.Errorf("a rerun: %s", got)
 	}
 	// An image of that name with another content is replaced, and one that is not pinned is pinned without being sent.
@@ -253,16 +255,16 @@ func TestPreloadImages(t *testing.T) {
 // A runtime that says yes and keeps nothing is found out.
 func TestPreloadIsVerified(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, "cp1")
-	s.options.Cluster = tasktest.Cluster(t, "imageRegistry: {type: none}")
-	s.hosts["cp1"].answer("ctr", func(_ context.Context, cmd host.Cmd) error {
+	s := sitetest.NewSite(t, "cp1")
+	s.Options.Cluster = tasktest.Cluster(t, "imageRegistry: {type: none}")
+	s.Hosts["cp1"].Answer("ctr", func(_ context.Context, cmd host.Cmd) error {
 		if cmd.Stdin != nil {
 			_, err := io.Copy(io.Discard, cmd.Stdin)
 			return err
 		}
 		return nil
 	})
-	err := s.run(t, preloadBundle(t, s.options.Cluster)).Phases(t.Context(), []task.Phase{{Name: "install", Tasks: cri.PreloadTasks(s.options.Cluster)}})
+	err := s.Run(t, preloadBundle(t, s.Options.Cluster)).Phases(t.Context(), []task.Phase{{Name: "install", Tasks: cri.PreloadTasks(s.Options.Cluster)}})
 	if err == nil || !strings.Contains(err.Error(), "the runtime loaded the images, but lacks ") {
 		t.Errorf("got %v", err)
 	}
@@ -271,14 +273,14 @@ func TestPreloadIsVerified(t *testing.T) {
 // Docker gets one archive for each image, as docker load reads it. The program is a stand-in.
 func TestPreloadDocker(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, "cp1")
-	s.options.Cluster = tasktest.Cluster(t, "cri: {type: docker}")
+	s := sitetest.NewSite(t, "cp1")
+	s.Options.Cluster = tasktest.Cluster(t, "cri: {type: docker}")
 	b := bundletest.NewBuilder(t)
 	b.Image("docker.io/library/web:1", bundletest.RandomImage(t, 1, 1, 1000))
 	b.Image("docker.io/shop/app:1", bundletest.RandomImage(t, 2, 1, 1000))
 	ids := map[string]string{}
 	loads := 0
-	s.hosts["cp1"].answer("docker", func(_ context.Context, cmd host.Cmd) error {
+	s.Hosts["cp1"].Answer("docker", func(_ context.Context, cmd host.Cmd) error {
 		if cmd.Args[1] == "image" {
 			for name, id := range ids {
 				fmt.Fprintln(cmd.Stdout, name+" "+id)
@@ -306,10 +308,10 @@ func TestPreloadDocker(t *testing.T) {
 			ids[name] = "sha256:" + strings.TrimPrefix(images[0].Config, "blobs/sha256/")
 		}
 	})
-	phases := []task.Phase{{Name: "install", Tasks: cri.PreloadTasks(s.options.Cluster)}}
+	phases := []task.Phase{{Name: "install", Tasks: cri.PreloadTasks(s.Options.Cluster)}}
 	reader := b.Bundle().Reader
 	for range 2 {
-		if err := s.run(t, reader).Phases(t.Context(), phases); err != nil {
+		if err := s.Run(t, reader).Phases(t.Context(), phases); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/kkbundle/kkbundle/installer/begin"
 	"github.com/kkbundle/kkbundle/installer/bootstrap"
 	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/kubeadm"
 	"github.com/kkbundle/kkbundle/installer/machine"
+	"github.com/kkbundle/kkbundle/installer/plan"
 	"github.com/kkbundle/kkbundle/installer/provision"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -20,7 +22,7 @@ import (
 // CAPKK's KKInstance. Steps that succeeded are skipped when the same program runs again. The sentinel is written last.
 func Provision(ctx context.Context, o engine.Options, name string, p *provision.Program) (engine.Report, error) {
 	o.Limit = []string{name}
-	r, err := newRun(o, engine.Provisioning())
+	r, err := begin.New(o, engine.Provisioning())
 	if err != nil {
 		return engine.Report{}, err
 	}
@@ -36,7 +38,7 @@ func Provision(ctx context.Context, o engine.Options, name string, p *provision.
 	return r.Start(ctx, func(ctx context.Context) error {
 		err := r.Phases(ctx, phases)
 		if r.DryRun {
-			err = errors.Join(err, r.OnAll(r.Connected(), func(_ int, t *task.Host) error { return forgetHelper(ctx, t) }))
+			err = errors.Join(err, r.OnAll(r.Connected(), func(_ int, t *task.Host) error { return begin.ForgetHelper(ctx, t) }))
 		}
 		return err
 	})
@@ -51,7 +53,7 @@ func instancePhases(c *manifest.Cluster, bundled bool, p *provision.Program) ([]
 			{Name: "bootstrap", Tasks: bootstrap},
 			{Name: "repository", Tasks: []task.Task{machine.PackagesTask(c)}},
 			{Name: "binary", Tasks: []task.Task{kubeadm.KubeletTask(c)}},
-			{Name: "container-manager", Tasks: containerTasks(c)},
+			{Name: "container-manager", Tasks: plan.ContainerTasks(c)},
 		}
 	}
 	id, err := bootstrap.ProgramDigest(p)

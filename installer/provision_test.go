@@ -14,6 +14,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/provision"
+	"github.com/kkbundle/kkbundle/installer/sitetest"
 	"github.com/kkbundle/kkbundle/installer/task"
 )
 
@@ -35,26 +36,26 @@ runcmd:
 
 // provisioned is a site whose hosts have the commands that change accounts and mounts as stubs: they would change this
 // machine.
-func provisioned(t *testing.T) *site {
+func provisioned(t *testing.T) *sitetest.Site {
 	t.Helper()
-	s := newSite(t, "cp1", "node1")
-	for _, h := range s.hosts {
-		h.put(t, "/etc/motd", "hello\n")
+	s := sitetest.NewSite(t, "cp1", "node1")
+	for _, h := range s.Hosts {
+		h.Put(t, "/etc/motd", "hello\n")
 		for name, script := range map[string]string{
 			"usermod": "exit 0", "visudo": "grep -q NOPASSWD", "mount": "exit 0", "mountpoint": "exit 1",
-			"getent": `[ -e "` + h.root + `/etc/made" ] && echo "capi:x:1:1::/home/capi:/bin/sh"`,
+			"getent": `[ -e "` + h.Root + `/etc/made" ] && echo "capi:x:1:1::/home/capi:/bin/sh"`,
 			// the user's own part is tried where there are users; here it is what it is given that counts
-			"runuser": `cat >"` + h.root + `/etc/keys"`,
+			"runuser": `cat >"` + h.Root + `/etc/keys"`,
 		} {
-			h.stub(t, name, script)
+			h.Stub(t, name, script)
 		}
-		h.answer("useradd", func(context.Context, host.Cmd) error {
-			h.put(t, "/etc/made", "capi\n")
+		h.Answer("useradd", func(context.Context, host.Cmd) error {
+			h.Put(t, "/etc/made", "capi\n")
 			return nil
 		})
 	}
-	s.dialing("")
-	s.options.Helper = func(string) ([]byte, error) { return []byte("helper"), nil }
+	s.Dialing("")
+	s.Options.Helper = func(string) ([]byte, error) { return []byte("helper"), nil }
 	return s
 }
 
@@ -71,49 +72,49 @@ func program(t *testing.T, document string) *provision.Program {
 func TestProvision(t *testing.T) {
 	t.Parallel()
 	s := provisioned(t)
-	h := s.hosts["node1"]
-	if _, err := Provision(t.Context(), s.options, "node1", program(t, bootstrapDocument)); err == nil || !strings.Contains(err.Error(), "run cat") {
+	h := s.Hosts["node1"]
+	if _, err := Provision(t.Context(), s.Options, "node1", program(t, bootstrapDocument)); err == nil || !strings.Contains(err.Error(), "run cat") {
 		t.Fatalf("want the step that failed, got %v", err)
 	}
-	if h.content(marks.Sentinel) != "" || h.content("/etc/kubernetes/kubeadm.yaml") != "it's $HOME\n" {
+	if h.Content(marks.Sentinel) != "" || h.Content("/etc/kubernetes/kubeadm.yaml") != "it's $HOME\n" {
 		t.Error("the sentinel is written too early, or a file is not as it shall be")
 	}
-	if !slices.Contains(h.ran, "mount -- /var/data") || slices.Contains(h.ran, "mount -- /var/later") {
-		t.Errorf("mounted is what has no noauto: %q", h.ran)
+	if !slices.Contains(h.Ran, "mount -- /var/data") || slices.Contains(h.Ran, "mount -- /var/later") {
+		t.Errorf("mounted is what has no noauto: %q", h.Ran)
 	}
-	if got := h.said("chown"); !slices.ContainsFunc(got, func(line string) bool { return strings.HasSuffix(line, "kube:root /etc/kubernetes/kubeadm.yaml") }) {
+	if got := h.Said("chown"); !slices.ContainsFunc(got, func(line string) bool { return strings.HasSuffix(line, "kube:root /etc/kubernetes/kubeadm.yaml") }) {
 		t.Errorf("owner: %q", got)
 	}
-	if got, want := h.content("/etc/fstab"), "LABEL=data /var/data auto defaults,nofail 0 2\n/srv/disk.img /var/later ext4 loop,noauto 0 2\n"; got != want {
+	if got, want := h.Content("/etc/fstab"), "LABEL=data /var/data auto defaults,nofail 0 2\n/srv/disk.img /var/later ext4 loop,noauto 0 2\n"; got != want {
 		t.Errorf("fstab: %q", got)
 	}
-	if got, want := h.content("/etc/keys"), "ssh-ed25519 AAAA\nssh-rsa BBBB\n"; got != want {
+	if got, want := h.Content("/etc/keys"), "ssh-ed25519 AAAA\nssh-rsa BBBB\n"; got != want {
 		t.Errorf("keys: %q", got)
 	}
-	if got, want := h.content("/etc/sudoers.d/90-kkbundle-capi"), "capi ALL=(ALL) NOPASSWD:ALL\n"; got != want {
+	if got, want := h.Content("/etc/sudoers.d/90-kkbundle-capi"), "capi ALL=(ALL) NOPASSWD:ALL\n"; got != want {
 		t.Errorf("sudo: %q", got)
 	}
-	if left, err := filepath.Glob(filepath.Join(h.root, task.ProvisionDir, "*", "*.sh")); err != nil || len(left) > 0 {
+	if left, err := filepath.Glob(filepath.Join(h.Root, task.ProvisionDir, "*", "*.sh")); err != nil || len(left) > 0 {
 		t.Errorf("scripts are left: %q, %v", left, err)
 	}
-	s.states()
+	s.States()
 	mended := strings.Replace(bootstrapDocument, "false", "true", 1)
-	if _, err := Provision(t.Context(), s.options, "node1", program(t, mended)); err != nil {
+	if _, err := Provision(t.Context(), s.Options, "node1", program(t, mended)); err != nil {
 		t.Fatal(err)
 	}
-	if got := h.content("/etc/motd"); got != "hello\nmore\nmore\n" {
+	if got := h.Content("/etc/motd"); got != "hello\nmore\nmore\n" {
 		t.Errorf("another document adds its own: %q", got)
 	}
-	if h.content(marks.Sentinel) != "success\n" {
+	if h.Content(marks.Sentinel) != "success\n" {
 		t.Error("the sentinel is missing")
 	}
-	if len(s.hosts["cp1"].ran) != 0 {
-		t.Errorf("another host was worked on: %q", s.hosts["cp1"].ran)
+	if len(s.Hosts["cp1"].Ran) != 0 {
+		t.Errorf("another host was worked on: %q", s.Hosts["cp1"].Ran)
 	}
-	s.states()
-	report, err := Provision(t.Context(), s.options, "node1", program(t, mended))
-	if err != nil || report.Changed != 0 || h.content("/etc/motd") != "hello\nmore\nmore\n" {
-		t.Errorf("a rerun changed %d: %v, %q", report.Changed, err, s.states())
+	s.States()
+	report, err := Provision(t.Context(), s.Options, "node1", program(t, mended))
+	if err != nil || report.Changed != 0 || h.Content("/etc/motd") != "hello\nmore\nmore\n" {
+		t.Errorf("a rerun changed %d: %v, %q", report.Changed, err, s.States())
 	}
 }
 
@@ -121,7 +122,7 @@ func TestProvision(t *testing.T) {
 func TestProvisionInterrupted(t *testing.T) {
 	t.Parallel()
 	s := provisioned(t)
-	r := s.run(t, nil)
+	r := s.Run(t, nil)
 	node1 := r.Hosts[1]
 	step := program(t, "#cloud-config\nwrite_files: [{path: /etc/motd, append: true, content: more}]\n").Steps[0]
 	for range 2 {
@@ -129,7 +130,7 @@ func TestProvisionInterrupted(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if got := s.hosts["node1"].content("/etc/motd"); got != "hello\nmore" {
+	if got := s.Hosts["node1"].Content("/etc/motd"); got != "hello\nmore" {
 		t.Errorf("got %q", got)
 	}
 }
@@ -138,16 +139,16 @@ func TestProvisionInterrupted(t *testing.T) {
 func TestProvisionKeeps(t *testing.T) {
 	t.Parallel()
 	s := provisioned(t)
-	h, node1 := s.hosts["node1"], s.run(t, nil).Hosts[1]
+	h, node1 := s.Hosts["node1"], s.Run(t, nil).Hosts[1]
 	printing := func(text string) func(context.Context, host.Cmd) error {
 		return func(_ context.Context, cmd host.Cmd) error {
 			_, err := io.WriteString(cmd.Stdout, text)
 			return err
 		}
 	}
-	h.answer("wipefs", printing("offset type\n0x438 ext4\n"))
-	h.answer("blkid", printing("ext4\n"))
-	h.put(t, "/etc/fstab", "/dev/sda1 /var/data xfs defaults 0 0\n")
+	h.Answer("wipefs", printing("offset type\n0x438 ext4\n"))
+	h.Answer("blkid", printing("ext4\n"))
+	h.Put(t, "/etc/fstab", "/dev/sda1 /var/data xfs defaults 0 0\n")
 	for _, c := range []struct {
 		step provision.Step
 		want string
@@ -161,10 +162,10 @@ func TestProvisionKeeps(t *testing.T) {
 			t.Errorf("%s: want %q, got %v", c.step, c.want, err)
 		}
 	}
-	if err := bootstrap.Apply(t.Context(), node1, provision.Disk{Device: "/dev/sdb", Table: "gpt"}, ""); err != nil || len(h.said("sfdisk")) > 0 {
+	if err := bootstrap.Apply(t.Context(), node1, provision.Disk{Device: "/dev/sdb", Table: "gpt"}, ""); err != nil || len(h.Said("sfdisk")) > 0 {
 		t.Errorf("a disk that is not empty was partitioned (%v)", err)
 	}
-	if h.content("/etc/motd") != "hello\n" {
+	if h.Content("/etc/motd") != "hello\n" {
 		t.Error("the file was replaced")
 	}
 }

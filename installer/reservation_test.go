@@ -10,6 +10,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/installer/kubeadm"
 	"github.com/kkbundle/kkbundle/installer/member"
+	"github.com/kkbundle/kkbundle/installer/sitetest"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/installer/tasktest"
 )
@@ -17,15 +18,15 @@ import (
 const reservation = kubeadm.PatchesDir + "/" + kubeadm.ReservationPatch
 
 // sized gives a host memory and processors.
-func (h *rooted) sized(t *testing.T, gib float64, processors string) {
+func sized(h *sitetest.Rooted, t *testing.T, gib float64, processors string) {
 	t.Helper()
-	h.put(t, "/proc/meminfo", fmt.Sprintf("MemTotal:       %d kB\nMemFree: 1 kB\n", int(gib*(1<<20))))
-	h.put(t, "/sys/devices/system/cpu/online", processors+"\n")
+	h.Put(t, "/proc/meminfo", fmt.Sprintf("MemTotal:       %d kB\nMemFree: 1 kB\n", int(gib*(1<<20))))
+	h.Put(t, "/sys/devices/system/cpu/online", processors+"\n")
 }
 
-func (s *site) patch(t *testing.T) {
+func patch(s *sitetest.Site, t *testing.T) {
 	t.Helper()
-	if err := s.run(t, nil).Phases(t.Context(), []task.Phase{{Name: "install", Tasks: []task.Task{kubeadm.PatchesTask()}}}); err != nil {
+	if err := s.Run(t, nil).Phases(t.Context(), []task.Phase{{Name: "install", Tasks: []task.Task{kubeadm.PatchesTask()}}}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -45,15 +46,15 @@ func TestKubeletsReserveBySize(t *testing.T) {
 		{62.8, "0-15", "5551Mi", "110m"},
 		{251.7, "0-7,16-23", "12084Mi", "110m"},
 	} {
-		s := newSite(t, "cp1", "node1")
-		s.hosts["node1"].sized(t, one.gib, one.processors)
-		s.patch(t)
+		s := sitetest.NewSite(t, "cp1", "node1")
+		sized(s.Hosts["node1"], t, one.gib, one.processors)
+		patch(s, t)
 		want := "kubeReserved:\n  cpu: " + one.cpu + "\n  memory: " + one.memory + "\n"
-		if got := s.hosts["node1"].content(reservation); got != want {
+		if got := s.Hosts["node1"].Content(reservation); got != want {
 			t.Errorf("%v GiB, processors %s: got %q, want %q", one.gib, one.processors, got, want)
 		}
-		s.states()
-		if s.patch(t); strings.Contains(strings.Join(s.states()[2:], " "), "changed") {
+		s.States()
+		if patch(s, t); strings.Contains(strings.Join(s.States()[2:], " "), "changed") {
 			t.Error("a second run changes something")
 		}
 	}
@@ -62,13 +63,13 @@ func TestKubeletsReserveBySize(t *testing.T) {
 // TestDryRunNamesReservations checks that a dry run names the reservations of the kubelet.
 func TestDryRunNamesReservations(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, "cp1", "node1")
-	s.hosts["node1"].sized(t, 7.7, "0-3")
-	s.options.DryRun = true
-	s.patch(t)
+	s := sitetest.NewSite(t, "cp1", "node1")
+	sized(s.Hosts["node1"], t, 7.7, "0-3")
+	s.Options.DryRun = true
+	patch(s, t)
 	want := "of 4 processors and 8 GiB the kubelet keeps from pods: kubeReserved: cpu: 80m memory: 1844Mi"
-	if !slices.ContainsFunc(s.events, func(e task.Event) bool { return e.Host == "node1" && strings.Contains(fmt.Sprint(e), want) }) {
-		t.Errorf("%q is in no event: %+v", want, s.events)
+	if !slices.ContainsFunc(s.Events, func(e task.Event) bool { return e.Host == "node1" && strings.Contains(fmt.Sprint(e), want) }) {
+		t.Errorf("%q is in no event: %+v", want, s.Events)
 	}
 }
 
@@ -81,11 +82,11 @@ func TestReservationsGiveWay(t *testing.T) {
 		"{kubeReserved: null}":                        "",
 		"{systemReserved: {memory: 1Gi, cpu: \"1\"}}": "kubeReserved:\n  cpu: 80m\n  memory: 1844Mi\n",
 	} {
-		s := newSite(t, "cp1", "node1")
-		s.options.Cluster = tasktest.Cluster(t, "kubernetes: {version: v1.34.3, kubelet: "+text+"}")
-		s.hosts["node1"].sized(t, 7.7, "0-3")
-		s.patch(t)
-		if got := s.hosts["node1"].content(reservation); got != want {
+		s := sitetest.NewSite(t, "cp1", "node1")
+		s.Options.Cluster = tasktest.Cluster(t, "kubernetes: {version: v1.34.3, kubelet: "+text+"}")
+		sized(s.Hosts["node1"], t, 7.7, "0-3")
+		patch(s, t)
+		if got := s.Hosts["node1"].Content(reservation); got != want {
 			t.Errorf("%s: got %q, want %q", text, got, want)
 		}
 	}
@@ -95,20 +96,20 @@ func TestReservationsGiveWay(t *testing.T) {
 // pods that have no room any more.
 func TestReservationsLeaveNodesAlone(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, "cp1", "node1")
-	h := s.hosts["node1"]
-	h.sized(t, 7.7, "0-3")
-	s.join(t, "node1")
-	s.patch(t)
-	if got := h.content(reservation); got != "" || len(h.said("kubeadm")) > 0 {
+	s := sitetest.NewSite(t, "cp1", "node1")
+	h := s.Hosts["node1"]
+	sized(h, t, 7.7, "0-3")
+	s.Join(t, "node1")
+	patch(s, t)
+	if got := h.Content(reservation); got != "" || len(h.Said("kubeadm")) > 0 {
 		t.Errorf("got %q", got)
 	}
-	s = newSite(t, "cp1", "node1")
-	h = s.hosts["node1"]
-	h.sized(t, 7.7, "0-3")
-	s.patch(t)
-	h.put(t, member.Path, "site v1.34.3\n")
-	if s.patch(t); h.content(reservation) == "" {
+	s = sitetest.NewSite(t, "cp1", "node1")
+	h = s.Hosts["node1"]
+	sized(h, t, 7.7, "0-3")
+	patch(s, t)
+	h.Put(t, member.Path, "site v1.34.3\n")
+	if patch(s, t); h.Content(reservation) == "" {
 		t.Error("a node of this release loses its reservations")
 	}
 }
@@ -117,28 +118,28 @@ func TestReservationsLeaveNodesAlone(t *testing.T) {
 // hardly ask for, and that an etcd of its own unit is reserved for.
 func TestControlPlanesRequestRoomForEtcd(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, "cp1", "node1")
+	s := sitetest.NewSite(t, "cp1", "node1")
 	for _, name := range []string{"cp1", "node1"} {
-		s.hosts[name].sized(t, 15.6, "0-7")
+		sized(s.Hosts[name], t, 15.6, "0-7")
 	}
-	s.patch(t)
+	patch(s, t)
 	for _, one := range []struct{ component, memory string }{{"etcd", "512Mi"}, {"kube-apiserver", "1024Mi"}} {
 		path := kubeadm.PatchesDir + "/" + one.component + "%kkbundle+strategic.yaml"
 		want := "spec:\n  containers:\n  - name: " + one.component + "\n    resources:\n      requests:\n        memory: " + one.memory + "\n"
-		if got := s.hosts["cp1"].content(path); got != want {
+		if got := s.Hosts["cp1"].Content(path); got != want {
 			t.Errorf("cp1: got %q, want %q", got, want)
 		}
-		if s.hosts["node1"].content(path) != "" {
+		if s.Hosts["node1"].Content(path) != "" {
 			t.Errorf("node1 has a patch of %s", one.component)
 		}
 	}
-	s, _, _ = etcdSite(t, "external")
-	s.hosts["cp1"].sized(t, 15.6, "0-7")
-	s.patch(t)
-	if got, want := s.hosts["cp1"].content(reservation), "kubeReserved:\n  cpu: 90m\n  memory: 2663Mi\nsystemReserved:\n  cpu: 100m\n  memory: 1024Mi\n"; got != want {
+	s, _, _ = sitetest.EtcdSite(t, "external")
+	sized(s.Hosts["cp1"], t, 15.6, "0-7")
+	patch(s, t)
+	if got, want := s.Hosts["cp1"].Content(reservation), "kubeReserved:\n  cpu: 90m\n  memory: 2663Mi\nsystemReserved:\n  cpu: 100m\n  memory: 1024Mi\n"; got != want {
 		t.Errorf("with etcd as a unit: got %q, want %q", got, want)
 	}
-	if s.hosts["cp1"].content(kubeadm.PatchesDir+"/etcd%kkbundle+strategic.yaml") != "" {
+	if s.Hosts["cp1"].Content(kubeadm.PatchesDir+"/etcd%kkbundle+strategic.yaml") != "" {
 		t.Error("there is a patch for an etcd that kubeadm does not run")
 	}
 }

@@ -3,57 +3,14 @@
 package installer
 
 import (
-	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/kkbundle/kkbundle/installer/kubeadm"
+	"github.com/kkbundle/kkbundle/installer/sitetest"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/installer/tasktest"
 )
-
-// played are a control plane's processes that exist as files with their ids. The script that looks for and ends them is a real
-// one, in a real shell, which finds these programs instead of pgrep, pkill, kubectl and sleep.
-type played struct{ dir, stubs string }
-
-func playProcesses(t *testing.T, h *rooted) *played {
-	t.Helper()
-	p := &played{dir: t.TempDir(), stubs: h.stubs}
-	for i, name := range []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"} {
-		p.put(t, filepath.Join(p.dir, name), fmt.Sprintln(10+i))
-	}
-	p.stub(t, "pgrep", `cat "$dir/$name" 2>/dev/null`)
-	p.stub(t, "pkill", `echo "end $name" >>"$dir/log"; echo "$(cat "$dir/$name" 2>/dev/null)1" >"$dir/$name"`)
-	p.stub(t, "kubectl", `echo ask >>"$dir/log"`)
-	p.stub(t, "sleep", `echo sleep >>"$dir/log"`)
-	return p
-}
-
-func (p *played) put(t *testing.T, name, content string) {
-	t.Helper()
-	writeProgram(t, name, content)
-}
-
-func (p *played) stub(t *testing.T, name, line string) {
-	t.Helper()
-	p.put(t, filepath.Join(p.stubs, name), "#!/bin/sh\ndir='"+p.dir+"'\nfor name; do :; done; name=${name#^}; name=${name%% *}\n"+line+"\n")
-}
-
-// log returns what was done to the processes since the last call, in one line, without the time that was waited.
-func (p *played) log(t *testing.T) string {
-	t.Helper()
-	name := filepath.Join(p.dir, "log")
-	data, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Remove(name); err != nil {
-		t.Fatal(err)
-	}
-	return strings.Join(strings.Fields(strings.ReplaceAll(string(data), "sleep\n", "")), " ")
-}
 
 // TestRestartControlPlane ends components one after the other, each when the API server is ready again, and does not end
 // again what has started anew by itself.
@@ -77,11 +34,11 @@ fi`
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			p, cp1 := playedControlPlane(t, c.cluster)
-			p.stub(t, "kubectl", c.kubectl)
+			p.Stub(t, "kubectl", c.kubectl)
 			if err := cp1.Run(t.Context(), kubeadm.RestartScript(cp1, 3, 5, kubeadm.ControlPlaneProcesses(cp1.Site.Cluster)...)...); err != nil {
 				t.Fatal(err)
 			}
-			if got := p.log(t); got != c.want {
+			if got := p.Log(t); got != c.want {
 				t.Errorf("got  %s\nwant %s", got, c.want)
 			}
 		})
@@ -92,12 +49,12 @@ fi`
 func TestRestartKills(t *testing.T) {
 	t.Parallel()
 	p, cp1 := playedControlPlane(t, "")
-	p.stub(t, "pkill", `echo "end $1 $name" >>"$dir/log"; [ "$name$1" = kube-apiserver--full ] || echo 1 >"$dir/$name"`)
+	p.Stub(t, "pkill", `echo "end $1 $name" >>"$dir/log"; [ "$name$1" = kube-apiserver--full ] || echo 1 >"$dir/$name"`)
 	if err := cp1.Run(t.Context(), kubeadm.RestartScript(cp1, kubeadm.RestartStep, 5, kubeadm.ControlPlaneProcesses(cp1.Site.Cluster)...)...); err != nil {
 		t.Fatal(err)
 	}
 	const want = "end --full etcd ask end --full kube-apiserver end -KILL kube-apiserver ask end --full kube-controller-manager ask end --full kube-scheduler ask ask"
-	if got := p.log(t); got != want {
+	if got := p.Log(t); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 }
@@ -110,7 +67,7 @@ func TestRestartFails(t *testing.T) {
 		"etcd failed: reason withheld":         {"kubectl", "echo etcd failed: reason withheld >&2; exit 1"},
 	} {
 		p, cp1 := playedControlPlane(t, "")
-		p.stub(t, stubs[0], stubs[1])
+		p.Stub(t, stubs[0], stubs[1])
 		err := cp1.Run(t.Context(), kubeadm.RestartScript(cp1, 1, 2, kubeadm.ControlPlaneProcesses(cp1.Site.Cluster)...)...)
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("want %q, got %v", want, err)
@@ -122,18 +79,18 @@ func TestRestartFails(t *testing.T) {
 func TestRestartAsksItself(t *testing.T) {
 	t.Parallel()
 	p, cp1 := playedControlPlane(t, "")
-	p.stub(t, "kubectl", `echo "$*" >>"$dir/log"`)
+	p.Stub(t, "kubectl", `echo "$*" >>"$dir/log"`)
 	if err := kubeadm.RestartControlPlane(t.Context(), cp1); err != nil {
 		t.Fatal(err)
 	}
-	if got := p.log(t); !strings.Contains(got, "--server=https://10.0.0.3:6443 get --raw=/readyz") {
+	if got := p.Log(t); !strings.Contains(got, "--server=https://10.0.0.3:6443 get --raw=/readyz") {
 		t.Errorf("it asks %s", got)
 	}
 }
 
-func playedControlPlane(t *testing.T, more string) (*played, *task.Host) {
+func playedControlPlane(t *testing.T, more string) (*sitetest.Played, *task.Host) {
 	t.Helper()
-	s := newSite(t, "cp1")
-	s.options.Cluster = tasktest.Cluster(t, more).WithDefaults()
-	return playProcesses(t, s.hosts["cp1"]), s.run(t, nil).Hosts[0]
+	s := sitetest.NewSite(t, "cp1")
+	s.Options.Cluster = tasktest.Cluster(t, more).WithDefaults()
+	return sitetest.PlayProcesses(t, s.Hosts["cp1"]), s.Run(t, nil).Hosts[0]
 }

@@ -21,13 +21,14 @@ import (
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/marks"
 	"github.com/kkbundle/kkbundle/installer/node"
+	"github.com/kkbundle/kkbundle/installer/sitetest"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
 // An rpmHost is a host of an RPM distribution as far as this machine can be one: the real dnf and rpm with their own root, and
 // the host's /etc/dnf/dnf.conf. What stands in: the distribution, whose packages are built here.
 type rpmHost struct {
-	*rooted
+	*sitetest.Rooted
 	out *bytes.Buffer // of dnf
 }
 
@@ -62,16 +63,16 @@ func runProgram(t *testing.T, args ...string) string {
 	return string(out)
 }
 
-func newRPMHost(t *testing.T, h *rooted) *rpmHost {
+func newRPMHost(t *testing.T, h *sitetest.Rooted) *rpmHost {
 	t.Helper()
-	r := &rpmHost{rooted: h, out: &bytes.Buffer{}}
-	h.mkdir(t, "var/log")
-	h.put(t, "/etc/dnf/dnf.conf", "[main]\ngpgcheck=1\n")
-	h.put(t, "/etc/yum.repos.d/site.repo", "[baseos]\nname=baseos\nbaseurl=http://mirror.invalid/baseos\n")
-	h.answer("dnf", r.dnf)
-	h.answer(host.HelperPath, func(ctx context.Context, cmd host.Cmd) error {
+	r := &rpmHost{Rooted: h, out: &bytes.Buffer{}}
+	h.Mkdir(t, "var/log")
+	h.Put(t, "/etc/dnf/dnf.conf", "[main]\ngpgcheck=1\n")
+	h.Put(t, "/etc/yum.repos.d/site.repo", "[baseos]\nname=baseos\nbaseurl=http://mirror.invalid/baseos\n")
+	h.Answer("dnf", r.dnf)
+	h.Answer(host.HelperPath, func(ctx context.Context, cmd host.Cmd) error {
 		if cmd.Args[1] != "facts" {
-			return h.helper(ctx, cmd)
+			return h.Helper(ctx, cmd)
 		}
 		var question node.Probe
 		if err := json.NewDecoder(cmd.Stdin).Decode(&question); err != nil {
@@ -79,7 +80,7 @@ func newRPMHost(t *testing.T, h *rooted) *rpmHost {
 		}
 		facts := node.Facts{Version: node.FactsVersion, OS: node.OSRelease{ID: "rocky", VersionID: "9.4"}, SELinux: "enforcing", Packages: map[string]string{}}
 		for _, name := range question.Packages {
-			if out, err := exec.CommandContext(ctx, "rpm", "--root", h.root, "-q", "--qf", "%{VERSION}", name).Output(); err == nil {
+			if out, err := exec.CommandContext(ctx, "rpm", "--root", h.Root, "-q", "--qf", "%{VERSION}", name).Output(); err == nil {
 				facts.Packages[name] = string(out)
 			}
 		}
@@ -92,48 +93,48 @@ func newRPMHost(t *testing.T, h *rooted) *rpmHost {
 func (r *rpmHost) Run(ctx context.Context, cmd host.Cmd) error {
 	args := host.WithoutText(cmd.Args)
 	if args[0] != "has-commands.sh" {
-		return r.rooted.Run(ctx, cmd)
+		return r.Rooted.Run(ctx, cmd)
 	}
 	if args[1] == "dnf" {
 		return nil
 	}
-	return exits(cmd, 1, "")
+	return sitetest.Exits(cmd, 1, "")
 }
 
 // dnf runs the real dnf for the host's root, whose paths begin there. Scripts of packages do not run: the root has no shell.
 func (r *rpmHost) dnf(ctx context.Context, cmd host.Cmd) error {
-	repo := filepath.Join(r.root, marks.Packages, "repos/kkbundle.repo")
+	repo := filepath.Join(r.Root, marks.Packages, "repos/kkbundle.repo")
 	if text, err := os.ReadFile(repo); err == nil {
-		moved := strings.ReplaceAll(string(text), "file://"+marks.Packages, "file://"+r.root+marks.Packages)
+		moved := strings.ReplaceAll(string(text), "file://"+marks.Packages, "file://"+r.Root+marks.Packages)
 		if err := os.WriteFile(repo, []byte(moved), 0o600); err != nil {
 			return err
 		}
 	}
-	args := []string{"--installroot=" + r.root, "--config=" + r.root + "/etc/dnf/dnf.conf", "--releasever=9", "--setopt=tsflags=noscripts", "--setopt=logdir=" + r.root + "/var/log"}
+	args := []string{"--installroot=" + r.Root, "--config=" + r.Root + "/etc/dnf/dnf.conf", "--releasever=9", "--setopt=tsflags=noscripts", "--setopt=logdir=" + r.Root + "/var/log"}
 	for _, a := range cmd.Args[1:] {
-		args = append(args, strings.ReplaceAll(a, "="+marks.Packages, "="+r.root+marks.Packages))
+		args = append(args, strings.ReplaceAll(a, "="+marks.Packages, "="+r.Root+marks.Packages))
 	}
 	command := exec.CommandContext(ctx, "dnf", args...)
 	command.Env = append(os.Environ(), "LC_ALL=C")
 	out, err := command.CombinedOutput()
 	r.out.Write(out)
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
-		return exits(cmd, exit.ExitCode(), string(out))
+		return sitetest.Exits(cmd, exit.ExitCode(), string(out))
 	}
 	return err
 }
 
 // version returns the version of an installed package, "" if it is not installed.
 func (r *rpmHost) version(name string) string {
-	return strings.TrimSpace(r.content("/usr/share/kk/" + name))
+	return strings.TrimSpace(r.Content("/usr/share/kk/" + name))
 }
 
 // rpmSite has one host, and a bundle with packages for its distribution. The host's roles need socat, container-selinux and others,
 // of which the bundle has those given.
-func rpmSite(t *testing.T, files ...string) (*site, *rpmHost, func() error) {
+func rpmSite(t *testing.T, files ...string) (*sitetest.Site, *rpmHost, func() error) {
 	t.Helper()
-	s := newSite(t, "cp1")
-	h := newRPMHost(t, s.hosts["cp1"])
+	s := sitetest.NewSite(t, "cp1")
+	h := newRPMHost(t, s.Hosts["cp1"])
 	b := bundletest.NewBuilder(t)
 	for _, file := range files {
 		data, err := os.ReadFile(file)
@@ -145,7 +146,7 @@ func rpmSite(t *testing.T, files ...string) (*site, *rpmHost, func() error) {
 	}
 	opened := b.Bundle().Reader
 	return s, h, func() error {
-		r := s.run(t, opened)
+		r := s.Run(t, opened)
 		r.Hosts[0].Conn = h
 		return engineRun(t, r)
 	}
@@ -174,23 +175,23 @@ func TestRPMHostInstallsPackages(t *testing.T) {
 	t.Parallel()
 	s, h, run := rpmSite(t, append(nodePackages(t), buildRPM(t, "socat", "1.7", "Requires: kk-lib >= 2", "Recommends: kk-weak"),
 		buildRPM(t, "kk-lib", "2.0"), buildRPM(t, "kk-weak", "1"))...)
-	h.put(t, "/etc/dnf/dnf.conf", "[main]\ngpgcheck=1\nrepo_gpgcheck=1\nlocalpkg_gpgcheck=1\n")
-	runProgram(t, "rpm", "--root", h.root, "--install", "--noscripts", buildRPM(t, "kk-lib", "3.0"))
+	h.Put(t, "/etc/dnf/dnf.conf", "[main]\ngpgcheck=1\nrepo_gpgcheck=1\nlocalpkg_gpgcheck=1\n")
+	runProgram(t, "rpm", "--root", h.Root, "--install", "--noscripts", buildRPM(t, "kk-lib", "3.0"))
 	if err := run(); err != nil {
 		t.Fatalf("%v\n%s", err, h.out)
 	}
 	if h.version("socat") != "1.7" || h.version("container-selinux") != "1.0" || h.version("kk-lib") != "3.0" || h.version("kk-weak") != "" {
 		t.Errorf("socat %q, container-selinux %q, kk-lib %q, kk-weak %q\n%s", h.version("socat"), h.version("container-selinux"), h.version("kk-lib"), h.version("kk-weak"), h.out)
 	}
-	if _, err := os.Stat(h.root + marks.Packages); err == nil || h.content("/etc/yum.repos.d/site.repo") == "" {
+	if _, err := os.Stat(h.Root + marks.Packages); err == nil || h.Content("/etc/yum.repos.d/site.repo") == "" {
 		t.Error("the host's repositories are gone, or packages are left")
 	}
-	s.states()
+	s.States()
 	h.out.Reset()
 	if err := run(); err != nil {
 		t.Fatal(err)
 	}
-	if got := strings.Join(s.states(), ", "); got != "os-packages@cp1 done" || h.out.Len() > 0 {
+	if got := strings.Join(s.States(), ", "); got != "os-packages@cp1 done" || h.out.Len() > 0 {
 		t.Errorf("again: %s\n%s", got, h.out)
 	}
 }
@@ -199,7 +200,7 @@ func TestRPMHostInstallsPackages(t *testing.T) {
 func TestRPMHostKeepsNewerPackage(t *testing.T) {
 	t.Parallel()
 	_, h, run := rpmSite(t, append(nodePackages(t), buildRPM(t, "socat", "1.7"))...)
-	runProgram(t, "rpm", "--root", h.root, "--install", "--noscripts", buildRPM(t, "socat", "1.8"))
+	runProgram(t, "rpm", "--root", h.Root, "--install", "--noscripts", buildRPM(t, "socat", "1.8"))
 	if err := run(); err != nil {
 		t.Fatalf("%v\n%s", err, h.out)
 	}

@@ -18,50 +18,31 @@ import (
 	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/machine"
-	"github.com/kkbundle/kkbundle/installer/marks"
+	"github.com/kkbundle/kkbundle/installer/sitetest"
 	"github.com/kkbundle/kkbundle/installer/task"
-	"github.com/kkbundle/kkbundle/installer/tasktest"
 	"github.com/kkbundle/kkbundle/manifest"
 )
 
-// flag is a task that is done on a host once it was done.
-func flagTask(name string, where task.Where, done *sync.Map, do func(t *task.Host) error) task.Task {
-	return task.Task{
-		Name: name, Where: where,
-		Done: func(_ context.Context, t *task.Host) (bool, error) {
-			_, ok := done.Load(name + t.Name)
-			return ok, nil
-		},
-		Do: func(_ context.Context, t *task.Host) error {
-			if err := do(t); err != nil {
-				return err
-			}
-			done.Store(name+t.Name, true)
-			return nil
-		},
-	}
-}
-
 func TestRunDoesContinuesAndRests(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, "cp1", "node1", "node2")
+	s := sitetest.NewSite(t, "cp1", "node1", "node2")
 	var done sync.Map
 	broken := true
 	fine := func(*task.Host) error { return nil }
 	phases := []task.Phase{
-		{Name: "one", Tasks: []task.Task{flagTask("a", task.Each, &done, fine), flagTask("b", task.First, &done, fine)}},
+		{Name: "one", Tasks: []task.Task{sitetest.FlagTask("a", task.Each, &done, fine), sitetest.FlagTask("b", task.First, &done, fine)}},
 		{Name: "two", Tasks: []task.Task{
-			flagTask("c", task.Each, &done, func(t *task.Host) error {
+			sitetest.FlagTask("c", task.Each, &done, func(t *task.Host) error {
 				if broken && t.Name == "node1" {
 					return errors.New("no space left")
 				}
 				return nil
 			}),
-			flagTask("d", task.Each, &done, fine),
+			sitetest.FlagTask("d", task.Each, &done, fine),
 		}},
-		{Name: "three", Tasks: []task.Task{flagTask("e", task.Here, &done, fine)}},
+		{Name: "three", Tasks: []task.Task{sitetest.FlagTask("e", task.Here, &done, fine)}},
 	}
-	err := s.run(t, nil).Phases(t.Context(), phases)
+	err := s.Run(t, nil).Phases(t.Context(), phases)
 	var failed *engine.TaskError
 	if !errors.As(err, &failed) || failed.Host != "node1" || failed.Task != "c" || failed.Phase != "two" {
 		t.Fatalf("got %v, want node1's failure", err)
@@ -74,11 +55,11 @@ func TestRunDoesContinuesAndRests(t *testing.T) {
 		"c@cp1 changed", "c@node1 failed", "c@node2 changed",
 		"d@cp1 changed", "d@node2 changed", "e@ changed",
 	}
-	if diff := cmp.Diff(s.states(), want); diff != "" {
+	if diff := cmp.Diff(s.States(), want); diff != "" {
 		t.Errorf("first run (-got +want):\n%s", diff)
 	}
 	broken = false
-	r := s.run(t, nil)
+	r := s.Run(t, nil)
 	if err := r.Phases(t.Context(), phases); err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +67,7 @@ func TestRunDoesContinuesAndRests(t *testing.T) {
 		"a@cp1 done", "a@node1 done", "a@node2 done", "b@cp1 done", "c@cp1 done", "c@node1 changed", "c@node2 done",
 		"d@cp1 done", "d@node1 changed", "d@node2 done", "e@ done",
 	}
-	if diff := cmp.Diff(s.states(), want); diff != "" {
+	if diff := cmp.Diff(s.States(), want); diff != "" {
 		t.Errorf("second run (-got +want):\n%s", diff)
 	}
 	if r.Report.Changed != 2 || r.Report.Done != 9 {
@@ -96,25 +77,25 @@ func TestRunDoesContinuesAndRests(t *testing.T) {
 
 func TestRunDry(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, "cp1", "node1")
-	s.options.DryRun = true
+	s := sitetest.NewSite(t, "cp1", "node1")
+	s.Options.DryRun = true
 	var done sync.Map
 	done.Store("acp1", true)
 	broken := errors.New("a dry run does something")
 	never := func(*task.Host) error { return broken }
 	phases := []task.Phase{{Name: "one", Tasks: []task.Task{
-		flagTask("a", task.Each, &done, never),
+		sitetest.FlagTask("a", task.Each, &done, never),
 		{Name: "check", Do: func(context.Context, *task.Host) error { return never(nil) }},
 		{Name: "look", InDryRun: true, Where: task.Here, Do: func(context.Context, *task.Host) error { return nil }},
 	}}}
-	if err := s.run(t, nil).Phases(t.Context(), phases); err != nil {
+	if err := s.Run(t, nil).Phases(t.Context(), phases); err != nil {
 		t.Fatal(err)
 	}
 	want := []string{"a@cp1 done", "a@node1 would", "check@cp1 skipped", "check@node1 skipped", "look@ done"}
-	if diff := cmp.Diff(s.states(), want); diff != "" {
+	if diff := cmp.Diff(s.States(), want); diff != "" {
 		t.Errorf("(-got +want):\n%s", diff)
 	}
-	entries, err := os.ReadDir(s.options.WorkDir)
+	entries, err := os.ReadDir(s.Options.WorkDir)
 	if err != nil || len(entries) > 0 {
 		t.Errorf("a dry run leaves %v in the work directory (%v)", entries, err)
 	}
@@ -122,8 +103,8 @@ func TestRunDry(t *testing.T) {
 
 func TestRunSideBySideAndOneByOne(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, "cp1", "node1", "node2", "node3")
-	r := s.run(t, nil)
+	s := sitetest.NewSite(t, "cp1", "node1", "node2", "node3")
+	r := s.Run(t, nil)
 	var all sync.WaitGroup
 	all.Add(4)
 	var now, most atomic.Int32
@@ -152,9 +133,9 @@ func TestRunSideBySideAndOneByOne(t *testing.T) {
 
 func TestRunCancelled(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, "cp1", "node1")
+	s := sitetest.NewSite(t, "cp1", "node1")
 	ctx, cancel := context.WithCancel(t.Context())
-	err := s.run(t, nil).Phases(ctx, []task.Phase{{Name: "one", Tasks: []task.Task{
+	err := s.Run(t, nil).Phases(ctx, []task.Phase{{Name: "one", Tasks: []task.Task{
 		{Name: "a", Where: task.First, Do: func(context.Context, *task.Host) error { cancel(); return nil }},
 		{Name: "b", Do: func(context.Context, *task.Host) error { t.Error("it goes on"); return nil }},
 	}}})
@@ -166,15 +147,15 @@ func TestRunCancelled(t *testing.T) {
 
 func TestLimit(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, "cp1", "node1", "node2")
-	s.options.Limit = []string{"node2"}
+	s := sitetest.NewSite(t, "cp1", "node1", "node2")
+	s.Options.Limit = []string{"node2"}
 	nothing := func(context.Context, *task.Host) error { return nil }
-	r := s.run(t, nil)
+	r := s.Run(t, nil)
 	err := r.Phases(t.Context(), []task.Phase{{Name: "one", Tasks: []task.Task{
 		{Name: "each", Do: nothing},
 		{Name: "first", Where: task.First, Roles: []manifest.Role{manifest.RoleControlPlane}, Do: nothing},
 	}}})
-	if diff := cmp.Diff(s.states(), []string{"each@node2 done", "first@cp1 done"}); diff != "" || err != nil {
+	if diff := cmp.Diff(s.States(), []string{"each@node2 done", "first@cp1 done"}); diff != "" || err != nil {
 		t.Errorf("%v (-got +want):\n%s", err, diff)
 	}
 	if got := names(r.Needed()); got != "cp1 node2" {
@@ -192,10 +173,10 @@ func names(targets []*task.Host) string {
 
 func TestSettle(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, "cp1")
-	h := s.hosts["cp1"]
+	s := sitetest.NewSite(t, "cp1")
+	h := s.Hosts["cp1"]
 	active := true
-	h.answer("systemctl", func(_ context.Context, cmd host.Cmd) error {
+	h.Answer("systemctl", func(_ context.Context, cmd host.Cmd) error {
 		if cmd.Args[1] == "is-active" && !active {
 			return &host.ExitError{Code: 3}
 		}
@@ -214,31 +195,31 @@ func TestSettle(t *testing.T) {
 	phases := []task.Phase{{Name: "one", Tasks: []task.Task{step}}}
 	at := func(what, state string) {
 		t.Helper()
-		err := s.run(t, nil).Phases(t.Context(), phases)
-		if got := strings.Join(s.states(), " "); got != "demo@cp1 "+state || (err != nil) != (state == "failed") {
+		err := s.Run(t, nil).Phases(t.Context(), phases)
+		if got := strings.Join(s.States(), " "); got != "demo@cp1 "+state || (err != nil) != (state == "failed") {
 			t.Errorf("%s: %s, %v; want %s", what, got, err, state)
 		}
 	}
 	at("applying fails", "failed")
-	if h.content("/etc/demo.conf") != content {
+	if h.Content("/etc/demo.conf") != content {
 		t.Error("the file was not written")
 	}
 	applied = nil
 	at("the file is there, but was not applied", "changed")
-	restarts := h.said("systemctl")
+	restarts := h.Said("systemctl")
 	want := []string{"systemctl daemon-reload", "systemctl enable demo.service", "systemctl restart demo.service"}
 	if diff := cmp.Diff(restarts, want); diff != "" {
 		t.Errorf("(-got +want):\n%s", diff)
 	}
 	at("nothing to do", "done")
-	h.put(t, "/etc/demo.conf", "somebody was here\n")
+	h.Put(t, "/etc/demo.conf", "somebody was here\n")
 	at("the file was changed", "changed")
 	active = false
 	at("the unit died", "changed")
 	active = true
 	content = "two\n"
 	at("it shall be different", "changed")
-	if h.content("/etc/demo.conf") != content {
+	if h.Content("/etc/demo.conf") != content {
 		t.Error("the new content was not written")
 	}
 	at("nothing to do again", "done")
@@ -247,10 +228,10 @@ func TestSettle(t *testing.T) {
 // systemctl is-active wants only one of its units to run.
 func TestSettleNoticesOneStoppedUnit(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, "cp1")
-	h := s.hosts["cp1"]
+	s := sitetest.NewSite(t, "cp1")
+	h := s.Hosts["cp1"]
 	stopped := ""
-	h.answer("systemctl", func(_ context.Context, cmd host.Cmd) error {
+	h.Answer("systemctl", func(_ context.Context, cmd host.Cmd) error {
 		if cmd.Args[1] == "is-active" && !slices.ContainsFunc(cmd.Args[3:], func(unit string) bool { return unit != stopped }) {
 			return &host.ExitError{Code: 3}
 		}
@@ -261,10 +242,10 @@ func TestSettleNoticesOneStoppedUnit(t *testing.T) {
 	})
 	for _, want := range []struct{ stopped, state string }{{"", "changed"}, {"", "done"}, {"one.service", "changed"}, {"two.service", "changed"}} {
 		stopped = want.stopped
-		if err := s.run(t, nil).Phases(t.Context(), []task.Phase{{Name: "one", Tasks: []task.Task{step}}}); err != nil {
+		if err := s.Run(t, nil).Phases(t.Context(), []task.Phase{{Name: "one", Tasks: []task.Task{step}}}); err != nil {
 			t.Fatal(err)
 		}
-		if got := s.states(); !slices.Equal(got, []string{"demo@cp1 " + want.state}) {
+		if got := s.States(); !slices.Equal(got, []string{"demo@cp1 " + want.state}) {
 			t.Errorf("%q stopped: %q", want.stopped, got)
 		}
 	}
@@ -273,9 +254,9 @@ func TestSettleNoticesOneStoppedUnit(t *testing.T) {
 // Only a change of live files leaves the units alone.
 func TestSettleLive(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, "cp1")
-	h := s.hosts["cp1"]
-	h.answer("systemctl", func(context.Context, host.Cmd) error { return nil })
+	s := sitetest.NewSite(t, "cp1")
+	h := s.Hosts["cp1"]
+	h.Answer("systemctl", func(context.Context, host.Cmd) error { return nil })
 	config, secret := "one\n", "one\n"
 	step := task.Settle(task.Task{Name: "demo"}, func(context.Context, *task.Host) (task.Setting, error) {
 		return task.Setting{
@@ -288,16 +269,16 @@ func TestSettleLive(t *testing.T) {
 	})
 	at := func(what string, step task.Task, restart, reload bool) {
 		t.Helper()
-		h.said("")
-		if err := s.run(t, nil).Phases(t.Context(), []task.Phase{{Name: "one", Tasks: []task.Task{step}}}); err != nil {
+		h.Said("")
+		if err := s.Run(t, nil).Phases(t.Context(), []task.Phase{{Name: "one", Tasks: []task.Task{step}}}); err != nil {
 			t.Errorf("%s: %v", what, err)
 		}
-		ran := h.said("systemctl")
+		ran := h.Said("systemctl")
 		if slices.Contains(ran, "systemctl restart demo.service") != restart || slices.Contains(ran, "systemctl reload demo.service") != reload {
 			t.Errorf("%s: ran %q", what, ran)
 		}
 		if restart || reload {
-			if h.content("/etc/demo.conf") != config || h.content("/etc/demo.secret") != secret {
+			if h.Content("/etc/demo.conf") != config || h.Content("/etc/demo.secret") != secret {
 				t.Errorf("%s: the files are not as they should be", what)
 			}
 		}
@@ -315,100 +296,27 @@ func TestSettleLive(t *testing.T) {
 	at("live files alone", live, false, true)
 	at("nothing to do again", step, false, false)
 	config, secret = "two\n", "four\n"
-	if err := s.run(t, nil).Phases(t.Context(), []task.Phase{{Name: "one", Tasks: []task.Task{live}}}); err == nil || h.content("/etc/demo.secret") != "three\n" {
+	if err := s.Run(t, nil).Phases(t.Context(), []task.Phase{{Name: "one", Tasks: []task.Task{live}}}); err == nil || h.Content("/etc/demo.secret") != "three\n" {
 		t.Errorf("live files alone, where more differs: %v", err)
 	}
 	at("both", step, true, false)
 	// A run that is killed between the stamp and the live file.
 	secret = "five\n"
 	at("another secret", step, false, true)
-	h.put(t, "/etc/demo.secret", "four\n")
+	h.Put(t, "/etc/demo.secret", "four\n")
 	at("after a kill", step, false, true)
-}
-
-func TestHostPreparation(t *testing.T) {
-	t.Parallel()
-	s := newSite(t, "cp1", "node1")
-	forwarding := "1\n1\n"
-	for _, h := range s.hosts {
-		h.put(t, "/etc/fstab", "/dev/sda1 / ext4 defaults 0 1\n/dev/sda2 none swap sw 0 0\n")
-		h.put(t, "/proc/swaps", "Filename Type Size Used Priority\n/dev/sda2 partition 1 0 -2\n")
-		h.answer("swapoff", func(context.Context, host.Cmd) error {
-			h.put(t, "/proc/swaps", "Filename Type Size Used Priority\n")
-			return nil
-		})
-		h.answer("sysctl", func(_ context.Context, cmd host.Cmd) error {
-			if cmd.Args[1] == "--ignore" && !slices.Contains(cmd.Args, "net.ipv4.conf.all.route_localnet") {
-				t.Error("what kube-proxy sets is not remembered:", cmd.Args)
-			}
-			text := map[string]string{
-				"--ignore": "fs.inotify.max_user_watches = 999999999\nnet.ipv4.ip_forward = 0\n",
-				"--values": forwarding,
-			}[cmd.Args[1]]
-			if text != "" {
-				_, _ = cmd.Stdout.Write([]byte(text))
-			}
-			return nil
-		})
-	}
-	c := s.options.Cluster
-	phases := []task.Phase{{Name: "init", Tasks: []task.Task{machine.HostsTask(), machine.SwapTask(c), machine.KernelTask(c), machine.RouteTask(c)}}}
-	if err := s.run(t, nil).Phases(t.Context(), phases); err != nil {
-		t.Fatal(err)
-	}
-	for _, state := range s.states() {
-		if !strings.HasSuffix(state, "changed") {
-			t.Error(state)
-		}
-	}
-	h := s.hosts["node1"]
-	tasktest.Golden(t, "node1-hosts", []byte(h.content("/etc/hosts")))
-	tasktest.Golden(t, "node1-fstab", []byte(h.content("/etc/fstab")))
-	tasktest.Golden(t, "node1-sysctl.conf", []byte(h.content(machine.SysctlPath)))
-	tasktest.Golden(t, "node1-route.service", []byte(h.content("/etc/systemd/system/"+machine.RouteUnit)))
-	if got := h.content(marks.SysctlBefore); got != "fs.inotify.max_user_watches = 999999999\nnet.ipv4.ip_forward = 0\n" {
-		t.Errorf("what was before: %q", got)
-	}
-	h.said("")
-	if err := s.run(t, nil).Phases(t.Context(), phases); err != nil {
-		t.Fatal(err)
-	}
-	for _, state := range s.states() {
-		if !strings.HasSuffix(state, "done") {
-			t.Error("second run:", state)
-		}
-	}
-	forwarding = "0\n1\n" // as after a start that did not read the file
-	if err := s.run(t, nil).Phases(t.Context(), phases); err != nil {
-		t.Fatal(err)
-	}
-	if states := strings.Join(s.states(), " "); !strings.Contains(states, "kernel@cp1 changed") {
-		t.Error("a parameter that was undone is not set again:", states)
-	}
-	h.said("")
-	if err := s.run(t, nil).Phases(t.Context(), []task.Phase{{Name: "reset", Tasks: []task.Task{{Name: "host", Done: notInstalled, Do: restoreHost}}}}); err != nil {
-		t.Fatal(err)
-	}
-	want := []string{"sysctl --write fs.inotify.max_user_watches=999999999", "sysctl --write net.ipv4.ip_forward=0"}
-	if diff := cmp.Diff(h.said("sysctl"), append([]string(nil), want...)); diff != "" {
-		// The second run's looks are recorded, too; only writes count.
-		t.Errorf("reset (-got +want):\n%s", diff)
-	}
-	if h.content("/etc/hosts") != "127.0.0.1 localhost\n" || !strings.Contains(h.content("/etc/fstab"), "\n/dev/sda2 none swap") || h.content(machine.SysctlPath) != "" {
-		t.Errorf("reset leaves hosts %q, fstab %q, sysctl %q", h.content("/etc/hosts"), h.content("/etc/fstab"), h.content(machine.SysctlPath))
-	}
 }
 
 func TestKernelRefuses(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, "cp1")
-	s.hosts["cp1"].answer("sysctl", func(_ context.Context, cmd host.Cmd) error {
+	s := sitetest.NewSite(t, "cp1")
+	s.Hosts["cp1"].Answer("sysctl", func(_ context.Context, cmd host.Cmd) error {
 		if strings.HasPrefix(cmd.Args[len(cmd.Args)-1], "fs.") || strings.HasPrefix(cmd.Args[len(cmd.Args)-1], "net.ipv4") {
 			return &host.ExitError{Code: 255}
 		}
 		return nil
 	})
-	err := s.run(t, nil).Phases(t.Context(), []task.Phase{{Name: "init", Tasks: []task.Task{machine.KernelTask(s.options.Cluster)}}})
+	err := s.Run(t, nil).Phases(t.Context(), []task.Phase{{Name: "init", Tasks: []task.Task{machine.KernelTask(s.Options.Cluster)}}})
 	if err == nil || !strings.Contains(err.Error(), "net.ipv4.ip_forward=1") {
 		t.Errorf("got %v", err)
 	}
@@ -416,9 +324,9 @@ func TestKernelRefuses(t *testing.T) {
 
 func TestHooks(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, "cp1", "node1")
+	s := sitetest.NewSite(t, "cp1", "node1")
 	dir := t.TempDir()
-	s.options.HooksDir = dir
+	s.Options.HooksDir = dir
 	script := func(name, text string) {
 		t.Helper()
 		path := filepath.Join(dir, name)
@@ -436,48 +344,48 @@ func TestHooks(t *testing.T) {
 	script("pre_install_node1.sh", log)
 	script("post_install_node1.sh", log)
 	task := []task.Phase{{Name: "pre_hook", Tasks: []task.Task{engine.HookTask("pre_install")}}}
-	if err := s.run(t, nil).Phases(t.Context(), task); err != nil {
+	if err := s.Run(t, nil).Phases(t.Context(), task); err != nil {
 		t.Fatal(err)
 	}
-	if got := s.hosts["node1"].content("/ran"); got != "pre_install.sh\nworker\npre_install_node1.sh\n" {
+	if got := s.Hosts["node1"].Content("/ran"); got != "pre_install.sh\nworker\npre_install_node1.sh\n" {
 		t.Errorf("on node1 ran %q", got)
 	}
-	if got := s.hosts["cp1"].content("/ran"); got != "pre_install.sh\n" {
+	if got := s.Hosts["cp1"].Content("/ran"); got != "pre_install.sh\n" {
 		t.Errorf("on cp1 ran %q", got)
 	}
-	info, err := os.Stat(filepath.Join(s.hosts["node1"].root, engine.HooksOnHost, "pre_install_node1.sh"))
+	info, err := os.Stat(filepath.Join(s.Hosts["node1"].Root, engine.HooksOnHost, "pre_install_node1.sh"))
 	if err != nil || info.Mode().Perm() != 0o755 {
 		t.Errorf("the script has mode %v, %v", info.Mode(), err)
 	}
-	s.states()
+	s.States()
 	script("pre_install_node1.sh", log+"# changed\n")
-	if err := s.run(t, nil).Phases(t.Context(), task); err != nil {
+	if err := s.Run(t, nil).Phases(t.Context(), task); err != nil {
 		t.Fatal(err)
 	}
-	if got := s.hosts["node1"].content("/ran"); got != "pre_install.sh\nworker\npre_install_node1.sh\npre_install_node1.sh\n" {
+	if got := s.Hosts["node1"].Content("/ran"); got != "pre_install.sh\nworker\npre_install_node1.sh\npre_install_node1.sh\n" {
 		t.Errorf("after one was changed, on node1 ran %q", got)
 	}
-	if diff := cmp.Diff(s.states(), []string{"pre_install@cp1 done", "pre_install@node1 changed"}); diff != "" {
+	if diff := cmp.Diff(s.States(), []string{"pre_install@cp1 done", "pre_install@node1 changed"}); diff != "" {
 		t.Errorf("(-got +want):\n%s", diff)
 	}
 	script("pre_install_node1.sh", "echo the disk is missing >&2\nexit 7\n")
-	err = s.run(t, nil).Phases(t.Context(), task)
+	err = s.Run(t, nil).Phases(t.Context(), task)
 	if err == nil || !strings.Contains(err.Error(), "hook pre_install_node1.sh") || !strings.Contains(err.Error(), "the disk is missing") {
 		t.Errorf("got %v", err)
 	}
-	if err := engine.CheckHooks(s.run(t, nil).Site); err != nil {
+	if err := engine.CheckHooks(s.Run(t, nil).Site); err != nil {
 		t.Error(err)
 	}
 	script("pre_install_nod1.sh", "")
-	if err := engine.CheckHooks(s.run(t, nil).Site); err == nil || !strings.Contains(err.Error(), "pre_install_nod1.sh") {
+	if err := engine.CheckHooks(s.Run(t, nil).Site); err == nil || !strings.Contains(err.Error(), "pre_install_nod1.sh") {
 		t.Errorf("a misspelled host: %v", err)
 	}
 }
 
 func TestLock(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, "cp1")
-	one, two := s.run(t, nil).Hosts[0], s.run(t, nil).Hosts[0]
+	s := sitetest.NewSite(t, "cp1")
+	one, two := s.Run(t, nil).Hosts[0], s.Run(t, nil).Hosts[0]
 	me := task.ThisOwner(one.Site.Now())
 	release, err := engine.Lock(t.Context(), one, me)
 	if err != nil {
@@ -499,8 +407,8 @@ func TestLock(t *testing.T) {
 
 func TestJournal(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, "cp1")
-	r := s.run(t, nil)
+	s := sitetest.NewSite(t, "cp1")
+	r := s.Run(t, nil)
 	var log strings.Builder
 	r.Journal.Writer = &log
 	target := r.Hosts[0]
@@ -538,9 +446,9 @@ func TestJournal(t *testing.T) {
 func TestSettleLiveNew(t *testing.T) {
 	t.Parallel()
 	for _, earlier := range []bool{false, true} {
-		s := newSite(t, "cp1")
-		h := s.hosts["cp1"]
-		h.answer("systemctl", func(context.Context, host.Cmd) error { return nil })
+		s := sitetest.NewSite(t, "cp1")
+		h := s.Hosts["cp1"]
+		h.Answer("systemctl", func(context.Context, host.Cmd) error { return nil })
 		config, upstreams := "one\n", []string{"a"}
 		step := func(isNew bool) task.Task {
 			return task.Settle(task.Task{Name: "demo"}, func(context.Context, *task.Host) (task.Setting, error) {
@@ -553,38 +461,38 @@ func TestSettleLiveNew(t *testing.T) {
 		}
 		at := func(what string, restart, otherwise bool) {
 			t.Helper()
-			h.said("")
-			r := s.run(t, nil)
+			h.Said("")
+			r := s.Run(t, nil)
 			if got, err := step(true).IsOtherwise(t.Context(), r.Hosts[0]); err != nil || got != otherwise {
 				t.Errorf("%s: IsOtherwise is %v, %v", what, got, err)
 			}
 			if err := r.Phases(t.Context(), []task.Phase{{Name: "one", Tasks: []task.Task{step(true)}}}); err != nil {
 				t.Errorf("%s: %v", what, err)
 			}
-			if ran := h.said("systemctl"); slices.Contains(ran, "systemctl restart demo.service") != restart {
+			if ran := h.Said("systemctl"); slices.Contains(ran, "systemctl restart demo.service") != restart {
 				t.Errorf("%s: ran %q", what, ran)
 			}
 			for _, name := range upstreams {
-				if h.content("/etc/demo.d/"+name+"/hosts.toml") != name {
+				if h.Content("/etc/demo.d/"+name+"/hosts.toml") != name {
 					t.Errorf("%s: %s is not as it should be", what, name)
 				}
 			}
 		}
 		if earlier {
-			if err := s.run(t, nil).Phases(t.Context(), []task.Phase{{Name: "one", Tasks: []task.Task{step(false)}}}); err != nil {
+			if err := s.Run(t, nil).Phases(t.Context(), []task.Phase{{Name: "one", Tasks: []task.Task{step(false)}}}); err != nil {
 				t.Fatal(err)
 			}
 			at("after an earlier release", false, false)
 		} else {
 			at("the first time", true, false)
 		}
-		s.states()
+		s.States()
 		upstreams = []string{"a", "b", "c"}
 		at("new upstreams", false, false)
 		at("nothing to do", false, false)
 		upstreams = []string{"a"}
 		at("fewer upstreams", false, false)
-		h.put(t, "/etc/demo.conf", "by hand\n")
+		h.Put(t, "/etc/demo.conf", "by hand\n")
 		at("a file that was edited on the host", true, false)
 		config = "two\n"
 		at("another configuration", true, true)

@@ -21,6 +21,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kkbundle/kkbundle/installer/begin"
 	"github.com/kkbundle/kkbundle/installer/cri"
 	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/host"
@@ -30,6 +31,7 @@ import (
 	"github.com/kkbundle/kkbundle/installer/node"
 	"github.com/kkbundle/kkbundle/installer/precheck"
 	"github.com/kkbundle/kkbundle/installer/siteregistry"
+	"github.com/kkbundle/kkbundle/installer/sitetest"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/installer/tasktest"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -245,15 +247,15 @@ func mostMemory(do func()) (memory uint64) {
 // precheck looks at the fleet and says how long it took and how much memory there was at most, servers included.
 func (f *fleet) precheck(t *testing.T, helper []byte) (report precheck.Report, took time.Duration, memory uint64) {
 	t.Helper()
-	begin := time.Now()
+	start := time.Now()
 	var err error
 	memory = mostMemory(func() {
-		report, err = Precheck(t.Context(), engine.Options{
+		report, err = begin.Precheck(t.Context(), engine.Options{
 			Cluster: tasktest.Cluster(t, "kubernetes: {version: v1.34.3, podCIDR: 10.32.0.0/11}"), Inventory: f.inventory, WorkDir: filepath.Join(t.TempDir(), "work"),
 			Dial: f.dial, Helper: func(string) ([]byte, error) { return helper, nil },
 		})
 	})
-	took = time.Since(begin)
+	took = time.Since(start)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -396,20 +398,20 @@ func installFleet(t *testing.T, hosts, hanging int, content func(name string) []
 	for i := 1; i < hosts; i++ {
 		names = append(names, fmt.Sprintf("node%d", i))
 	}
-	s := newSite(t, names...)
+	s := sitetest.NewSite(t, names...)
 	let := make(chan struct{})
 	var busy, most, left atomic.Int64
 	left.Store(int64(hosts - hanging))
-	s.options.Progress = func(e task.Event) {
+	s.Options.Progress = func(e task.Event) {
 		if e.Task == "kubelet" && e.State == task.Changed && left.Add(-1) == 0 {
 			close(let)
 		}
 	}
-	r := s.run(t, bundleWith(t, s.options.Cluster, content))
+	r := s.Run(t, sitetest.BundleWith(t, s.Options.Cluster, content))
 	for i, target := range r.Hosts {
 		target.Conn = &slowHost{Host: target.Conn, hangs: i > 0 && i <= hanging, let: let, busy: &busy, most: &most}
 	}
-	c := s.options.Cluster
+	c := s.Options.Cluster
 	phases := []task.Phase{
 		{Name: "init", Tasks: []task.Task{siteregistry.CertificatesTask(), machine.HostsTask(), machine.SwapTask(c)}},
 		{Name: "install", Tasks: []task.Task{cri.ContainerdTask(), kubeadm.KubeletTask(c)}},
@@ -423,8 +425,8 @@ func installFleet(t *testing.T, hosts, hanging int, content func(name string) []
 	if most.Load() > engine.DefaultHosts {
 		t.Errorf("%d hosts are worked on at the same time, want %d at most", most.Load(), engine.DefaultHosts)
 	}
-	for name, h := range s.hosts {
-		if h.content("/usr/local/bin/kubelet") == "" || h.content("/etc/containerd/config.toml") == "" {
+	for name, h := range s.Hosts {
+		if h.Content("/usr/local/bin/kubelet") == "" || h.Content("/etc/containerd/config.toml") == "" {
 			t.Errorf("%s has no kubelet or no containerd", name)
 		}
 	}
@@ -436,7 +438,7 @@ func installFleet(t *testing.T, hosts, hanging int, content func(name string) []
 // TestInstallFleet holds that hosts that hang keep nobody waiting. KKBUNDLE_BIG=1 has 20 and 200, and programs of 4 MiB.
 func TestInstallFleet(t *testing.T) {
 	t.Parallel()
-	content := func(name string) []byte { return fileContent(t, tasktest.Cluster(t, ""), name) }
+	content := func(name string) []byte { return sitetest.FileContent(t, tasktest.Cluster(t, ""), name) }
 	if os.Getenv("KKBUNDLE_BIG") != "1" {
 		installFleet(t, 6, 2, content)
 		return

@@ -14,6 +14,8 @@ import (
 	"github.com/kkbundle/kkbundle/installer/kube"
 	"github.com/kkbundle/kkbundle/installer/kubeadm"
 	"github.com/kkbundle/kkbundle/installer/member"
+	"github.com/kkbundle/kkbundle/installer/plan"
+	"github.com/kkbundle/kkbundle/installer/sitetest"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/installer/tasktest"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -41,7 +43,7 @@ func TestSecurityFiles(t *testing.T) {
 // TestKubernetesTagHasTheSecurityFiles: kubeadm's API server never starts without them, and kubeadm waits minutes for it.
 func TestKubernetesTagHasTheSecurityFiles(t *testing.T) {
 	t.Parallel()
-	phases, err := engine.TaskSelection{Tags: []string{"kubernetes"}}.Selected(Plan(tasktest.Cluster(t, "")))
+	phases, err := engine.TaskSelection{Tags: []string{"kubernetes"}}.Selected(plan.Plan(tasktest.Cluster(t, "")))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,13 +60,13 @@ func TestKubernetesTagHasTheSecurityFiles(t *testing.T) {
 
 func TestKubeadmNeedsTheSecurityFiles(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, "cp1")
+	s := sitetest.NewSite(t, "cp1")
 	began := false
-	s.hosts["cp1"].answer("kubeadm", func(_ context.Context, cmd host.Cmd) error {
+	s.Hosts["cp1"].Answer("kubeadm", func(_ context.Context, cmd host.Cmd) error {
 		began = began || cmd.Args[1] == "init"
 		return nil
 	})
-	err := s.run(t, nil).Phases(t.Context(), []task.Phase{{Name: "install", Tasks: []task.Task{kubeadm.InitTask(s.options.Cluster)}}})
+	err := s.Run(t, nil).Phases(t.Context(), []task.Phase{{Name: "install", Tasks: []task.Task{kubeadm.InitTask(s.Options.Cluster)}}})
 	if began || err == nil || !strings.Contains(err.Error(), "/etc/kubernetes/security") || !strings.Contains(err.Error(), "the tag security") {
 		t.Errorf("kubeadm began: %v; %v", began, err)
 	}
@@ -74,49 +76,49 @@ func TestKubeadmNeedsTheSecurityFiles(t *testing.T) {
 // read any more.
 func TestEncryptionKeyIsKept(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, "cp1", "cp2")
-	s.options.Inventory = &manifest.Inventory{
+	s := sitetest.NewSite(t, "cp1", "cp2")
+	s.Options.Inventory = &manifest.Inventory{
 		HostSpecs: manifest.HostSpecs{{Name: "cp1", Address: "10.0.0.3"}, {Name: "cp2", Address: "10.0.0.4"}},
 		Groups:    manifest.Groups{ControlPlane: []string{"cp1", "cp2"}, Registry: []string{"cp1"}},
 	}
-	s.options.Cluster = tasktest.Cluster(t, "kubernetes: {version: v1.34.3, security: hardened}")
+	s.Options.Cluster = tasktest.Cluster(t, "kubernetes: {version: v1.34.3, security: hardened}")
 	phases := []task.Phase{{Name: "install", Tasks: kubeadm.SecurityTasks()}}
 	once := func(lost bool) {
 		t.Helper()
 		if lost {
-			s.options.WorkDir = t.TempDir() + "/other"
+			s.Options.WorkDir = t.TempDir() + "/other"
 		}
-		if err := s.run(t, nil).Phases(t.Context(), phases); err != nil {
+		if err := s.Run(t, nil).Phases(t.Context(), phases); err != nil {
 			t.Fatal(err)
 		}
 	}
 	once(false)
-	first := s.hosts["cp1"].content(kubeadm.EncryptionOnHost)
-	if !strings.Contains(first, "secretbox") || s.hosts["cp2"].content(kubeadm.EncryptionOnHost) != first {
-		t.Fatalf("cp1 has %q, cp2 %q", first, s.hosts["cp2"].content(kubeadm.EncryptionOnHost))
+	first := s.Hosts["cp1"].Content(kubeadm.EncryptionOnHost)
+	if !strings.Contains(first, "secretbox") || s.Hosts["cp2"].Content(kubeadm.EncryptionOnHost) != first {
+		t.Fatalf("cp1 has %q, cp2 %q", first, s.Hosts["cp2"].Content(kubeadm.EncryptionOnHost))
 	}
-	s.states()
+	s.States()
 	once(false)
-	if states := strings.Join(s.states(), " "); strings.Contains(states, "changed") {
+	if states := strings.Join(s.States(), " "); strings.Contains(states, "changed") {
 		t.Error("a second run:", states)
 	}
 	once(true)
-	if s.hosts["cp1"].content(kubeadm.EncryptionOnHost) != first {
+	if s.Hosts["cp1"].Content(kubeadm.EncryptionOnHost) != first {
 		t.Error("without the work directory, another key is made")
 	}
 	// An operator rotates the key on the first control plane.
 	rotated := strings.Replace(first, "- name: kkbundle1", "- name: kkbundle2\n        secret: bmV3IGtleSB0aGF0IGlzIGxvbmc=\n      - name: kkbundle1", 1)
-	s.hosts["cp1"].put(t, kubeadm.EncryptionOnHost, rotated)
+	s.Hosts["cp1"].Put(t, kubeadm.EncryptionOnHost, rotated)
 	once(false)
-	if s.hosts["cp2"].content(kubeadm.EncryptionOnHost) != rotated {
+	if s.Hosts["cp2"].Content(kubeadm.EncryptionOnHost) != rotated {
 		t.Error("the rotated key is not taken to the other control plane")
 	}
-	r := s.run(t, nil)
+	r := s.Run(t, nil)
 	if _, err := kubeadm.Encryption(t.Context(), r.Site); err != nil || r.Mask.Mask("x bmV3IGtleSB0aGF0IGlzIGxvbmc= y") == "x bmV3IGtleSB0aGF0IGlzIGxvbmc= y" {
 		t.Errorf("the key would be in the log (%v)", err)
 	}
-	s.hosts["cp1"].put(t, kubeadm.EncryptionOnHost, "- nonsense\n")
-	if err := s.run(t, nil).Phases(t.Context(), phases); err == nil || !strings.Contains(err.Error(), "is not an EncryptionConfiguration") {
+	s.Hosts["cp1"].Put(t, kubeadm.EncryptionOnHost, "- nonsense\n")
+	if err := s.Run(t, nil).Phases(t.Context(), phases); err == nil || !strings.Contains(err.Error(), "is not an EncryptionConfiguration") {
 		t.Errorf("a damaged file: %v", err)
 	}
 }
@@ -126,18 +128,18 @@ func TestNewClustersEncryptSecrets(t *testing.T) {
 	t.Parallel()
 	for _, level := range []string{"baseline", "hardened"} {
 		for _, exists := range []bool{false, true} {
-			s := newSite(t, "cp1")
-			s.options.Cluster = tasktest.Cluster(t, "kubernetes: {version: v1.34.3, security: "+level+"}")
+			s := sitetest.NewSite(t, "cp1")
+			s.Options.Cluster = tasktest.Cluster(t, "kubernetes: {version: v1.34.3, security: "+level+"}")
 			if exists {
-				s.hosts["cp1"].put(t, member.Path, string(member.File(s.run(t, nil).Site).Data))
+				s.Hosts["cp1"].Put(t, member.Path, string(member.File(s.Run(t, nil).Site).Data))
 			}
 			phases := []task.Phase{{Name: "install", Tasks: kubeadm.SecurityTasks()}}
-			r := s.run(t, nil)
-			playProcesses(t, s.hosts["cp1"])
+			r := s.Run(t, nil)
+			sitetest.PlayProcesses(t, s.Hosts["cp1"])
 			if err := r.Phases(t.Context(), phases); err != nil {
 				t.Fatal(err)
 			}
-			has := strings.Contains(s.hosts["cp1"].content(kubeadm.EncryptionOnHost), "secretbox")
+			has := strings.Contains(s.Hosts["cp1"].Content(kubeadm.EncryptionOnHost), "secretbox")
 			if want := !exists || level == "hardened"; has != want {
 				t.Errorf("%s, a cluster exists: %v: encrypted %v, want %v", level, exists, has, want)
 			}
@@ -147,20 +149,20 @@ func TestNewClustersEncryptSecrets(t *testing.T) {
 
 func TestFileModes(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, "cp1")
-	h := s.hosts["cp1"]
-	h.put(t, "/etc/kubernetes/pki/ca.crt", "x")
-	h.put(t, "/etc/cni/net.d/10-flannel.conflist", "x")
-	h.put(t, "/etc/other", "x")
+	s := sitetest.NewSite(t, "cp1")
+	h := s.Hosts["cp1"]
+	h.Put(t, "/etc/kubernetes/pki/ca.crt", "x")
+	h.Put(t, "/etc/cni/net.d/10-flannel.conflist", "x")
+	h.Put(t, "/etc/other", "x")
 	for _, want := range []string{"file-modes@cp1 changed", "file-modes@cp1 done"} {
-		if err := s.run(t, nil).Phases(t.Context(), []task.Phase{{Name: "install", Tasks: []task.Task{kubeadm.ModesTask()}}}); err != nil {
+		if err := s.Run(t, nil).Phases(t.Context(), []task.Phase{{Name: "install", Tasks: []task.Task{kubeadm.ModesTask()}}}); err != nil {
 			t.Fatal(err)
 		}
-		if got := s.states(); len(got) != 1 || got[0] != want {
+		if got := s.States(); len(got) != 1 || got[0] != want {
 			t.Errorf("%v, want %s", got, want)
 		}
 	}
-	out, err := s.run(t, nil).Hosts[0].Output(t.Context(), "find", "/etc/other", "/etc/kubernetes/pki/ca.crt", "-printf", "%m ")
+	out, err := s.Run(t, nil).Hosts[0].Output(t.Context(), "find", "/etc/other", "/etc/kubernetes/pki/ca.crt", "-printf", "%m ")
 	if err != nil || string(out) != "644 600 " {
 		t.Errorf("modes %q, %v", out, err)
 	}
@@ -169,10 +171,10 @@ func TestFileModes(t *testing.T) {
 // etcd's data is closed; the disk that it is on, if the site has mounted one, need not be.
 func TestSecretPaths(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, "cp1")
-	target := s.run(t, nil).Hosts[0]
+	s := sitetest.NewSite(t, "cp1")
+	target := s.Run(t, nil).Hosts[0]
 	const snap = kubeadm.EtcdMemberDir + "/snap"
-	s.hosts["cp1"].put(t, snap, "x")
+	s.Hosts["cp1"].Put(t, snap, "x")
 	for _, step := range []struct {
 		mode string
 		at   []string

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/kkbundle/kkbundle/installer/engine"
+	"github.com/kkbundle/kkbundle/installer/plan"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/installer/tasktest"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -72,7 +73,7 @@ func TestEveryTaskHasATag(t *testing.T) {
 		"imageRegistry: {type: harbor}", "imageRegistry: {type: none}", "imageRegistry: {vip: 10.0.0.8}",
 		"dns: {nodeLocal: true}", "metrics: true", "storage: {local: true}", "storage: {nfs: true}",
 	} {
-		for _, phase := range Plan(tasktest.Cluster(t, text)) {
+		for _, phase := range plan.Plan(tasktest.Cluster(t, text)) {
 			for _, task := range phase.Tasks {
 				if len(engine.Tags(task)) == 0 {
 					t.Errorf("%s: task %s has no tag", text, task.Name)

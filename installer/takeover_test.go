@@ -11,12 +11,14 @@ import (
 
 	"github.com/kkbundle/kkbundle/installer/cri"
 	"github.com/kkbundle/kkbundle/installer/marks"
+	"github.com/kkbundle/kkbundle/installer/reset"
+	"github.com/kkbundle/kkbundle/installer/sitetest"
 	"github.com/kkbundle/kkbundle/installer/task"
 )
 
 // foreignContainerd gives a host a containerd of somebody else: a configuration, a unit, programs where ours go, and images.
 // systemctl knows it as running until it is stopped.
-func foreignContainerd(t *testing.T, h *rooted) map[string]string {
+func foreignContainerd(t *testing.T, h *sitetest.Rooted) map[string]string {
 	t.Helper()
 	files := map[string]string{
 		"/etc/containerd/config.toml":                  "# the site's own\nversion = 2\n",
@@ -25,9 +27,9 @@ func foreignContainerd(t *testing.T, h *rooted) map[string]string {
 		"/usr/local/bin/containerd":                    "the site's program",
 	}
 	for name, text := range files {
-		h.put(t, name, text)
+		h.Put(t, name, text)
 	}
-	h.put(t, "/var/lib/containerd/io.containerd.metadata.v1.bolt/meta.db", "images and containers")
+	h.Put(t, "/var/lib/containerd/io.containerd.metadata.v1.bolt/meta.db", "images and containers")
 	return files
 }
 
@@ -35,60 +37,60 @@ func foreignContainerd(t *testing.T, h *rooted) map[string]string {
 // containers are removed.
 func TestTakenOverContainerd(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, "cp1")
-	h := s.hosts["cp1"]
+	s := sitetest.NewSite(t, "cp1")
+	h := s.Hosts["cp1"]
 	files := foreignContainerd(t, h)
 	// One container of Kubernetes runs until it is removed. Others are never named.
-	h.stub(t, "ctr", `echo "$*" >>"$0.log"
+	h.Stub(t, "ctr", `echo "$*" >>"$0.log"
 case "$*" in
 "plugins ls") echo 'io.containerd.grpc.v1                     cri                      -              ok        ' ;;
 "--namespace k8s.io tasks ls --quiet") [ -e "$0.removed" ] || echo pod1 ;;
 "--namespace k8s.io tasks rm --force pod1") : >"$0.removed" ;;
 esac`)
-	b := clusterBundle(t, s.options.Cluster)
+	b := sitetest.ClusterBundle(t, s.Options.Cluster)
 	install := []task.Phase{{Name: "install", Tasks: []task.Task{cri.ContainerdTask()}}}
 	for _, want := range []string{"containerd@cp1 changed", "containerd@cp1 done"} {
-		if err := s.run(t, b).Phases(t.Context(), install); err != nil {
+		if err := s.Run(t, b).Phases(t.Context(), install); err != nil {
 			t.Fatal(err)
 		}
-		if got := strings.Join(s.states(), ", "); got != want {
+		if got := strings.Join(s.States(), ", "); got != want {
 			t.Errorf("got %s, want %s", got, want)
 		}
 	}
 	for name, text := range files {
-		if !strings.Contains(name, "certs.d") && h.content(name) == text {
+		if !strings.Contains(name, "certs.d") && h.Content(name) == text {
 			t.Errorf("%s is not ours: %q", name, text)
 		}
 	}
-	info, err := os.Stat(filepath.Join(h.root, marks.ContainerdBefore))
+	info, err := os.Stat(filepath.Join(h.Root, marks.ContainerdBefore))
 	if err != nil || info.Mode().Perm() != 0o700 {
 		t.Errorf("the copies: %v, %v", info, err)
 	}
-	s.dialing("")
+	s.Dialing("")
 	for range 2 { // a repeated reset changes nothing
-		if err := Reset(t.Context(), s.options); err != nil {
+		if err := reset.Reset(t.Context(), s.Options); err != nil {
 			t.Fatal(err)
 		}
 		for name, text := range files {
-			if got := h.content(name); got != text {
+			if got := h.Content(name); got != text {
 				t.Errorf("%s after the reset: %q, want %q", name, got, text)
 			}
 		}
-		if h.content("/var/lib/containerd/io.containerd.metadata.v1.bolt/meta.db") == "" {
+		if h.Content("/var/lib/containerd/io.containerd.metadata.v1.bolt/meta.db") == "" {
 			t.Error("the data of others is gone")
 		}
 	}
-	if _, err := os.Stat(filepath.Join(h.root, task.StateDir)); err == nil {
+	if _, err := os.Stat(filepath.Join(h.Root, task.StateDir)); err == nil {
 		t.Error("kkbundle's state is still there")
 	}
-	if _, err := os.Stat(filepath.Join(h.root, "/usr/local/bin/ctr")); err == nil {
+	if _, err := os.Stat(filepath.Join(h.Root, "/usr/local/bin/ctr")); err == nil {
 		t.Error("a program of ours is still there")
 	}
-	asked, err := os.ReadFile(filepath.Join(h.stubs, "ctr.log"))
+	asked, err := os.ReadFile(filepath.Join(h.Stubs, "ctr.log"))
 	if err != nil || !strings.Contains(string(asked), "tasks rm --force pod1") {
 		t.Errorf("the container of Kubernetes was not removed: %q, %v", asked, err)
 	}
-	said := h.said("systemctl")
+	said := h.Said("systemctl")
 	if slices.ContainsFunc(said, func(line string) bool { return strings.Contains(line, "kill") }) {
 		t.Errorf("containers of others were killed: %q", said)
 	}
@@ -100,23 +102,23 @@ esac`)
 // TestContainerdOfOurs has no other containerd: reset stops all containers and removes everything.
 func TestContainerdOfOurs(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, "cp1")
-	h := s.hosts["cp1"]
-	h.stub(t, "systemctl", `case $1 in is-active|is-enabled) [ -e "$0.started" ];; restart) : >"$0.started";; esac`)
-	if err := s.run(t, clusterBundle(t, s.options.Cluster)).Phases(t.Context(), []task.Phase{{Name: "install", Tasks: []task.Task{cri.ContainerdTask()}}}); err != nil {
+	s := sitetest.NewSite(t, "cp1")
+	h := s.Hosts["cp1"]
+	h.Stub(t, "systemctl", `case $1 in is-active|is-enabled) [ -e "$0.started" ];; restart) : >"$0.started";; esac`)
+	if err := s.Run(t, sitetest.ClusterBundle(t, s.Options.Cluster)).Phases(t.Context(), []task.Phase{{Name: "install", Tasks: []task.Task{cri.ContainerdTask()}}}); err != nil {
 		t.Fatal(err)
 	}
-	h.put(t, "/var/lib/containerd/io.containerd.metadata.v1.bolt/meta.db", "our images")
-	s.dialing("")
-	if err := Reset(t.Context(), s.options); err != nil {
+	h.Put(t, "/var/lib/containerd/io.containerd.metadata.v1.bolt/meta.db", "our images")
+	s.Dialing("")
+	if err := reset.Reset(t.Context(), s.Options); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"/etc/containerd", "/var/lib/containerd", "/usr/local/bin/containerd", "/etc/systemd/system/containerd.service", task.StateDir} {
-		if _, err := os.Stat(filepath.Join(h.root, name)); err == nil {
+		if _, err := os.Stat(filepath.Join(h.Root, name)); err == nil {
 			t.Errorf("%s is still there", name)
 		}
 	}
-	if said := h.said("systemctl"); !slices.Contains(said, "systemctl kill --signal=KILL containerd.service") {
+	if said := h.Said("systemctl"); !slices.Contains(said, "systemctl kill --signal=KILL containerd.service") {
 		t.Errorf("containers may be left: %q", said)
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kkbundle/kkbundle/installer"
+	"github.com/kkbundle/kkbundle/installer/begin"
 	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/host/hosttest"
@@ -84,7 +84,7 @@ func TestPrecheckOverSSH(t *testing.T) {
 		t.Fatal(err)
 	}
 	began := time.Now()
-	report, err := installer.Precheck(t.Context(), engine.Options{
+	report, err := begin.Precheck(t.Context(), engine.Options{
 		Cluster: &manifest.Cluster{Kubernetes: manifest.Kubernetes{Version: "v1.34.3"}}, Inventory: inventory,
 		WorkDir: filepath.Join(t.TempDir(), "work"),
 		Helper:  func(string) ([]byte, error) { return binary, nil },

@@ -11,6 +11,9 @@ func (c Client) Cordon(ctx context.Context, node string) error { return c.run(ct
 // Uncordon makes a node schedulable.
 func (c Client) Uncordon(ctx context.Context, node string) error { return c.run(ctx, "uncordon", node) }
 
+// DrainTimeout bounds the drain of a node, unless its user says otherwise.
+const DrainTimeout = 5 * time.Minute
+
 // A Drain holds the options of a drain.
 type Drain struct {
 	// Timeout limits the time for all pods to end.

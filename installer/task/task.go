@@ -45,7 +45,7 @@ type Task struct {
 	// Images and Charts are the catalog names of items that the registry or the bundle must have for this task.
 	Images, Charts []string
 	// Packages are the catalog's purposes of operating system packages that hosts must have for this task. The task
-	// os-packages installs the packages; installer.PackagesOf selects those for a bundle.
+	// os-packages installs the packages; plan.PackagesOf selects those for a bundle.
 	Packages []string
 	// Leaves lists the traces of the task on hosts, beside Files.
 	Leaves Leaves
@@ -82,6 +82,9 @@ type Leaves struct {
 	// Undo, if set, runs before the rest of the task's traces is removed. It must be safe to run again.
 	Undo func(ctx context.Context, t *Host) error
 }
+
+// Never is the Done of tasks that run whatever the state.
+func Never(context.Context, *Host) (bool, error) { return false, nil }
 
 // Once reports whether the task runs once for the whole cluster. The run cannot continue without it.
 func (t Task) Once() bool { return t.Where == First || t.Where == Reached }

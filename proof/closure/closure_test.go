@@ -15,7 +15,7 @@ import (
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/bundle/bundletest"
 	"github.com/kkbundle/kkbundle/discover"
-	"github.com/kkbundle/kkbundle/installer"
+	"github.com/kkbundle/kkbundle/installer/plan"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 	"github.com/kkbundle/kkbundle/proof/closure"
@@ -50,7 +50,7 @@ addons:
 func standIns(t *testing.T, c *manifest.Cluster) *bundletest.Bundle {
 	t.Helper()
 	b := bundletest.NewBuilder(t)
-	more, err := catalog.Resolve(c, installer.Needed(c), catalog.Options{Platforms: platforms()})
+	more, err := catalog.Resolve(c, plan.Needed(c), catalog.Options{Platforms: platforms()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -366,7 +366,7 @@ func TestPackages(t *testing.T) {
 	}
 	var there []closure.Item
 	for _, set := range []struct{ distribution, platform string }{{"rocky/9", amd}, {"rocky/9", arm}, {"debian/12", amd}} {
-		names, err := installer.PackagesOf(c, nil, set.distribution)
+		names, err := plan.PackagesOf(c, nil, set.distribution)
 		if err != nil {
 			t.Fatal(err)
 		}

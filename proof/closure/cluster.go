@@ -7,9 +7,9 @@ import (
 
 	"github.com/kkbundle/kkbundle/bundle"
 	"github.com/kkbundle/kkbundle/discover"
-	"github.com/kkbundle/kkbundle/installer"
 	"github.com/kkbundle/kkbundle/installer/addon"
 	"github.com/kkbundle/kkbundle/installer/kubeadm"
+	"github.com/kkbundle/kkbundle/installer/plan"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
@@ -20,7 +20,7 @@ import (
 // everything unknown to the catalog.
 func OfCluster(c *manifest.Cluster, platforms []string, below string) ([]Need, error) {
 	w := clusterWalk{cluster: c.WithDefaults(), platforms: platforms}
-	for _, phase := range installer.Plan(w.cluster) {
+	for _, phase := range plan.Plan(w.cluster) {
 		for _, task := range phase.Tasks {
 			by := User{Task: task.Name, Roles: task.Roles}
 			for _, need := range task.Needs() {
@@ -28,7 +28,7 @@ func OfCluster(c *manifest.Cluster, platforms []string, below string) ([]Need, e
 			}
 		}
 	}
-	pulls, err := installer.Pulls(w.cluster)
+	pulls, err := plan.Pulls(w.cluster)
 	if err != nil {
 		w.errs = append(w.errs, err)
 	}

@@ -6,7 +6,7 @@ import (
 	"slices"
 
 	"github.com/kkbundle/kkbundle/discover"
-	"github.com/kkbundle/kkbundle/installer"
+	"github.com/kkbundle/kkbundle/installer/plan"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
@@ -44,7 +44,7 @@ func OfPackages(c *manifest.Cluster, b *manifest.Bundle) ([]Need, error) {
 		if len(platforms) == 0 {
 			platforms = b.Platforms
 		}
-		for _, phase := range installer.Plan(c) {
+		for _, phase := range plan.Plan(c) {
 			for _, task := range phase.Tasks {
 				names, err := catalog.Packages(c, task.Packages, set.Distribution)
 				if err != nil {

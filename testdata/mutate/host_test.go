@@ -20,10 +20,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kkbundle/kkbundle/installer"
+	"github.com/kkbundle/kkbundle/installer/begin"
 	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/look"
+	"github.com/kkbundle/kkbundle/installer/nodes"
+	"github.com/kkbundle/kkbundle/installer/reset"
+	"github.com/kkbundle/kkbundle/installer/rotate"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/installer/tasktest"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -40,7 +44,7 @@ const (
 // answers are what commands print on a healthy control plane, by the words that their line has; the first that fits.
 func answers(t *testing.T) [][2]string {
 	t.Helper()
-	ca, err := os.ReadFile("../../installer/testdata/ca.crt")
+	ca, err := os.ReadFile("../../installer/sitetest/testdata/ca.crt")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -232,7 +236,7 @@ func prepareHost(t *testing.T) func(context.Context, *rand.Rand, func()) string 
 		m.seed, m.asked = 1, map[string]uint64{}
 		o := o
 		o.WorkDir = filepath.Join(t.TempDir(), "work")
-		status, err := installer.Status(t.Context(), installer.StatusOptions{Options: o, AnyCluster: true})
+		status, err := look.Status(t.Context(), look.StatusOptions{Options: o, AnyCluster: true})
 		if err == nil && len(status.Nodes) == 0 {
 			err = fmt.Errorf("no node is found: %+v", status.Findings)
 		}
@@ -273,34 +277,34 @@ type hostVerb struct {
 func hostVerbs() []hostVerb {
 	return []hostVerb{
 		{"status", func(ctx context.Context, o engine.Options) error {
-			_, err := installer.Status(ctx, installer.StatusOptions{Options: o, AnyCluster: true})
+			_, err := look.Status(ctx, look.StatusOptions{Options: o, AnyCluster: true})
 			return err
 		}},
 		{"precheck", func(ctx context.Context, o engine.Options) error {
-			_, err := installer.Precheck(ctx, o)
+			_, err := begin.Precheck(ctx, o)
 			return err
 		}},
 		{"certs", func(ctx context.Context, o engine.Options) error {
-			_, err := installer.Certificates(ctx, o)
+			_, err := rotate.Certificates(ctx, o)
 			return err
 		}},
 		{"certs backup", func(ctx context.Context, o engine.Options) error {
-			_, err := installer.Keys(ctx, o)
+			_, err := rotate.Keys(ctx, o)
 			return err
 		}},
 		{"support-bundle", func(ctx context.Context, o engine.Options) error {
-			_, err := installer.WriteSupportBundle(ctx, installer.SupportOptions{StatusOptions: installer.StatusOptions{Options: o, AnyCluster: true}, Values: true}, io.Discard)
+			_, err := look.WriteSupportBundle(ctx, look.SupportOptions{StatusOptions: look.StatusOptions{Options: o, AnyCluster: true}, Values: true}, io.Discard)
 			return err
 		}},
 		{"reset --dry-run", func(ctx context.Context, o engine.Options) error {
 			o.DryRun = true
-			return installer.Reset(ctx, o)
+			return reset.Reset(ctx, o)
 		}},
 		{"nodes delete", func(ctx context.Context, o engine.Options) error {
-			_, err := installer.DeleteNodes(ctx, o, installer.Deletion{Hosts: []string{"node1"}}, func([]string) error { return nil })
+			_, err := nodes.Delete(ctx, o, nodes.Deletion{Hosts: []string{"node1"}}, func([]string) error { return nil })
 			return err
 		}},
-		{"reset", installer.Reset},
+		{"reset", reset.Reset},
 	}
 }
 

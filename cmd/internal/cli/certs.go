@@ -13,9 +13,9 @@ import (
 
 	"github.com/kkbundle/kkbundle/cmd/internal/site"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
-	"github.com/kkbundle/kkbundle/installer"
 	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/node"
+	"github.com/kkbundle/kkbundle/installer/rotate"
 	"github.com/kkbundle/kkbundle/internal/disk"
 	"github.com/kkbundle/kkbundle/internal/plain"
 )
@@ -71,7 +71,7 @@ func runCertsCheck(ctx context.Context, g *globals, path string, o certsCheckOpt
 		return err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
-	all, err := installer.Certificates(ctx, s.Options())
+	all, err := rotate.Certificates(ctx, s.Options())
 	if len(all) == 0 && err == nil && !g.JSON {
 		g.Note("there are no certificates of a cluster on these hosts")
 	}
@@ -99,7 +99,7 @@ func runCertsCheck(ctx context.Context, g *globals, path string, o certsCheckOpt
 	return err
 }
 
-func printCertificates(g *globals, all []installer.Certificate, now time.Time) error {
+func printCertificates(g *globals, all []rotate.Certificate, now time.Time) error {
 	var rows [][]string
 	for _, c := range all {
 		end, left, by := c.End.Format(time.DateOnly), remaining(c.End.Sub(now)), c.Renewal
@@ -153,7 +153,7 @@ Kubelets renew their own certificates. kkbundle certs rotate-ca replaces authori
 
 func runCertsRenew(ctx context.Context, g *globals, path string, o certsRenewOptions) error {
 	return g.runOnSite(ctx, o.Flags, path, o.dryRun, func(options engine.Options) (engine.Report, error) {
-		return installer.RenewCertificates(ctx, options, time.Duration(o.days)*24*time.Hour)
+		return rotate.RenewCertificates(ctx, options, time.Duration(o.days)*24*time.Hour)
 	})
 }
 
@@ -194,7 +194,7 @@ func runCertsBackup(ctx context.Context, g *globals, path string, o certsBackupO
 		return err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
-	files, err := installer.Keys(ctx, s.Options())
+	files, err := rotate.Keys(ctx, s.Options())
 	if err != nil {
 		return err
 	}

@@ -9,9 +9,9 @@ import (
 
 	"github.com/kkbundle/kkbundle/cmd/internal/site"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
-	"github.com/kkbundle/kkbundle/installer"
 	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/kubeadm"
+	"github.com/kkbundle/kkbundle/installer/rotate"
 )
 
 type certsRotateOptions struct {
@@ -69,15 +69,15 @@ func parseAuthorities(names []string) ([]kubeadm.Authority, error) {
 }
 
 func runCertsRotate(ctx context.Context, g *globals, path string, o certsRotateOptions) (err error) {
-	options := installer.AuthorityOptions{Workloads: o.workloads}
+	options := rotate.AuthorityOptions{Workloads: o.workloads}
 	if options.Authorities, err = parseAuthorities(o.authorities); err != nil {
 		return err
 	}
 	switch {
 	case o.finish:
-		options.Step = installer.RotationFinish
+		options.Step = rotate.RotationFinish
 	case o.rollback:
-		options.Step = installer.RotationRollback
+		options.Step = rotate.RotationRollback
 	}
 	s, err := g.openSite(ctx, o.Flags, path)
 	if err != nil {
@@ -93,7 +93,7 @@ func runCertsRotate(ctx context.Context, g *globals, path string, o certsRotateO
 		return g.agree(p, plan, "Do it?", o.yes || o.dryRun)
 	}
 	var report engine.Report
-	report, err = installer.RotateAuthorities(ctx, options)
+	report, err = rotate.Authorities(ctx, options)
 	p.Close()
 	if err != nil {
 		return err
@@ -103,7 +103,7 @@ func runCertsRotate(ctx context.Context, g *globals, path string, o certsRotateO
 		return nil
 	}
 	g.NoteOutcome(report, o.dryRun)
-	if options.Step == installer.RotationBegin && !o.dryRun {
+	if options.Step == rotate.RotationBegin && !o.dryRun {
 		g.Note("the old authorities are still trusted: give people new kubeconfigs, then remove them with --finish")
 	}
 	return nil

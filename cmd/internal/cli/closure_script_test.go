@@ -22,7 +22,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/charts"
 	"github.com/kkbundle/kkbundle/fetch/packages/packagestest"
-	install "github.com/kkbundle/kkbundle/installer" // a command of the scripts has its name
+	"github.com/kkbundle/kkbundle/installer/plan"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
 )
@@ -36,7 +36,7 @@ func standIns(ts *testscript.TestScript, neg bool, args []string) {
 	c, err := manifest.ParseCluster(args[0], []byte(ts.ReadFile(args[0])))
 	ts.Check(err)
 	c = c.WithDefaults()
-	more, err := catalog.Resolve(c, install.Needed(c), catalog.Options{Platforms: []string{"linux/amd64", "linux/arm64"}})
+	more, err := catalog.Resolve(c, plan.Needed(c), catalog.Options{Platforms: []string{"linux/amd64", "linux/arm64"}})
 	ts.Check(err)
 	u := of(ts)
 	for _, image := range more.Images {

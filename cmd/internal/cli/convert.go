@@ -17,7 +17,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/builder"
 	"github.com/kkbundle/kkbundle/convert"
-	"github.com/kkbundle/kkbundle/installer"
+	"github.com/kkbundle/kkbundle/installer/plan"
 	"github.com/kkbundle/kkbundle/internal/disk"
 	"github.com/kkbundle/kkbundle/internal/plain"
 	"github.com/kkbundle/kkbundle/manifest"
@@ -284,7 +284,7 @@ func together(r *convert.Result, file string) {
 	var good []manifest.Cluster
 	for _, c := range r.Clusters {
 		d := c.WithDefaults()
-		_, err := catalog.Resolve(d, installer.Needed(d), catalog.Options{Platforms: r.Bundle.Platforms, Zone: r.Bundle.Zone})
+		_, err := catalog.Resolve(d, plan.Needed(d), catalog.Options{Platforms: r.Bundle.Platforms, Zone: r.Bundle.Zone})
 		if err == nil {
 			good = append(good, c)
 			continue

@@ -29,7 +29,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/charts"
 	"github.com/kkbundle/kkbundle/cmd/internal/cli"
-	install "github.com/kkbundle/kkbundle/installer"
+	"github.com/kkbundle/kkbundle/installer/plan"
 	"github.com/kkbundle/kkbundle/internal/pki"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/catalog"
@@ -441,7 +441,7 @@ func (u *internet) publish(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := (&manifest.Cluster{Kubernetes: manifest.Kubernetes{Version: "v1.36.3"}, DNS: manifest.ClusterDNS{NodeLocal: true}}).WithDefaults() // as KubeKey
-	more, err := catalog.Resolve(c, install.Needed(c), catalog.Options{Platforms: []string{"linux/amd64", "linux/arm64"}})
+	more, err := catalog.Resolve(c, plan.Needed(c), catalog.Options{Platforms: []string{"linux/amd64", "linux/arm64"}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kkbundle/kkbundle/cmd/internal/site"
-	"github.com/kkbundle/kkbundle/installer"
+	"github.com/kkbundle/kkbundle/installer/rotate"
 )
 
 func newEndpointCmd(g *globals) *cobra.Command {
@@ -67,7 +67,7 @@ func runEndpointMove(ctx context.Context, g *globals, path string, o endpointMov
 	options.Rules, options.Judged = rules, p.Judged
 	options.DryRun, options.Force, options.Progress = o.dryRun, o.force, p.Event
 	agreed := false
-	report, err := installer.MoveEndpoint(ctx, options, func(plan []string) error {
+	report, err := rotate.MoveEndpoint(ctx, options, func(plan []string) error {
 		agreed = true
 		return g.agree(p, plan, "Move it?", o.yes || o.dryRun)
 	})

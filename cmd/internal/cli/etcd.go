@@ -15,7 +15,7 @@ import (
 	"github.com/kkbundle/kkbundle/builder"
 	"github.com/kkbundle/kkbundle/cmd/internal/site"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
-	"github.com/kkbundle/kkbundle/installer"
+	"github.com/kkbundle/kkbundle/installer/etcdops"
 	"github.com/kkbundle/kkbundle/internal/plain"
 )
 
@@ -74,7 +74,7 @@ func runEtcdBackup(ctx context.Context, g *globals, path string, o etcdBackupOpt
 	p := g.NewTaskPrinter()
 	options := s.Options()
 	options.Progress = p.Event
-	made, err := installer.BackupEtcd(ctx, options, o.output)
+	made, err := etcdops.Backup(ctx, options, o.output)
 	p.Close()
 	if err != nil {
 		return err
@@ -154,7 +154,7 @@ func runEtcdRestore(ctx context.Context, g *globals, path string, o etcdRestoreO
 	if o.from == "" {
 		return usage.Errorf("name the snapshot to restore with --from")
 	}
-	snapshot, err := installer.ReadEtcdSnapshot(o.from, identities...)
+	snapshot, err := etcdops.ReadSnapshot(o.from, identities...)
 	if errors.Is(err, fs.ErrNotExist) {
 		err = fmt.Errorf("--from %s: %w", o.from, usage.FileError(err))
 	}
@@ -176,7 +176,7 @@ func runEtcdRestore(ctx context.Context, g *globals, path string, o etcdRestoreO
 	p := g.NewTaskPrinter()
 	options := s.Options()
 	options.Progress = p.Event
-	done, err := installer.RestoreEtcd(ctx, options, installer.EtcdRestore{From: o.from, Identities: identities, Without: o.without})
+	done, err := etcdops.Restore(ctx, options, etcdops.RestoreOptions{From: o.from, Identities: identities, Without: o.without})
 	p.Close()
 	for _, dir := range done.Before {
 		g.Note("previous data of etcd: %s", dir)

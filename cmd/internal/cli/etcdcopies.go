@@ -12,7 +12,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/cmd/internal/site"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
-	"github.com/kkbundle/kkbundle/installer"
+	"github.com/kkbundle/kkbundle/installer/etcdops"
 	"github.com/kkbundle/kkbundle/internal/plain"
 )
 
@@ -49,7 +49,7 @@ func runEtcdCopies(ctx context.Context, g *globals, path string, o site.Flags) (
 		return err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
-	list, failed := installer.ListEtcdCopies(ctx, s.Options())
+	list, failed := etcdops.ListCopies(ctx, s.Options())
 	const form = "2006-01-02T15:04:05Z"
 	if g.JSON {
 		out := etcdResult{Version: 1}
@@ -108,7 +108,7 @@ func runEtcdFetch(ctx context.Context, g *globals, path string, o etcdFetchOptio
 	if o.output == "" {
 		o.output = o.copy[strings.LastIndexByte(o.copy, '/')+1:]
 	}
-	made, err := installer.FetchEtcdCopy(ctx, s.Options(), o.copy, o.output)
+	made, err := etcdops.FetchCopy(ctx, s.Options(), o.copy, o.output)
 	if err != nil {
 		return err
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kkbundle/kkbundle/cmd/internal/site"
-	"github.com/kkbundle/kkbundle/installer"
+	"github.com/kkbundle/kkbundle/installer/etcdops"
 	"github.com/kkbundle/kkbundle/internal/plain"
 )
 
@@ -56,7 +56,7 @@ func runEtcdDefrag(ctx context.Context, g *globals, path string, o etcdDefragOpt
 	p := g.NewTaskPrinter()
 	options := s.Options()
 	options.Progress = p.Event
-	done, failed := installer.DefragEtcd(ctx, options, o.always)
+	done, failed := etcdops.Defrag(ctx, options, o.always)
 	p.Close()
 	if g.JSON {
 		out := etcdResult{Version: 1}

@@ -19,14 +19,16 @@ import (
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/deploy"
 	"github.com/kkbundle/kkbundle/fetch"
-	"github.com/kkbundle/kkbundle/installer"
+	"github.com/kkbundle/kkbundle/installer/begin"
 	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/health"
 	"github.com/kkbundle/kkbundle/installer/host"
 	"github.com/kkbundle/kkbundle/installer/kubeadm"
 	"github.com/kkbundle/kkbundle/installer/member"
 	"github.com/kkbundle/kkbundle/installer/precheck"
+	"github.com/kkbundle/kkbundle/installer/rotate"
 	"github.com/kkbundle/kkbundle/installer/task"
+	"github.com/kkbundle/kkbundle/installer/upgrade"
 	"github.com/kkbundle/kkbundle/internal/plain"
 	"github.com/kkbundle/kkbundle/manifest"
 	"github.com/kkbundle/kkbundle/manifest/document"
@@ -106,9 +108,9 @@ func exitClasses() []exitClass {
 			return errors.Is(err, bundle.ErrDamaged) || errors.Is(err, bundle.ErrUnsupported)
 		}},
 		{12, "precheck found something that blocks, or the cluster is not in a state for it", func(err error) bool {
-			return asError[*precheck.BlockedError](err) || asError[*member.OtherClusterError](err) || asError[*installer.ForeignError](err) || asError[*task.KeepError](err) ||
-				asError[*installer.NoClusterError](err) ||
-				asError[*installer.UnfitError](err) || asError[*installer.RefusedError](err) || asError[*installer.NoWayBackError](err) || asError[*installer.ChangesError](err) || asError[*installer.WithoutError](err) || asError[*installer.MoveError](err) || asError[*installer.NamelessError](err) || asError[*kubeadm.TakenError](err) || asError[*kubeadm.RotationError](err) || asError[*deploy.TakenError](err)
+			return asError[*precheck.BlockedError](err) || asError[*member.OtherClusterError](err) || asError[*begin.ForeignError](err) || asError[*task.KeepError](err) ||
+				asError[*begin.NoClusterError](err) ||
+				asError[*upgrade.UnfitError](err) || asError[*upgrade.RefusedError](err) || asError[*upgrade.NoWayBackError](err) || asError[*upgrade.ChangesError](err) || asError[*begin.WithoutError](err) || asError[*rotate.MoveError](err) || asError[*begin.NamelessError](err) || asError[*kubeadm.TakenError](err) || asError[*kubeadm.RotationError](err) || asError[*deploy.TakenError](err)
 		}},
 		{13, "host or API server unreachable, or login refused", func(err error) bool {
 			return asError[*deploy.UnreachableError](err) || asError[*precheck.UnreachableError](err) || asError[*host.UnreachableError](err) || asError[*host.SudoError](err) || asError[*host.SlowError](err) ||

@@ -20,7 +20,7 @@ import (
 	"github.com/kkbundle/kkbundle/bundle/transfer"
 	"github.com/kkbundle/kkbundle/cmd/internal/site"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
-	"github.com/kkbundle/kkbundle/installer"
+	"github.com/kkbundle/kkbundle/installer/plan"
 	"github.com/kkbundle/kkbundle/installer/task"
 	"github.com/kkbundle/kkbundle/internal/disk"
 	"github.com/kkbundle/kkbundle/internal/plain"
@@ -403,7 +403,7 @@ func (e *extraction) hostPlatform() (string, error) {
 func (e *extraction) needs(ctx context.Context, c *manifest.Cluster, roles []manifest.Role, platform string) ([]bundle.Item, error) {
 	var items []bundle.Item
 	var errs []error
-	for _, need := range installer.NeedsOf(c, roles) {
+	for _, need := range plan.NeedsOf(c, roles) {
 		refs, err := catalog.Refs(c, need, platform)
 		errs = append(errs, err)
 		for _, ref := range refs {

@@ -19,6 +19,7 @@ import (
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
 	"github.com/kkbundle/kkbundle/installer"
 	"github.com/kkbundle/kkbundle/installer/engine"
+	"github.com/kkbundle/kkbundle/installer/plan"
 	"github.com/kkbundle/kkbundle/internal/plain"
 	"github.com/kkbundle/kkbundle/manifest"
 )
@@ -173,7 +174,7 @@ func hostNames(inv *manifest.Inventory) []string {
 // phasesOf returns the phases of a run.
 func phasesOf(c *manifest.Cluster, only []string) []string {
 	var names []string
-	for _, p := range installer.Plan(c) {
+	for _, p := range plan.Plan(c) {
 		if len(only) == 0 || slices.Contains(only, p.Name) {
 			names = append(names, p.Name)
 		}

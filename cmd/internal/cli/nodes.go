@@ -13,9 +13,9 @@ import (
 	"github.com/kkbundle/kkbundle/cmd/internal/site"
 	"github.com/kkbundle/kkbundle/cmd/internal/terminal"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
-	"github.com/kkbundle/kkbundle/installer"
 	"github.com/kkbundle/kkbundle/installer/engine"
 	"github.com/kkbundle/kkbundle/installer/host"
+	"github.com/kkbundle/kkbundle/installer/nodes"
 	"github.com/kkbundle/kkbundle/internal/plain"
 )
 
@@ -80,7 +80,7 @@ func runNodesAdd(ctx context.Context, g *globals, bundle string, hosts []string,
 	options.Rules, options.Judged, options.HooksDir = rules, p.Judged, o.hooks
 	options.DryRun, options.Force, options.Progress = o.dryRun, o.force, p.Event
 	agreed := false
-	report, err := installer.AddNodes(ctx, options, hosts, func(plan []string) error {
+	report, err := nodes.Add(ctx, options, hosts, func(plan []string) error {
 		agreed = true
 		return g.agree(p, plan, "Add them?", o.yes || o.dryRun)
 	})
@@ -99,7 +99,7 @@ func runNodesAdd(ctx context.Context, g *globals, bundle string, hosts []string,
 
 type nodesDeleteOptions struct {
 	site.Flags
-	installer.Deletion
+	nodes.Deletion
 	bundle                string
 	withData, dryRun, yes bool
 }
@@ -156,7 +156,7 @@ func runNodesDelete(ctx context.Context, g *globals, o nodesDeleteOptions) (err 
 	p := g.NewTaskPrinter()
 	options := s.Options()
 	options.WithData, options.DryRun, options.Progress = o.withData, o.dryRun, p.Event
-	report, err := installer.DeleteNodes(ctx, options, o.Deletion, func(plan []string) error {
+	report, err := nodes.Delete(ctx, options, o.Deletion, func(plan []string) error {
 		return g.agree(p, plan, "Delete them?", o.yes || o.dryRun)
 	})
 	p.Close()

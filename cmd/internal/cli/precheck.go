@@ -14,7 +14,7 @@ import (
 	"github.com/kkbundle/kkbundle/builder"
 	"github.com/kkbundle/kkbundle/cmd/internal/site"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
-	"github.com/kkbundle/kkbundle/installer"
+	"github.com/kkbundle/kkbundle/installer/begin"
 	"github.com/kkbundle/kkbundle/installer/precheck"
 	"github.com/kkbundle/kkbundle/installer/precheck/render"
 	"github.com/kkbundle/kkbundle/internal/disk"
@@ -112,7 +112,7 @@ func runPrecheck(ctx context.Context, g *globals, path string, o precheckOptions
 	}
 	p := g.NewVisitPrinter(s.Visits(), o.replay == "")
 	options.Progress = p.Event
-	report, err := installer.Precheck(ctx, options)
+	report, err := begin.Precheck(ctx, options)
 	p.Stop()
 	if err != nil {
 		return err

@@ -11,8 +11,8 @@ import (
 
 	"github.com/kkbundle/kkbundle/cmd/internal/site"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
-	"github.com/kkbundle/kkbundle/installer"
 	"github.com/kkbundle/kkbundle/installer/engine"
+	"github.com/kkbundle/kkbundle/installer/rotate"
 	"github.com/kkbundle/kkbundle/installer/siteregistry"
 	"github.com/kkbundle/kkbundle/registry/service"
 )
@@ -67,7 +67,7 @@ because only you know all its clients: give them the new login first, with mirro
 
 func runRotateSite(ctx context.Context, g *globals, path string, o registryRotateOptions) error {
 	return g.runOnSite(ctx, o.Flags, path, o.dryRun, func(options engine.Options) (engine.Report, error) {
-		return installer.RotateLogins(ctx, options, siteregistry.Logins{Pull: o.pull, Push: o.push})
+		return rotate.Logins(ctx, options, siteregistry.Logins{Pull: o.pull, Push: o.push})
 	})
 }
 

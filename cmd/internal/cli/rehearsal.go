@@ -6,7 +6,7 @@ import (
 	"io"
 	"strings"
 
-	"github.com/kkbundle/kkbundle/installer"
+	"github.com/kkbundle/kkbundle/installer/upgrade"
 	"github.com/kkbundle/kkbundle/internal/plain"
 )
 
@@ -38,7 +38,7 @@ type rehearsedNode struct {
 	Replaces []string `json:"replaces"`
 }
 
-func newRehearsal(r *installer.Rehearsal) *rehearsal {
+func newRehearsal(r *upgrade.Rehearsal) *rehearsal {
 	if r == nil {
 		return nil
 	}
@@ -59,7 +59,7 @@ func newRehearsal(r *installer.Rehearsal) *rehearsal {
 	return out
 }
 
-func writeRehearsal(w io.Writer, r *installer.Rehearsal) {
+func writeRehearsal(w io.Writer, r *upgrade.Rehearsal) {
 	say := func(format string, args ...any) { _, _ = fmt.Fprintf(w, format+"\n", args...) }
 	for _, s := range r.Steps {
 		var parts []string

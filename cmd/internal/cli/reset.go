@@ -10,7 +10,7 @@ import (
 
 	"github.com/kkbundle/kkbundle/cmd/internal/site"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
-	"github.com/kkbundle/kkbundle/installer"
+	"github.com/kkbundle/kkbundle/installer/reset"
 )
 
 type resetOptions struct {
@@ -70,7 +70,7 @@ func runReset(ctx context.Context, g *globals, path string, o resetOptions) (err
 	options := s.Options()
 	options.WithData, options.Foreign, options.Limit = o.withData, o.foreign, o.limit
 	options.DryRun, options.Progress = o.dryRun, p.Event
-	err = installer.Reset(ctx, options)
+	err = reset.Reset(ctx, options)
 	p.Close()
 	if err == nil && p.Changed == 0 {
 		g.Note("nothing to remove")

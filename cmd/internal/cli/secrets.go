@@ -6,8 +6,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kkbundle/kkbundle/cmd/internal/site"
-	"github.com/kkbundle/kkbundle/installer"
 	"github.com/kkbundle/kkbundle/installer/engine"
+	"github.com/kkbundle/kkbundle/installer/rotate"
 )
 
 func newSecretsCmd(g *globals) *cobra.Command {
@@ -48,7 +48,7 @@ backup). On k3s: k3s secrets-encrypt rotate-keys, then a restart of every server
 
 func runSecretsRotate(ctx context.Context, g *globals, path string, o site.Flags) error {
 	err := g.runOnSite(ctx, o, path, false, func(options engine.Options) (engine.Report, error) {
-		return installer.RotateEncryptionKey(ctx, options)
+		return rotate.EncryptionKey(ctx, options)
 	})
 	if err == nil {
 		g.Note("Secrets are encrypted with a new key; save it with kkbundle certs backup")

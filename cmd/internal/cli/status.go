@@ -9,8 +9,8 @@ import (
 
 	"github.com/kkbundle/kkbundle/cmd/internal/site"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
-	"github.com/kkbundle/kkbundle/installer"
 	"github.com/kkbundle/kkbundle/installer/health"
+	"github.com/kkbundle/kkbundle/installer/look"
 	"github.com/kkbundle/kkbundle/installer/report"
 )
 
@@ -60,7 +60,7 @@ func runStatus(ctx context.Context, g *globals, path string, o statusOptions) (e
 		return err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
-	status, err := installer.Status(ctx, installer.StatusOptions{
+	status, err := look.Status(ctx, look.StatusOptions{
 		Options: s.Options(), AnyCluster: s.AnyCluster, Wait: o.wait,
 		Waiting: func(list report.Findings) { g.Note("waiting until the cluster is healthy: %s", list.Summary()) },
 	})

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kkbundle/kkbundle/cmd/internal/site"
-	"github.com/kkbundle/kkbundle/installer"
+	"github.com/kkbundle/kkbundle/installer/look"
 	"github.com/kkbundle/kkbundle/internal/disk"
 	"github.com/kkbundle/kkbundle/internal/plain"
 )
@@ -65,10 +65,10 @@ func runSupportBundle(ctx context.Context, g *globals, path string, o supportOpt
 	defer func() { err = errors.Join(err, s.Close()) }()
 	g.Note("asking %s", plain.Count(len(s.Inventory.Hosts()), "host"))
 	const mode = 0o600
-	var made installer.SupportBundle
+	var made look.SupportBundle
 	err = disk.WriteFileWith(o.output, mode, func(w io.Writer) (err error) {
-		made, err = installer.WriteSupportBundle(ctx, installer.SupportOptions{
-			StatusOptions: installer.StatusOptions{Options: s.Options(), AnyCluster: s.AnyCluster},
+		made, err = look.WriteSupportBundle(ctx, look.SupportOptions{
+			StatusOptions: look.StatusOptions{Options: s.Options(), AnyCluster: s.AnyCluster},
 			Namespaces:    o.namespaces, AllNamespaces: o.allNamespaces, Values: o.values,
 		}, w)
 		return err

@@ -15,8 +15,9 @@ import (
 
 	"github.com/kkbundle/kkbundle/cmd/internal/site"
 	"github.com/kkbundle/kkbundle/cmd/internal/usage"
-	"github.com/kkbundle/kkbundle/installer"
 	"github.com/kkbundle/kkbundle/installer/engine"
+	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/upgrade"
 	"github.com/kkbundle/kkbundle/internal/plain"
 )
 
@@ -70,7 +71,7 @@ Guide: docs/day-two/upgrade.md.`,
 	g.addAccept(f)
 	addWithout(f, &o.without)
 	f.StringVar(&o.batch, "batch", "", "number of workers upgraded at the same time, or a share such as 20% (default a tenth, at least 1)")
-	f.DurationVar(&o.drainTimeout, "drain-timeout", installer.DrainTimeout, "time limit for draining a node")
+	f.DurationVar(&o.drainTimeout, "drain-timeout", kube.DrainTimeout, "time limit for draining a node")
 	f.BoolVar(&o.disableEviction, "disable-eviction", false, "delete pods instead of evicting them, ignoring PodDisruptionBudgets")
 	f.BoolVar(&o.dryRun, "dry-run", false, "show the plan and the cluster's health, and change nothing")
 	f.BoolVar(&o.force, "force", false, "continue if the precheck blocks or the cluster is unhealthy")
@@ -88,7 +89,7 @@ func runUpgrade(ctx context.Context, g *globals, path string, o upgradeOptions) 
 	if err != nil {
 		return err
 	}
-	batch, err := installer.ParseBatch(o.batch)
+	batch, err := upgrade.ParseBatch(o.batch)
 	if err != nil {
 		return usage.Errorf("--batch: %w", err)
 	}
@@ -99,10 +100,10 @@ func runUpgrade(ctx context.Context, g *globals, path string, o upgradeOptions) 
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
 	p := g.NewTaskPrinter()
-	var planned installer.UpgradePlan
-	options := installer.UpgradeOptions{
+	var planned upgrade.Plan
+	options := upgrade.Options{
 		Options: s.Options(), Batch: batch, DrainTimeout: o.drainTimeout, DisableEviction: o.disableEviction,
-		Planned: func(plan installer.UpgradePlan) {
+		Planned: func(plan upgrade.Plan) {
 			p.Close()
 			planned = plan
 			if !g.JSON && !g.Quiet {
@@ -115,9 +116,9 @@ func runUpgrade(ctx context.Context, g *globals, path string, o upgradeOptions) 
 	}
 	options.Rules, options.Judged, options.Progress = rules, p.Judged, p.Event
 	options.DryRun, options.Force, options.Without = o.dryRun, o.force, o.without
-	var rehearsed *installer.Rehearsal
+	var rehearsed *upgrade.Rehearsal
 	if o.plan {
-		options.Rehearsed = func(r *installer.Rehearsal) {
+		options.Rehearsed = func(r *upgrade.Rehearsal) {
 			rehearsed = r
 			if !g.JSON && !g.Quiet {
 				writeRehearsal(g.Err, r)
@@ -125,7 +126,7 @@ func runUpgrade(ctx context.Context, g *globals, path string, o upgradeOptions) 
 		}
 	}
 	if !o.yes {
-		options.Approve = func(plan installer.UpgradePlan) error {
+		options.Approve = func(plan upgrade.Plan) error {
 			p.Close()
 			question := "Upgrade cluster %s to %s?"
 			if plan.Back {
@@ -159,16 +160,16 @@ func (o upgradeOptions) printResult(g *globals, report engine.Report, result upg
 }
 
 // verb returns what the flags ask for.
-func (o upgradeOptions) verb() func(context.Context, installer.UpgradeOptions) (engine.Report, error) {
+func (o upgradeOptions) verb() func(context.Context, upgrade.Options) (engine.Report, error) {
 	switch {
 	case o.rollback:
-		return installer.Rollback
+		return upgrade.Rollback
 	case o.forget:
-		return func(ctx context.Context, o installer.UpgradeOptions) (engine.Report, error) {
-			return installer.ForgetRollback(ctx, o.Options)
+		return func(ctx context.Context, o upgrade.Options) (engine.Report, error) {
+			return upgrade.ForgetRollback(ctx, o.Options)
 		}
 	}
-	return installer.Upgrade
+	return upgrade.Upgrade
 }
 
 // upgradeResult is the JSON output of upgrade.
@@ -212,7 +213,7 @@ type upgradeNode struct {
 	Left         bool   `json:"left"` // --without
 }
 
-func newUpgradePlan(p installer.UpgradePlan) upgradePlan {
+func newUpgradePlan(p upgrade.Plan) upgradePlan {
 	out := upgradePlan{
 		Cluster: p.Cluster, From: p.From, To: p.To, Batch: p.Batch, Etcd: p.Etcd,
 		Steps: append([]string{}, p.Steps...), Settings: append([]string{}, p.Settings...), Changes: []planChange{}, Nodes: []upgradeNode{},
@@ -227,7 +228,7 @@ func newUpgradePlan(p installer.UpgradePlan) upgradePlan {
 	return out
 }
 
-func writeUpgrade(w io.Writer, p installer.UpgradePlan) {
+func writeUpgrade(w io.Writer, p upgrade.Plan) {
 	if p.Empty() {
 		text := "all nodes are at " + p.To
 		if left := p.Left(); len(left) > 0 {

@@ -1,0 +1,4 @@
+package begin
+
+// Refuses marks an error that ends a run before any change.
+func (*ForeignError) Refuses() {}

@@ -1,0 +1,2 @@
+// Package nodes adds nodes to a cluster and deletes them.
+package nodes

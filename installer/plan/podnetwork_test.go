@@ -1,0 +1,100 @@
+package plan
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/kkbundle/kkbundle/installer/addon"
+	"github.com/kkbundle/kkbundle/installer/kube"
+	"github.com/kkbundle/kkbundle/installer/kubeadm"
+	"github.com/kkbundle/kkbundle/installer/network"
+	"github.com/kkbundle/kkbundle/installer/tasktest"
+	"github.com/kkbundle/kkbundle/manifest"
+	"github.com/kkbundle/kkbundle/manifest/catalog"
+)
+
+// What a build is told of charts is what install uses: the same function makes it, and hosts decide nothing about images.
+func TestChartUses(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{
+		"cni: {type: calico, values: [net.yaml]}", "cni: {type: cilium, values: [net.yaml]}", "cni: {type: kube-ovn, values: [net.yaml]}",
+		"cni: {type: hybridnet, values: [net.yaml]}", "cni: {values: [net.yaml]}", "cni: {type: multus, with: cilium, values: [net.yaml]}",
+	} {
+		c := tasktest.Cluster(t, text+"\nmetrics: true\nstorage: {local: true, nfs: true}\naddons: [{chart: demo}, {release: a, manifests: [b.yaml]}]")
+		uses, err := ChartUses(c)
+		want, networks := 5, 1
+		if strings.Contains(text, "cilium") { // with hubble, too
+			want, networks = 6, 2
+		}
+		if err != nil || len(uses) != want {
+			t.Fatalf("%s: %v, %v", text, uses, err)
+		}
+		withValues := 0
+		for _, use := range uses {
+			if len(use.Values) == 1 && use.Values[0] == "net.yaml" && use.Set != nil {
+				withValues++
+			}
+		}
+		if withValues != networks {
+			t.Errorf("%s: the network's values are used %d times", text, withValues)
+		}
+	}
+}
+
+// The cache and multus run the image of the catalog, in the order that they are applied in; kubelets are told of the cache where it
+// does not take the address of the cluster's DNS.
+func TestOwnManifests(t *testing.T) {
+	t.Parallel()
+	for mode, listens := range map[string]string{"iptables": "169.254.25.10,10.233.0.10", "nftables": "169.254.25.10"} {
+		c := tasktest.Cluster(t, "kubernetes: {version: v1.34.3, proxyMode: "+mode+"}\ndns: {nodeLocal: true}")
+		data, err := addon.NodeDNSManifest(c, mode == "iptables")
+		if err != nil {
+			t.Fatal(err)
+		}
+		ref, err := catalog.ImageRef(c, addon.NodeDNS)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := string(data)
+		for _, want := range []string{"- " + listens + "\n", "image: " + ref + "\n", "bind " + strings.ReplaceAll(listens, ",", " ") + "\n"} {
+			if !strings.Contains(text, want) {
+				t.Errorf("%s: %q is not in\n%s", mode, want, text)
+			}
+		}
+		if strings.Contains(text, "UPSTREAM__SERVERS") != (mode == "iptables") {
+			t.Errorf("%s: names outside:\n%s", mode, text)
+		}
+		if n := strings.Count(text, "CLUSTER__DNS"); mode == "nftables" && n != 4 {
+			t.Errorf("%s: the cache asks CoreDNS for %d zones, not for names outside, too:\n%s", mode, n, text)
+		}
+		if told := kubeadm.NodeDNSPart(c).Kubelet != nil; told != (mode == "nftables") {
+			t.Errorf("%s: kubelets are told: %v", mode, told)
+		}
+		kinds(t, data, "ServiceAccount", "Service", "ConfigMap", "DaemonSet")
+		tasktest.Golden(t, "node-dns-"+mode+".yaml", data) // clusters keep the digest: other bytes are applied anew
+	}
+	c := tasktest.Cluster(t, "cni: {type: multus, with: flannel}")
+	data, err := network.All().Find(manifest.NetworkMultus).Manifest(c)
+	if err != nil || !strings.Contains(string(data), "image: ghcr.io/k8snetworkplumbingwg/multus-cni:v4.2.4\n") {
+		t.Errorf("%v\n%s", err, data)
+	}
+	kinds(t, data, "CustomResourceDefinition", "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "DaemonSet")
+	tasktest.Golden(t, "multus.yaml", data)
+}
+
+func kinds(t *testing.T, data []byte, want ...string) {
+	t.Helper()
+	objects, err := kube.ParseManifest(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, o := range objects {
+		got = append(got, o.GetKind())
+	}
+	if diff := cmp.Diff(got, want); diff != "" {
+		t.Errorf("(-got +want):\n%s", diff)
+	}
+}
